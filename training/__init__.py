@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from .order import Source
     from .steps import Balance
     from .stream import PackedStream
+    from .trainer.loss import loss_units, weighted_loss
     from .trainer.run import train
     from .trainer.trainer import PackedTrainer
-    from .trainer.weighted import WeightedLoss, loss_units, weighted_loss
 
 __all__ = [
     "Balance",
@@ -23,7 +23,6 @@ __all__ = [
     "PackedTrainer",
     "Source",
     "Watchdog",
-    "WeightedLoss",
     "collate",
     "cp_part",
     "loss_units",
@@ -40,12 +39,11 @@ _HOMES = {
     "PackedTrainer": "trainer.trainer",
     "Source": "order",
     "Watchdog": "ahead",
-    "WeightedLoss": "trainer.weighted",
     "collate": "loader",
     "cp_part": "batch",
-    "loss_units": "trainer.weighted",
+    "loss_units": "trainer.loss",
     "train": "trainer.run",
-    "weighted_loss": "trainer.weighted",
+    "weighted_loss": "trainer.loss",
 }
 
 

@@ -3,13 +3,16 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...schemas.errors import ConfigError
 from .arguments.options import Config, TrainSet
 from .views.streams import print_json, print_line
+
+if TYPE_CHECKING:
+    from ...training.trainer.config import TrainConfig
 
 
 def train(
@@ -32,10 +35,8 @@ def train(
         ) from error
     if as_json and not dry_run:
         raise ConfigError("--json works with --dry-run only; add --dry-run")
-    from ...training.trainer.config import TrainConfig
     from ...training.trainer.run import check
     from ...training.trainer.run import train as start
-    from ..configfile import load_as
     from ..report.draw.printing import say
     from .views.console import make_console
 
@@ -43,15 +44,7 @@ def train(
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
         torch.set_num_threads(1)
-        if config is not None:
-            raise ConfigError("--demo brings its own configuration; leave the file out")
-        loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
-        if not (base / loaded.data[0].path / "manifest.json").is_file():
-            raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
-    elif config is not None:
-        loaded, base = load_as(TrainConfig, config, None, overrides)
-    else:
-        raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
+    loaded, base = load_training(config, demo, overrides)
     if dry_run:
         check(loaded, base)
     if as_json:
@@ -64,6 +57,27 @@ def train(
         )
         return
     start(loaded, base, say=partial(print_line, flush=True))
+
+
+def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tuple[TrainConfig, Path]":
+    """The configuration of a training, and the folder where its relative paths start.
+
+    Raises:
+        ConfigError: there is none, or it is invalid.
+    """
+    from ...training.trainer.config import TrainConfig
+    from ..configfile import load_as
+
+    if config is not None:
+        if demo:
+            raise ConfigError("--demo brings its own configuration; leave the file out")
+        return load_as(TrainConfig, config, None, overrides)
+    if not demo:
+        raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
+    loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
+    if not (base / loaded.data[0].path / "manifest.json").is_file():
+        raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
+    return loaded, base
 
 
 def _embedded() -> dict[str, Any]:

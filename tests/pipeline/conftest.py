@@ -13,7 +13,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli.main import main
@@ -27,8 +26,6 @@ from packtrain.schemas.config.run_section import RunSection
 from packtrain.schemas.files import remote
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
-from packtrain.training.losses.loss_file import LossWriter, TrainedOn
-from packtrain.training.rows import PackedRows
 
 from tests.support import warm
 
@@ -262,19 +259,6 @@ class Workplace:
         return folder
 
 
-def record_losses(out: Path, packed: Path, rows_per_step: int = 2) -> None:
-    """Record losses as a training on the dataset would, with one number for every token."""
-    rows = PackedRows(packed)
-    writer = LossWriter(out, 0, [TrainedOn(str(packed), "train", rows.manifest.hash)])
-    for index in range(len(rows)):
-        doc_ids = rows.row(index).doc_ids
-        ones = np.ones_like(doc_ids)
-        step, place = (index // rows_per_step + 1) * ones, np.arange(len(doc_ids))
-        columns = {"step": step, "rank": 0 * ones, "dataset": 0 * ones, "row": index * ones, "place": place}
-        writer.write({**columns, "doc_id": doc_ids, "tokens": 2 * ones, "loss": 4.0 * ones})
-    writer.close()
-
-
 @pytest.fixture(scope="session")
 def workplace(
     tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]
@@ -317,7 +301,6 @@ def workplace(
     (folder / "path" / "to" / "model" / "config.json").write_text(json.dumps(model))
     train = {"out": "trained", "model": {"config": model}, "data": [{"path": "packed"}], "rows_per_step": 4}
     (folder / "train.yaml").write_text(json.dumps(train))
-    record_losses(folder / "trained", folder / "packed")
     return Workplace(folder)
 
 

@@ -111,7 +111,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
-    "training": ("trainer", "generate", "launch", "probe", "attention", "losses"),
+    "training": ("trainer", "generate", "launch", "probe", "attention"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

@@ -1,8 +1,9 @@
-"""Whole checkpoints, and the loader's state in them.
+"""Whole checkpoints, and what is needed to go on from them.
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
-not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's state and the size of
-each file. A checkpoint without it, or with a file of another size, was cut short and is skipped.
+not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's order and the size of
+each file. A checkpoint without it, or with a file of another size, was cut short and is skipped. Where the loader stood
+is arithmetic: steps times rows of a step.
 """
 
 import json
@@ -23,7 +24,7 @@ from ...schemas.jsontext import parse_json
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -33,31 +34,25 @@ class CheckpointState:
 
     step: int
     """Number of optimizer steps made."""
-    rows_per_step: int
     settings: dict[str, Any]
     """Settings that resuming takes from the checkpoint, not from the configuration; see `settings_of`."""
-    world_size: int
-    """Number of ranks that wrote the checkpoint; another number may resume from it."""
     loader: dict[str, Any]
-    """See `order.state.LoaderState`."""
+    """The loader's state at the beginning, which says what its order depends on."""
     files: dict[str, int] = field(default_factory=dict)
     """Size in bytes of every other file, by path within the folder; `write_marker` fills it in."""
-    loss: str = "token"
-    """What the loss is a mean of; earlier versions knew documents as well."""
 
-    def refuse_other(self, rows_per_step: int, settings: dict[str, Any], where: Path) -> None:
+    def refuse_other(self, mine: dict[str, Any], where: Path) -> None:
         """Raise ConfigError if steps after resuming would differ from those of the interrupted training."""
-        mine_of = {"rows_per_step": rows_per_step, "loss": "token", **settings}
-        for name, theirs in {"rows_per_step": self.rows_per_step, "loss": self.loss, **self.settings}.items():
-            if (mine := mine_of.get(name, theirs)) != theirs:
+        for name, theirs in self.settings.items():
+            if mine.get(name, theirs) != theirs:
                 raise ConfigError(
-                    f"{where} was written with {name}: {theirs}, and would be resumed with {name}: {mine}; set it "
-                    "back, or train into another folder (out), with the checkpoint's folder as model"
+                    f"{where} was written with {name}: {theirs}, and would be resumed with {name}: {mine[name]}; set "
+                    "it back, or train into another folder (out), with the checkpoint's folder as model"
                 )
 
 
-def settings_of(args: Any, model: Any) -> dict[str, Any]:
-    """What an optimizer's state holds; changing it before resuming would be ignored, or fail.
+def settings_of(args: Any, model: Any, rows_per_step: int) -> dict[str, Any]:
+    """What an optimizer's state holds and a step consists of; changing it before resuming would be ignored, or fail.
 
     Args:
         args: transformers.TrainingArguments.
@@ -66,10 +61,11 @@ def settings_of(args: Any, model: Any) -> dict[str, Any]:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     numbers = sum(int(getattr(weight, "ds_numel", weight.numel())) for weight in trained)  # the first under ZeRO-3
     names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
-    given = {name: getattr(args, name) for name in names}
+    given = {f"trainer.{name}": getattr(args, name) for name in names}
     return {
+        "rows_per_step": rows_per_step,
         "trained weights": f"{numbers:,} in {len(trained):,} tensors",
-        **{f"trainer.{name}": getattr(value, "value", value) for name, value in given.items()},  # of enums
+        **{name: getattr(value, "value", value) for name, value in given.items()},  # of enums
     }
 
 
@@ -99,10 +95,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
     if state is None:
-        raise ConfigError(
-            f"{folder / MARKER} is of format {version!r}; this version of packtrain reads {FORMAT}; "
-            "resume with the version that wrote it"
-        )
+        raise ConfigError(f"{folder / MARKER} is of format {version!r}, and not {FORMAT}; begin again")
     found = _files(folder)
     for name, size in state.files.items():
         if found.get(name) != size:
@@ -130,15 +123,17 @@ def writing(what: str) -> Iterator[None]:
         ) from error
 
 
-def checkpoints(out: Path) -> list[Path]:
-    """All checkpoint folders, complete or not, newest first."""
+def checkpoints(out: Path) -> list[tuple[int, Path]]:
+    """Step and folder of all checkpoints, complete or not, newest first."""
     found = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return sorted(found, reverse=True)
 
 
-def last_whole(out: Path) -> Path | None:
-    """The newest complete checkpoint. Incomplete ones are skipped, with a warning."""
-    for path in checkpoints(out):
+def last_whole(out: Path, most: int | None = None) -> Path | None:
+    """The newest complete checkpoint, of at most so many steps. Incomplete ones are skipped, with a warning."""
+    for step, path in checkpoints(out):
+        if most is not None and step > most:
+            continue
         try:
             read_checkpoint(path)
         except ConfigError as error:
@@ -159,7 +154,7 @@ def rotate(newest: Path, keep: int | None, best: str | None) -> None:
         return
     protected = {newest.resolve()} | ({Path(best).resolve()} if best else set())
     kept = len(protected)
-    for path in checkpoints(newest.parent):
+    for _, path in checkpoints(newest.parent):
         if path.resolve() in protected:
             continue
         kept += (whole := (path / MARKER).is_file())

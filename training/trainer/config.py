@@ -12,40 +12,36 @@ from pydantic import Field, field_validator, model_validator
 from ...schemas.config.section import ConfigModel, Size
 from ..place import nearest
 
-REMOVED = {
-    "batching": "batches are always packed; leave it out. PackedLoader(unpacked=True) pads documents for a loop of "
-    "your own, and `packtrain report` says what packing saves",
-    "loss": "it is always the mean over all trained tokens of a step; leave it out",
-    "compile": "use trainer: {torch_compile: true}, with torch_compile_backend and torch_compile_mode",
-}
-"""Keys of earlier versions → what to do instead."""
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
     "needs the same rows on several ranks. To save memory use FSDP, gradient checkpointing or a smaller "
     "truncate.max_length"
 )
-_EVAL = "use eval: {every: N, rows_per_device: N}"
-_LOADER = "packtrain's own loader orders the rows, divides them among the ranks and makes the batches: use loader"
 OWNED = {
     "output_dir": "use out",
-    "per_device_train_batch_size": "a batch is counted in packed rows: use rows_per_device",
-    "gradient_accumulation_steps": "it follows from rows_per_step / (ranks · rows_per_device), so that a step is the "
-    "same rows on any number of ranks: use rows_per_step",
+    "per_device_train_batch_size": "use rows_per_device",
+    "gradient_accumulation_steps": "it follows from rows_per_step / (ranks · rows_per_device)",
     "auto_find_batch_size": "it would change which rows a step holds: lower rows_per_device",
-    "num_train_epochs": "steps may cross epochs: use epochs",
+    "num_train_epochs": "use epochs",
     **dict.fromkeys(("seed", "data_seed"), "use seed"),
-    "resume_from_checkpoint": "use resume: auto, or the checkpoint's folder",
+    "resume_from_checkpoint": "use resume",
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "use loss_kernel: liger"),
-    **dict.fromkeys(("do_eval", "eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), _EVAL),
-    **dict.fromkeys(("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_drop_last"), _LOADER),
-    **dict.fromkeys(("train_sampling_strategy", "group_by_length", "accelerator_config"), _LOADER),
+    **dict.fromkeys(
+        ("do_eval", "eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"
+    ),
+    **dict.fromkeys(
+        (
+            "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "train_sampling_strategy",
+            "group_by_length", "accelerator_config",
+        ),
+        "packtrain's own loader makes the batches: use loader",
+    ),
     "label_smoothing_factor": "the loss is the plain cross-entropy",
-    "neftune_noise_alpha": "its noise is scaled by the length of a row, and would be too little for the documents in "
-    "it",
+    "neftune_noise_alpha": "its noise is scaled by the length of a row, which holds many documents",
     "use_cache": "a cache's mask lets the documents of a row see each other",
     "parallelism_config": CUT,
-}
-"""Keys of transformers.TrainingArguments that packtrain decides → why, and the key to use."""
+}  # fmt: skip
+"""Keys of transformers.TrainingArguments that packtrain decides → why, or the key to use."""
 
 
 class ModelConfig(ConfigModel):
@@ -174,10 +170,6 @@ class TrainConfig(ConfigModel):
     one document."""
     loss_kernel: Literal["auto", "none", "chunked", "liger"] = "auto"
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
-    document_losses: bool | None = None
-    """Log the loss by source, and record that of each document for `packtrain explain-loss`. Null: where the kernel
-    gives the losses of single tokens anyway; torch's and Liger's fused ones, of `chunked` and `liger`, do not. True:
-    compute them there, too, which multiplies the head's weights once more."""
     offload_activations: bool = False
     """Keep activations in the host's memory between forward and backward. Beside gradient checkpointing, which keeps
     only the inputs of layers, it gains almost nothing."""
@@ -195,14 +187,6 @@ class TrainConfig(ConfigModel):
     trainer: dict[str, Any] = Field(default={})
     """transformers.TrainingArguments: `learning_rate`, `lr_scheduler_type`, `bf16`, `save_steps` and all the others."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key in REMOVED.keys() & values.keys():
-                raise ValueError(f"{key} was removed: {REMOVED[key]}")
-        return values
-
     @field_validator("model", mode="before")
     @classmethod
     def _model_path(cls, value: Any) -> Any:
@@ -213,16 +197,6 @@ class TrainConfig(ConfigModel):
     def _data_paths(cls, value: Any) -> Any:
         several = value if isinstance(value, list | tuple) else [value]
         return [{"path": one} if isinstance(one, str) else one for one in several]
-
-    @field_validator("export", mode="before")
-    @classmethod
-    def _export_in_one_word(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            raise ValueError(
-                "give a folder, true or false. export.merge was removed: load the adapters with peft's "
-                "AutoPeftModelForCausalLM, call merge_and_unload() and save the result"
-            )
-        return value
 
     @field_validator("trainer")
     @classmethod

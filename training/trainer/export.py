@@ -1,4 +1,4 @@
-"""The finished model in a folder of its own: weights, configuration, tokenizer and chat template."""
+"""The tokenizer and chat template of the data, found for checkpoints and the finished model; and that model itself."""
 
 import logging
 from contextlib import suppress
@@ -17,45 +17,68 @@ _REQUEST = "_run/request.json"
 _TEMPLATE_BYTES = 1 << 20
 
 
-Template = tuple[str, str]
-"""A chat template that replaced the tokenizer's own, as a run noted it: its text, the path of a file or the name of one
-of the tokenizer's own; and the BLAKE3 hash of its text."""
-
-
-def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, Template | None] | None:
-    """The tokenizer's folder and the chat template that replaces its own; None if this machine does not have it.
+def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
+    """The tokenizer of transformers that packed the data, with the chat template that did. None, with a warning, if
+    this machine does not have it.
 
     The dataset's notes may come from elsewhere. A file that they name becomes the template only if its text has the
-    hash in the manifest: no other file of this machine may get into the export.
+    hash in the manifest: no other file of this machine may get into a checkpoint.
 
     Args:
         given: the folder that the configuration names.
         rows: the training data, whose run noted what it used.
-    """
-    if given is not None:
-        return given, None
-    if not isinstance(rows.files, LocalFiles):
-        return None
-    try:
-        noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]
-        folder = Path(noted["path"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the model is exported alone, with a warning
-    if not folder.is_dir():
-        return None
-    named = noted.get("chat_template")
-    return folder, (str(named), str(rows.manifest.plan["tokenizer"]["template"])) if named else None
-
-
-def export_model(trainer: Any, folder: Path, found: tuple[Path, Template | None] | None) -> None:
-    """Write the model that a trainer holds, and its tokenizer. Every rank calls it: weights may be sharded.
-
-    Args:
-        found: see `find_tokenizer`.
 
     Raises:
         ConfigError: transformers cannot load the tokenizer.
     """
+    folder, template = given, None
+    if folder is None and isinstance(rows.files, LocalFiles):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]
+            folder, template = Path(noted["path"]), noted.get("chat_template")
+    if folder is None or not folder.is_dir():
+        _LOG.warning(
+            "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
+            "none; name its folder with tokenizer:"
+        )
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
+    if template:
+        wanted = str(rows.manifest.plan["tokenizer"]["template"])
+        tokenizer.chat_template = _template_text(str(template), wanted, tokenizer.chat_template)
+    return tokenizer
+
+
+def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
+    """Refuse a model whose folder holds another tokenizer than that of the data.
+
+    Raises:
+        ConfigError: names a token that has another id there.
+    """
+    from tokenizers import Tokenizer
+
+    file = model / "tokenizer.json"
+    if not file.is_file():
+        return
+    try:
+        theirs = Tokenizer.from_file(str(file)).get_vocab()
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
+    for token, number in tokenizer.get_vocab().items():
+        if theirs.get(token, number) != number:
+            raise ConfigError(
+                f"model: the token {token!r} is {theirs[token]:,} for the model in {model}, and {number:,} in the "
+                "data: it was packed with another tokenizer. Pack it with the model's, or take another model"
+            )
+
+
+def export_model(trainer: Any, folder: Path) -> None:
+    """Write the model that a trainer holds, and its tokenizer. Every rank calls it: weights may be sharded."""
     config = trainer.model.config
     cache, config.use_cache = getattr(config, "use_cache", None), True  # off for training only
     try:
@@ -69,36 +92,18 @@ def export_model(trainer: Any, folder: Path, found: tuple[Path, Template | None]
         config.use_cache = cache
     if trainer.args.should_save:
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of this machine's paths
-        if found is None:
-            _LOG.warning(
-                "the tokenizer that packed the data is not on this machine, so %s holds the model alone; name its "
-                "folder with tokenizer:",
-                folder,
-            )
-        else:
-            _export_tokenizer(*found, folder)
+        if trainer.tokenizer is not None:
+            trainer.tokenizer.save_pretrained(str(folder))
     trainer.accelerator.wait_for_everyone()
 
 
-def _export_tokenizer(home: Path, template: Template | None, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(home), trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"tokenizer: transformers cannot load {home}: {error}") from error
-    if template is not None:
-        tokenizer.chat_template = template_text(template, tokenizer.chat_template)
-    tokenizer.save_pretrained(str(folder))
-
-
-def template_text(template: Template, own: Any) -> Any:
-    """The text with the noted hash; else the tokenizer's own.
+def _template_text(named: str, wanted: str, own: Any) -> Any:
+    """The text with the hash that the manifest names; else the tokenizer's own.
 
     Args:
+        named: its text, the path of a file, or the name of one of the tokenizer's own templates.
         own: the tokenizer's template, or several by their names.
     """
-    named, wanted = template
     texts = [named]
     if isinstance(own, dict) and named in own:
         texts.append(str(own[named]))

@@ -1,6 +1,14 @@
-"""One forward pass of the model that trains, as the trainer, the evaluation and the probe all make it."""
+"""One forward pass of the model that trains, as the trainer, the evaluation and `explain-loss` all make it.
+
+Logits are the largest thing of a training step: tokens × vocabulary numbers, several times over. So only trained
+positions go through the head, and with a fused kernel (torch's `linear_cross_entropy`, or Liger's) their logits never
+exist at once: the head then computes the loss, and the model's loss function returns it. That works for plain heads, a
+matrix between hidden states and loss. Others (a softcap, a scale, adapters) and batches with loss weights take the
+plain loss.
+"""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -8,13 +16,24 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu
+from torch.nn import functional
 
+from ...schemas.errors import ConfigError
 from ..attention.apply import unwrap
-from .fused_loss import FusedLoss
 from .loss import Targets, token_losses
 
+_LOG = logging.getLogger(__name__)
 MIN_BYTES = 64 << 10
 """Smaller tensors are not offloaded: moving them costs more than it saves."""
+KINDS = ("auto", "none", "chunked", "liger")
+"""`none`: the logits of all trained tokens at once. `chunked`: torch's function. `liger`: Liger's, on a GPU. `auto`:
+`chunked` on a GPU if the model's head allows it, else `none`. All give the same, up to rounding."""
+_SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
+"""Keys of models that change their logits between head and loss."""
+_COMPARED = 64
+"""Positions whose loss is compared with the plain one on the first call."""
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
+"""`kernel(hidden (n, H), weight (V, H), bias (V,), tokens (n,))` → the sum of their cross-entropies."""
 
 
 class Forward:
@@ -26,29 +45,17 @@ class Forward:
         every_position: compute the logits of all positions, so that shapes never change.
     """
 
-    def __init__(self, bare: Any, *, fused: FusedLoss | None = None, every_position: bool = False) -> None:
+    def __init__(self, bare: Any, *, fused: "FusedHead | None" = None, every_position: bool = False) -> None:
         self.fused = fused
         self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
         self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
-
-    @property
-    def gives_token_losses(self) -> bool:
-        """Whether `loss` knows the loss of each token."""
-        return self.fused is None or self.fused.gives_token_losses
 
     def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
         """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
         return self._logits(self._outputs(model, batch, wanted), wanted)
 
     def loss(
-        self,
-        model: Any,
-        batch: Mapping[str, Any],
-        wanted: Targets,
-        units: torch.Tensor,
-        *,
-        share: float,
-        keep: Callable[[torch.Tensor], None] | None = None,
+        self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
     ) -> torch.Tensor:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
@@ -56,22 +63,16 @@ class Forward:
             units: number of trained tokens in the whole step, or the sum of their weights.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
                 auxiliary loss of a mixture of experts is such a mean.
-            keep: takes (n,) the loss of each trained token, float32, if they are known.
         """
-        if self.fused is None:
+        if self.fused is None or wanted.weights is not None:
             outputs = self._outputs(model, batch, wanted)
-            losses = token_losses(self._logits(outputs, wanted), wanted.tokens)
-            if keep is not None:
-                keep(losses.detach())
-            loss = wanted.total(losses) / units
-            return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * share
-        with self.fused.of(wanted, units) as token_losses_of:
-            outputs = model(**{key: value for key, value in batch.items() if key != "loss_weights"})
-            if keep is not None and (found := token_losses_of()) is not None:
-                keep(found)
-        loss = outputs["loss"]
-        # The model has added its auxiliary loss in full.
-        return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * (share - 1)
+            loss = wanted.total(token_losses(self._logits(outputs, wanted), wanted.tokens)) / units
+        else:
+            with self.fused.of(wanted, units):
+                outputs = model(**batch)
+            loss, share = outputs["loss"], share - 1  # the model has added its auxiliary loss in full
+        found = outputs.get("aux_loss") if self._auxiliary else None
+        return loss if found is None else loss + self._auxiliary * found * share
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
@@ -81,9 +82,140 @@ class Forward:
         logits: torch.Tensor = outputs["logits"][0]
         return logits if self._keeps else logits[wanted.index]
 
-    def _of_experts(self, outputs: Any) -> torch.Tensor | None:
-        found = outputs.get("aux_loss") if self._auxiliary else None
-        return None if found is None else self._auxiliary * found
+
+def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
+    """Prepare a causal language model to compute its loss in its head; None where it computes logits.
+
+    Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
+
+    Raises:
+        ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"loss_kernel={kind!r}: choose one of {', '.join(KINDS)}")
+    if kind == "none" or (kind == "auto" and not cuda):
+        return None
+    base: Any = unwrap(model)
+    if (obstacle := _obstacle(base)) is not None:
+        if kind == "auto":
+            _LOG.info("loss_kernel: none, because %s", obstacle)
+            return None
+        raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
+    return FusedHead(base, "liger" if kind == "liger" else "chunked")
+
+
+class FusedHead:
+    """The replaced head and loss function of one model; both act only within `of`."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name, self._kernel = name, _liger() if name == "liger" else _torch
+        self._model, self._head = type(model).__name__, model.get_output_embeddings()
+        self._project, self._plain_loss = self._head.forward, model.loss_function
+        self._wanted: tuple[Targets, torch.Tensor] | None = None
+        self._loss = self._given = None
+        self._compared = False
+        self._head.forward, model.loss_function = self._in_head, self._in_loss_function
+
+    @contextmanager
+    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
+        """A context in which the model's loss is that of these targets over `units`, without logits.
+
+        The model must be called with labels, which only make it compute a loss.
+
+        Raises:
+            ConfigError: on the first call, if the loss is not the plain one.
+        """
+        self._wanted = wanted, units
+        try:
+            yield
+        finally:
+            self._wanted = self._loss = self._given = None
+
+    def _in_head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._project(hidden) if self._wanted is None else self._lose(hidden)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _lose(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Keep the loss. (B, P, V) logits of the P positions that are compared: none after the first call."""
+        assert self._wanted is not None
+        wanted, units = self._wanted
+        # In the dtype in which a linear layer would compute.
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._head.weight.dtype
+        bias = None if self._head.bias is None else self._head.bias.to(dtype)
+        # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
+        rows, weight = hidden.flatten(0, -2)[wanted.index].to(dtype), self._head.weight.to(dtype)
+        self._loss = self._kernel(rows, weight, bias, wanted.tokens).float() / units
+        with torch.no_grad():
+            if not self._compared:
+                some, tokens = rows[:_COMPARED], wanted.tokens[:_COMPARED]
+                plain = functional.cross_entropy(self._project(some).float(), tokens, reduction="sum")
+                mine = self._kernel(some.detach(), weight.detach(), bias, tokens).float()
+                if not torch.allclose(mine, plain, rtol=1e-4 if dtype == torch.float32 else 2e-2, atol=1e-3):
+                    self._refuse(f"a loss of {mine.item():.6g} where the plain one is {plain.item():.6g}")
+            logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
+        self._given = logits
+        return logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _in_loss_function(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self._loss is None or self._given is None:
+            loss: torch.Tensor = self._plain_loss(logits, *args, **kwargs)
+            return loss
+        if not self._compared and not torch.equal(logits.detach().float(), self._given.float()):
+            self._refuse("logits that the model changes between head and loss")
+        self._compared = True
+        return self._loss
+
+    def _refuse(self, what: str) -> None:
+        raise ConfigError(f"loss_kernel: {self.name} does not serve {self._model}: it gives {what}; take none")
+
+
+def _obstacle(model: Any) -> str | None:
+    """Why the loss cannot be computed from this model's head; None if it can."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    if is_deepspeed_zero3_enabled():
+        return "under ZeRO-3 the head's weights are available only while the head itself runs"
+    if not hasattr(functional, "linear_cross_entropy"):
+        return f"torch {torch.__version__} has no linear_cross_entropy"
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if type(head) is not nn.Linear:
+        return f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
+    text = model.config.get_text_config()
+    if changed := [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]:
+        return f"it changes its logits before the loss ({', '.join(changed)})"
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    if code is None or "loss_function" not in code.co_names:
+        return "its forward does not compute the loss through self.loss_function"
+    loss = getattr(model.loss_function, "__name__", type(model.loss_function).__name__)
+    return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
+
+
+def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+    options = nn.LinearCrossEntropyOptions()
+    found: torch.Tensor = functional.linear_cross_entropy(
+        hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options
+    )
+    return found
+
+
+def _liger() -> Kernel:
+    try:
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+    except ImportError as error:
+        raise ConfigError(
+            f"loss_kernel: liger needs a GPU and pip install 'packtrain[liger]': {error}. Or take chunked"
+        ) from error
+
+    def kernel(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        how = {"reduction": "sum", "accum_dtype": torch.float32}
+        found: torch.Tensor = liger_fused_linear_cross_entropy(hidden, weight, tokens, bias=bias, **how)
+        return found
+
+    return kernel
 
 
 @contextmanager

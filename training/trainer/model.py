@@ -20,12 +20,11 @@ from ..attention.apply import refuse_foreign_attention
 from ..probe.probing import document_limit, row_limit
 from ..rows import ConcatRows
 from .config import ModelConfig
+from .watch import EXPERTS
 
 _LOG = logging.getLogger(__name__)
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
 """Attribute names of position embeddings in transformers' models."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Names of the number of experts in transformers' configurations."""
 
 
 def load_model(config: ModelConfig, base: Path, seed: int) -> Any:

@@ -16,14 +16,10 @@ from ..place import detect_rank
 from ..printing import Say, print_line
 from ..steps import Balance
 from .config import BalanceConfig, TrainConfig
-from .output_lock import locked
 
 _PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
 """Keys of the loader about how files are opened."""
-_SAME = (
-    "rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations",
-    "document_losses",
-)  # fmt: skip
+_SAME = ("rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations")
 """Keys that PackedTrainer has under the same name."""
 
 
@@ -70,8 +66,10 @@ def train(
     if place.world_size > 1:
         digest = hashlib.blake2b(config.model_dump_json().encode(), digest_size=8)
         rank_check(agree={"configuration": digest.hexdigest()})
+    from .settings import locked
+
     with locked(base / config.out, place.rank):
-        return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
+        return _run(config, base, say if place.rank == 0 else _silent, place.world_size)
 
 
 def check(config: TrainConfig, base: Path) -> None:
@@ -87,12 +85,11 @@ def check(config: TrainConfig, base: Path) -> None:
     from ..rows import PackedRows
     from .model import read_model_config
 
-    training = _Training(config, base, _silent)
-    training.check_places()
+    _check_places(config, base)
     read_model_config(config.model, base)
-    for source in training.sources():
-        PackedRows(source.where, source.split, **training.remote())
-    training.held_out()
+    for source in sources_of(config, base):
+        PackedRows(source.where, source.split, **_remote(config, base))
+    _held_out(config, base)
 
 
 def read_config(
@@ -125,131 +122,127 @@ def read_config(
         raise ConfigError("\n".join(lines).replace("Value error, ", "")) from None
 
 
-class _Training:
-    def __init__(self, config: TrainConfig, base: Path, say: Say) -> None:
-        self.config, self.base, self.say = config, base, say
-        self.out = base / config.out
-        named = {True: self.out / "model", False: None}
-        self.export = named[config.export] if isinstance(config.export, bool) else base / config.export
+def sources_of(config: TrainConfig, base: Path) -> list[Source]:
+    """The data as the loader takes it."""
+    return [Source(_where(one.path, base), one.weight, one.epochs, one.split) for one in config.data]
 
-    def run(self, ranks: int) -> Outcome:
-        """Train, and export the model."""
-        from accelerate.utils.memory import should_reduce_batch_size
-        from transformers.utils.logging import disable_progress_bar
 
-        from .checkpoint import last_whole
-        from .model import add_adapters, load_model
-        from .settings import training_arguments
-        from .trainer import PackedTrainer
+def loader_options(config: TrainConfig, base: Path) -> dict[str, Any]:
+    """The options of the loader, besides rows, ranks, seed and epochs."""
+    options = config.loader.model_dump(exclude=_PLACES | {"balance"})
+    balance = config.loader.balance
+    options["balance"] = Balance(balance.block, balance.group) if isinstance(balance, BalanceConfig) else balance
+    return {**options, **_remote(config, base)}
 
-        disable_progress_bar()  # of saving and loading, between the lines of the training
-        config = self.config
-        resume = last_whole(self.out) if config.resume == "auto" else self.base / config.resume
-        self.check_places()
-        arguments = training_arguments(config, self.base, ranks)
-        trainer = PackedTrainer(
-            add_adapters(load_model(config.model, self.base, config.seed), config.lora),
-            arguments,
-            data=self.sources(),
-            loader=self._loader_options(),
-            eval_data=self.held_out(),
-            eval_every=config.eval.every if config.eval else None,
-            say=self.say,
-            **{key: getattr(config, key) for key in _SAME},
-        )
-        self._announce(trainer, resume)
-        try:
-            trainer.train(resume_from_checkpoint=resume)
-        except RuntimeError as error:
-            if should_reduce_batch_size(error):
-                raise ConfigError(_memory_ran_out(config, trainer.loader.corpus.max_length, error)) from error
-            raise
-        if trainer.feed.over:
-            self.say(f"{plural(trainer.steps_total, 'step was', 'steps were')} made already, none is left")
-        if self.export is not None:
-            self._export(trainer, self.export)
-        log = list(trainer.state.log_history)
-        return Outcome(
-            steps=trainer.state.global_step,
-            loss=next((entry["loss"] for entry in reversed(log) if "loss" in entry), None),
-            metrics=next((dict(entry) for entry in reversed(log) if "eval_loss" in entry), {}),
-            out=self.out,
-            export=self.export,
-            resumed_from=resume,
-            log=log,
-        )
 
-    def check_places(self) -> None:
-        """Refuse folders that would fail the export, or overwrite something, after hours of training."""
-        tokenizer, model = self.config.tokenizer, self.config.model.path
-        if tokenizer and not (self.base / tokenizer).is_dir():
-            raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}; check the spelling")
-        if model is not None and self.export is not None and (self.base / model).resolve() == self.export.resolve():
-            raise ConfigError(
-                f"export: the finished model would overwrite the one that training starts from, {self.export}; name "
-                "another folder"
-            )
+def _where(text: str, base: Path) -> str:
+    return text if "://" in text else str(base / text)
 
-    def sources(self) -> list[Source]:
-        """The data as the loader takes it."""
-        return [Source(self._where(one.path), one.weight, one.epochs, one.split) for one in self.config.data]
 
-    def _where(self, text: str) -> str:
-        return text if "://" in text else str(self.base / text)
+def _remote(config: TrainConfig, base: Path) -> dict[str, Any]:
+    """How shards are opened, as `PackedRows` takes it."""
+    given = config.loader.model_dump(include=_PLACES, exclude_none=True)
+    return given | ({"cache": str(base / given["cache"])} if "cache" in given else {})
 
-    def remote(self) -> dict[str, Any]:
-        """How shards are opened, as `PackedRows` takes it."""
-        given = self.config.loader.model_dump(include=_PLACES, exclude_none=True)
-        return given | ({"cache": str(self.base / given["cache"])} if "cache" in given else {})
 
-    def _loader_options(self) -> dict[str, Any]:
-        options = self.config.loader.model_dump(exclude=_PLACES | {"balance"})
-        balance = self.config.loader.balance
-        options["balance"] = Balance(balance.block, balance.group) if isinstance(balance, BalanceConfig) else balance
-        return {**options, **self.remote()}
+def _held_out(config: TrainConfig, base: Path) -> Any:
+    """The rows to measure the loss on (evaluate.HeldOut), or None."""
+    from .evaluate import HeldOut
 
-    def held_out(self) -> Any:
-        """The rows to measure the loss on (evaluation.HeldOut), or None."""
-        from .evaluation import HeldOut
+    if (wanted := config.eval) is None:
+        return None
+    return HeldOut(
+        _where(wanted.data or config.data[0].path, base),
+        wanted.split,
+        limit=wanted.rows,
+        rows_per_device=wanted.rows_per_device or config.rows_per_device,
+        remote=_remote(config, base),
+    )
 
-        wanted = self.config.eval
-        if wanted is None:
-            return None
-        return HeldOut(
-            self._where(wanted.data or self.config.data[0].path),
-            wanted.split,
-            limit=wanted.rows,
-            rows_per_device=wanted.rows_per_device or self.config.rows_per_device,
-            remote=self.remote(),
+
+def _export_of(config: TrainConfig, base: Path) -> Path | None:
+    named = {True: base / config.out / "model", False: None}
+    return named[config.export] if isinstance(config.export, bool) else base / config.export
+
+
+def _check_places(config: TrainConfig, base: Path) -> None:
+    """Refuse folders that would fail the export, or overwrite something, after hours of training."""
+    tokenizer, model, export = config.tokenizer, config.model.path, _export_of(config, base)
+    if tokenizer and not (base / tokenizer).is_dir():
+        raise ConfigError(f"tokenizer: there is no folder {base / tokenizer}; check the spelling")
+    if model is not None and export is not None and (base / model).resolve() == export.resolve():
+        raise ConfigError(
+            f"export: the finished model would overwrite the one that training starts from, {export}; name another "
+            "folder"
         )
 
-    def _announce(self, trainer: Any, resume: Path | None) -> None:
-        loader, applied, steps = trainer.loader, trainer.applied, trainer.steps_total
-        batches = (
-            f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
-            f"{plural(trainer.args.per_device_train_batch_size, 'row')}"
-        )
-        rows = f"{steps * loader.rows_per_step:,} of {plural(loader.total_rows, 'row')}"
-        self.say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
-        self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
-        if self.config.document_losses is None and not trainer.forward.gives_token_losses:
-            fused = trainer.forward.fused.name
-            self.say(
-                f"losses by source and document: none, as loss_kernel {fused} gives only their sum; see document_losses"
-            )
-        begins = "starting at the beginning" if resume is None else f"resuming from {resume}"
-        often = {"no": "never", "epoch": "every epoch", "steps": f"every {plural(trainer.args.save_steps, 'step')}"}
-        saved = f"checkpoints: {often.get(str(trainer.args.save_strategy.value), 'as transformers decides')}"
-        self.say(f"{begins}; {saved}")
 
-    def _export(self, trainer: Any, folder: Path) -> None:
-        from .checkpoint import writing
-        from .export import export_model, find_tokenizer
+def _run(config: TrainConfig, base: Path, say: Say, ranks: int) -> Outcome:
+    """Train, and export the model."""
+    from accelerate.utils.memory import should_reduce_batch_size
+    from transformers.utils.logging import disable_progress_bar
 
-        given = self.base / self.config.tokenizer if self.config.tokenizer else None
-        with writing(f"the finished model in {folder}"):
-            export_model(trainer, folder, find_tokenizer(given, trainer.loader.corpus.parts[0]))
-        self.say(f"the finished model is in {folder}")
+    from .checkpoint import last_whole, writing
+    from .export import export_model, find_tokenizer, refuse_other_tokenizer
+    from .model import add_adapters, load_model
+    from .settings import training_arguments
+    from .trainer import PackedTrainer
+
+    disable_progress_bar()  # of saving and loading, between the lines of the training
+    out, export = base / config.out, _export_of(config, base)
+    resume = last_whole(out) if config.resume == "auto" else base / config.resume
+    _check_places(config, base)
+    arguments = training_arguments(config, base, ranks)
+    trainer = PackedTrainer(
+        add_adapters(load_model(config.model, base, config.seed), config.lora),
+        arguments,
+        data=sources_of(config, base),
+        loader=loader_options(config, base),
+        eval_data=_held_out(config, base),
+        eval_every=config.eval.every if config.eval else None,
+        say=say,
+        **{key: getattr(config, key) for key in _SAME},
+    )
+    given = base / config.tokenizer if config.tokenizer else None
+    trainer.tokenizer = find_tokenizer(given, trainer.loader.corpus.parts[0])
+    if trainer.tokenizer is not None and config.model.path is not None:
+        refuse_other_tokenizer(base / config.model.path, trainer.tokenizer)
+    _announce(trainer, resume, say)
+    try:
+        trainer.train(resume_from_checkpoint=resume)
+    except RuntimeError as error:
+        if should_reduce_batch_size(error):
+            raise ConfigError(_memory_ran_out(config, trainer.loader.corpus.max_length, error)) from error
+        raise
+    if export is not None:
+        with writing(f"the finished model in {export}"):
+            export_model(trainer, export)
+        say(f"the finished model is in {export}")
+    log = list(trainer.state.log_history)
+    return Outcome(
+        steps=trainer.state.global_step,
+        loss=next((entry["loss"] for entry in reversed(log) if "loss" in entry), None),
+        metrics=next((dict(entry) for entry in reversed(log) if "eval_loss" in entry), {}),
+        out=out,
+        export=export,
+        resumed_from=resume,
+        log=log,
+    )
+
+
+def _announce(trainer: Any, resume: Path | None, say: Say) -> None:
+    loader, applied, steps = trainer.loader, trainer.applied, int(trainer.args.max_steps)
+    batches = (
+        f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
+        f"{plural(trainer.args.per_device_train_batch_size, 'row')}"
+    )
+    rows = f"{steps * loader.rows_per_step:,} of {plural(loader.total_rows, 'row')}"
+    say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
+    say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
+    begins = "starting at the beginning" if resume is None else f"resuming from {resume}"
+    often = {"no": "never", "epoch": "every epoch", "steps": f"every {plural(trainer.args.save_steps, 'step')}"}
+    saved = f"checkpoints: {often.get(str(trainer.args.save_strategy.value), 'as transformers decides')}"
+    say(f"{begins}; {saved}")
 
 
 def _memory_ran_out(config: TrainConfig, max_length: int, error: Exception) -> str:

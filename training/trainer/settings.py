@@ -1,21 +1,31 @@
-"""transformers.TrainingArguments of a configuration, what packtrain fills in there, and what cannot be combined.
+"""transformers.TrainingArguments of a configuration, what packtrain fills in there, what cannot be combined, and the
+lock of an output folder.
 
 transformers, accelerate and torch refuse most mistakes themselves. Refused here is what would train wrongly without an
 error.
 """
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError
+from ...schemas.errors import BusyError, ConfigError
+from ...schemas.files import lock
 from ..place import divisible
 from .config import CUT, OWNED, TrainConfig
 
 _LOG = logging.getLogger(__name__)
+LOCK = ".training.lock"
+_HELD: set[Path] = set()
+"""Folders whose lock this process holds: `train` locks, and its PackedTrainer would lock again."""
 _DEFAULTS = {
     "report_to": ["tensorboard"] if find_spec("tensorboard") else [],
     "logging_steps": 10,
@@ -23,6 +33,36 @@ _DEFAULTS = {
     "logging_nan_inf_filter": False,  # a NaN should be seen; looking for it costs a synchronisation a batch
 }
 """packtrain's defaults for keys that a configuration leaves out."""
+
+
+@contextmanager
+def locked(out: Path, rank: int) -> Iterator[None]:
+    """Hold an output folder, which is made if needed: two trainings would write into each other's checkpoints.
+
+    Only the first rank holds it. The kernel drops the lock when the process ends, however it ends.
+
+    Raises:
+        BusyError: another training works on it.
+        ConfigError: the folder cannot be written.
+    """
+    folder = out.resolve()
+    if rank != 0 or folder in _HELD:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"out: {out} cannot be written as a folder ({error.strerror}); name another") from error
+    lock.own(descriptor)
+    _HELD.add(folder)
+    try:
+        if lock.lock(descriptor, wait=False) is False:
+            raise BusyError(f"out: another training works on {out}. Let it finish, stop it, or name another folder")
+        yield
+    finally:
+        _HELD.discard(folder)
+        lock.release(descriptor)
 
 
 def accumulation(rows_per_step: int, rows_per_device: int, ranks: int) -> int:
@@ -43,7 +83,6 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
     Raises:
         ConfigError: a key is unknown, or transformers refuses a value; quotes transformers.
     """
-    import torch
     from transformers import TrainingArguments
 
     types = {field.name: type(field.default) for field in fields(TrainingArguments) if field.init}
@@ -127,7 +166,6 @@ def refuse_conflicts(model: Any, args: Any, *, liger: bool, offloads: bool) -> N
     Raises:
         ConfigError: names all combinations at fault, each with its reason and fix.
     """
-    import torch
 
     found = []
     if liger and offloads:

@@ -1,14 +1,16 @@
 """PackedTrainer: transformers.Trainer with packtrain's loader, its loss, its proof of isolation and its checkpoints.
 
-1. The loader goes in whole and unprepared: it has divided the rows among the ranks, and knows where it stands.
-2. Before the first step, and after resuming, the very model that trains is probed: no document may see another.
+1. The loader goes in whole and unprepared: it has divided the rows among the ranks. Where it stands is arithmetic:
+   steps made, times the rows of a step.
+2. With the first batch, also after resuming, the very model that trains is probed: no document may see another.
 3. Every micro-batch gives its part of one global mean (`loss`), whatever the ranks and micro-batches.
-4. A checkpoint says last of all where the loader stood, and is whole only then (`checkpoint`).
+4. A checkpoint is marked last of all, and is whole only then (`checkpoint`).
 
 Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clipping, logging) is transformers' own.
 """
 
 import copy
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError
+from ...schemas.units import plural
 from ..attention import use_packed
 from ..generate.sharded import find_shards
 from ..loader import PackedLoader
@@ -29,21 +33,30 @@ from ..order import Source
 from ..printing import Say, print_line
 from ..rows import ConcatRows
 from . import checkpoint
-from .callbacks import EarlyWarnings, Proof, StepClock
-from .console import ConsoleLog
-from .document_losses import open_losses
-from .evaluation import HeldOut, loss_metrics, measure, source_metrics
-from .feed import Feed
-from .forward import Forward, offloaded
-from .fused_loss import fuse_loss
+from .evaluate import HeldOut, loss_metrics, measure
+from .forward import Forward, fuse_loss, offloaded
 from .loss import targets
-from .meter import Meter, ModelFlops, peak_flops
 from .model import ModelLimits, may_leave_weights_unused
-from .output_lock import locked
-from .settings import accumulation, fill_in, refuse_conflicts, refuse_parallelism
+from .settings import accumulation, fill_in, locked, refuse_conflicts, refuse_parallelism
+from .watch import ConsoleLog, EarlyWarnings, Meter, Proof, Steps
 
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
+
+
+class _Batches(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is not followed
+    """The remaining batches of a loader, or none where all steps are made. `len()` counts the whole training, also
+    after resuming.
+    """
+
+    def __init__(self, loader: PackedLoader, count: int, over: bool) -> None:
+        self.loader, self.count, self.over = loader, count, over
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(()) if self.over else iter(self.loader)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not followed
@@ -60,11 +73,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         loader: further arguments of `PackedLoader`, such as `{"tail": "pad"}`.
         attention: see `training.attention.use_packed`.
         probe: prove isolation before the first step.
-        loss_kernel: see `fused_loss.KINDS`; `auto` is the plain loss on a CPU.
+        loss_kernel: see `forward.KINDS`.
         offload_activations: keep activations in the host's memory between forward and backward.
-        document_losses: log losses by source, and record those of documents; see `TrainConfig`.
         eval_data: rows on which the loss is measured.
         eval_every: steps between two measurements; None for one, at the end.
+        tokenizer: of transformers; every checkpoint holds it.
         say: prints a line; None for silence.
         callbacks, optimizers: of transformers.Trainer.
 
@@ -89,89 +102,82 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         probe: bool = True,
         loss_kernel: str = "auto",
         offload_activations: bool = False,
-        document_losses: bool | None = None,
         eval_data: HeldOut | None = None,
         eval_every: int | None = None,
+        tokenizer: Any = None,
         say: Say | None = print_line,
         callbacks: Sequence[Any] = (),
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        self.probes, self.say, self.offloads = probe, say, offload_activations
+        self.say, self.offloads, self.tokenizer = say, offload_activations, tokenizer
         args = copy.copy(args)
         parts = accumulation(rows_per_step, rows_per_device, args.world_size)
         cuda = args.device.type == "cuda"
         options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, "loss_weights": True}
         options |= loader or {}
         self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
-        self.feed = Feed(self.loader)
+        self.beginning = self.loader.state_dict()
+        self.over = False
+        """All steps were made before the checkpoint that training resumes from."""
         self.limits = ModelLimits.of(model)
         self.limits.check_rows("the data", self.loader.corpus, rows_per_device)
+        steps = _steps(len(self.loader) // parts, args.max_steps, self.loader.rows_per_step)
         fill_in(
             args,
             parts=parts,
             rows_per_device=rows_per_device,
-            steps=self.feed.steps_wanted(args.max_steps),
+            steps=steps,
             unused_weights=may_leave_weights_unused(model),
         )
         if eval_data is not None:
-            self.limits.check_rows("the held-out data", ConcatRows([eval_data.rows]))
+            self.limits.check_rows("the held-out data", ConcatRows([eval_data.rows]), eval_data.rows_per_device)
             args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
-        self.settings = checkpoint.settings_of(args, model)
+        self.settings = checkpoint.settings_of(args, model, rows_per_step)
         self.applied = use_packed(model, attention)
         refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
-        plain = loss_kernel == "auto" and args.device.type == "cpu"
-        fused = fuse_loss(model, "none" if plain else loss_kernel, bool(document_losses))
-        self.forward = Forward(model, fused=fused, every_position=self.loader.shape is not None)
-        wanted = document_losses if self.forward.gives_token_losses else False
-        self.losses = open_losses(self.loader, Path(args.output_dir), wanted)
+        fused = fuse_loss(model, loss_kernel, cuda=cuda)
+        fixed = bool(options.get("static_shapes", False))
+        self.forward = Forward(model, fused=fused, every_position=fixed)
+        self.meter, self.proof = Meter(model, args.device), Proof(self, probe)
         super().__init__(
             model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
         )
         refuse_parallelism(self.accelerator)
         # transformers then neither divides by the micro-batches nor counts the labels again.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
-        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else next(model.parameters()).dtype
-        self.meter, self.proof = Meter(ModelFlops.of(model), peak_flops(args.device, dtype)), Proof(self)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        early = EarlyWarnings(self.limits.ids, records=self.losses is not None)
-        mine = (StepClock(self.feed, self.losses), self.proof, early, say and ConsoleLog(say))
-        for callback in filter(None, mine):
+        steps_end = Steps(self.loader.rows_per_step * options["epochs"] / max(1, self.loader.total_rows))
+        for callback in filter(None, (steps_end, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))):
             self.add_callback(callback)
-
-    @property
-    def steps_total(self) -> int:
-        """Number of optimizer steps of the whole training."""
-        return int(self.args.max_steps)
 
     # Data
 
     def get_train_dataloader(self) -> Any:
-        """The loader unchanged; accelerate must not divide it again."""
-        return self.feed.dataloader()
+        """The loader unchanged; accelerate must not divide it again. It makes its batches ahead by itself.
+
+        It has a generator, or its iterator would draw from the global one just after a checkpoint's was restored.
+        """
+        batches = _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate, self.over)
+        return DataLoader(batches, batch_size=None, num_workers=0, generator=torch.Generator())
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
     ) -> tuple[list[dict[str, Any]], torch.Tensor | None]:
         """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks."""
-        samples, position = [], self.feed.position
+        samples = []
         for _ in range(num_batches):
             began = time.perf_counter()
             batch = next(epoch_iterator, None)
             if batch is None:
                 break
-            waited = time.perf_counter() - began
-            self.limits.check_batch(batch)
-            self.meter.batch(batch, waited)
+            self.limits.check_batch(batch)  # before it goes to the device, where looking would wait for it
+            self.meter.batch(batch, time.perf_counter() - began)
             wanted = targets(batch)
             batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
             samples.append({**batch, TARGETS: wanted})
-        self.feed.drew()
         if not samples:
             return samples, None
-        if self.losses is not None:
-            pairs = [(batch, batch[TARGETS]) for batch in samples]
-            self.losses.drew(self.state.global_step + 1, position, pairs)
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
@@ -187,19 +193,15 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """
         batch = dict(inputs)
         wanted = batch.pop(TARGETS).to(self.args.device)
+        self.proof.check(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
-        keep = None if self.losses is None else self.losses.keep(batch, wanted)
-        self.proof.check(batch)
         with offloaded(self.model) if self.offloads else nullcontext():
-            return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share, keep=keep) * ranks
+            return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share) * ranks
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, with the losses by source and the meter's figures since the last line, over all ranks."""
+        """Log, with the meter's figures since the last line, over all ranks."""
         if "loss" in logs:
-            if self.losses is not None:
-                self.losses.collect()
-                logs.update(source_metrics(self.losses.by_source().tolist(), self.losses.sources.names, "loss"))
             seen = next((line["tokens_seen"] for line in reversed(self.state.log_history) if "tokens_seen" in line), 0)
             logs.update(self.meter.collect(seen))
         super().log(logs, *args, **kwargs)
@@ -221,7 +223,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if not isinstance(held, HeldOut):
             raise ConfigError("there is nothing to evaluate on; give eval_data=HeldOut(folder)")
         began = time.perf_counter()
-        model = self._model_to_evaluate()
+        # The prepared model, sharded and casting as in training; prepared here if there was no training.
+        prepared = self.is_deepspeed_enabled or self.accelerator._models
+        model = self.model_wrapped if prepared else self.accelerator.prepare_model(self.model, evaluation_mode=True)
         was_training = model.training
         model.eval()
 
@@ -234,17 +238,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             sums = measure(held, logits, self.args.device, self.accelerator.process_index, ranks)
         sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
         model.train(was_training)
-        metrics = loss_metrics(sums, held.sources.names, metric_key_prefix)
+        metrics = loss_metrics(sums, held.sources[0], metric_key_prefix)
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - began, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
-
-    def _model_to_evaluate(self) -> Any:
-        """The prepared model, sharded and casting as in training; prepares it if there was no training."""
-        if self.is_deepspeed_enabled or self.accelerator._models:
-            return self.model_wrapped
-        return self.accelerator.prepare_model(self.model, evaluation_mode=True)
 
     # Checkpoints
 
@@ -254,7 +252,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         Raises:
             BusyError: another training works on `args.output_dir`.
             ConfigError: the checkpoint is not whole, or is of another training.
-            LeakError: documents of a row see each other; names the setting at fault.
+            LeakError: documents of a row see each other.
         """
         out = Path(self.args.output_dir)
         with locked(out, self.args.process_index):
@@ -264,14 +262,23 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                     raise ConfigError(f"there is no whole checkpoint in {out}; train without resuming, or name another")
             elif resume_from_checkpoint:
                 folder = Path(resume_from_checkpoint)
-            if folder is None:
-                self.feed.go_to(self.feed.beginning)
-            else:
-                state = checkpoint.read_checkpoint(folder)
-                state.refuse_other(self.loader.rows_per_step, self.settings, folder)
-                self.feed.go_to(state.loader, over=state.step >= self.steps_total)
-            with self.feed.quiet():
+            step, state = 0, self.beginning
+            if folder is not None:
+                found = checkpoint.read_checkpoint(folder)
+                found.refuse_other(self.settings, folder)
+                step, state = found.step, found.loader
+            self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
+            self.over = step >= self.args.max_steps
+            if self.over and self.say is not None:
+                self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
+            logger = logging.getLogger("transformers.trainer")
+            level = logger.level
+            if self.over:  # transformers would warn that there is not a single sample
+                logger.setLevel(logging.ERROR)
+            try:
                 return super().train(None if folder is None else str(folder), *args, **kwargs)
+            finally:
+                logger.setLevel(level)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -280,8 +287,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         # Old ones are deleted only when this one is whole.
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
-        if self.losses is not None:
-            self.losses.collect()  # a training that resumes here goes on behind them
         with self.meter.paused():
             try:
                 with writing():
@@ -293,14 +298,22 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 with writing():
                     if find_shards(folder) is not None:  # transformers writes none beside shards, and export needs it
                         self.model.config.save_pretrained(folder)
-                    checkpoint.write_marker(folder, self._checkpoint_state())
+                    if self.tokenizer is not None:
+                        self.tokenizer.save_pretrained(str(folder))
+                    state = checkpoint.CheckpointState(self.state.global_step, self.settings, self.beginning)
+                    checkpoint.write_marker(folder, state)
                 checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
 
-    def _checkpoint_state(self) -> checkpoint.CheckpointState:
-        return checkpoint.CheckpointState(
-            step=self.state.global_step,
-            rows_per_step=self.loader.rows_per_step,
-            settings=self.settings,
-            world_size=self.accelerator.num_processes,
-            loader=self.feed.finished,
+
+def _steps(given: int, most: int, rows_per_step: int) -> int:
+    """Optimizer steps to make: all that the data gives where `most` is not positive.
+
+    Raises:
+        ConfigError: the data gives fewer.
+    """
+    if most > given:
+        raise ConfigError(
+            f"max_steps={most:,}, but the data gives {plural(given, 'step')} of {plural(rows_per_step, 'row')}; take "
+            f"fewer steps, or read the data about {-(-most // max(1, given)):,} times as often (epochs)"
         )
+    return most if most > 0 else given

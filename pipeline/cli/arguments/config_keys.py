@@ -136,7 +136,6 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "attention": ("auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"),
     "probe": ("true", "false"),
     "loss_kernel": ("auto", "none", "chunked", "liger"),
-    "document_losses": ("null",),
     "offload_activations": ("true", "false"),
     "lora": ("null",),
     "eval.data": ("null",),

@@ -62,9 +62,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
     "explain-loss": (
-        "packtrain explain-loss trained",
-        "packtrain explain-loss trained --step 3 --top 5",
-        "packtrain explain-loss trained --step 3 --by share --json",
+        "packtrain explain-loss train.yaml --step 300",
+        "packtrain explain-loss train.yaml --step 300 --top 5 --json",
     ),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import DivergedError  # noqa: E402
-from packtrain.training.trainer.callbacks import EarlyWarnings  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
+from packtrain.training.trainer.watch import EarlyWarnings  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
 
@@ -72,17 +72,6 @@ def lines(*logs: dict[str, float]) -> list[str]:
         state.global_step += 1
         warnings.on_log(None, state, None, logs=log)
     return list(warnings.findings)
-
-
-def test_a_spike_has_the_command_that_shows_its_documents(tmp_path: Path) -> None:
-    warnings = EarlyWarnings(VOCABULARY, records=True)
-    state = transformers.TrainerState(is_world_process_zero=True, global_step=4)
-    args = transformers.TrainingArguments(str(tmp_path / "a run"), report_to=[], use_cpu=True)
-    warnings.on_train_begin(args, state, None)
-    for norm in (0.9, 40.0):
-        state.global_step += 1
-        warnings.on_log(args, state, None, logs={"loss": 3.0, "grad_norm": norm})
-    assert warnings.findings["steep"].endswith(f": packtrain explain-loss '{tmp_path / 'a run'}' --step 6")
 
 
 def test_lines_one_by_one() -> None:

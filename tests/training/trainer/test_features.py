@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError, LeakError, PacktrainError  # noqa: E402
-from packtrain.training.trainer.console import ConsoleLog  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+from packtrain.training.trainer.watch import ConsoleLog  # noqa: E402
 
 Settings = Callable[..., dict[str, Any]]
 

@@ -9,8 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.training.trainer import forward  # noqa: E402
-from packtrain.training.trainer.forward import offloaded  # noqa: E402
-from packtrain.training.trainer.fused_loss import FusedLoss, fuse_loss  # noqa: E402
+from packtrain.training.trainer.forward import FusedHead, fuse_loss, offloaded  # noqa: E402
 
 from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 
@@ -41,7 +40,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return Counted.moved
 
 
-def gradients(model: Any, *, through_host: bool = False, fused: FusedLoss | None = None) -> list[Any]:
+def gradients(model: Any, *, through_host: bool = False, fused: FusedHead | None = None) -> list[Any]:
     """Of every parameter."""
     model.zero_grad()
     with offloaded(model, min_bytes=SMALL) if through_host else nullcontext():
@@ -69,7 +68,7 @@ def kept_bytes(model: Any) -> int:
 @pytest.mark.parametrize("kind", ["none", "chunked"])
 def test_gradients_are_equal_to_the_bit_and_nearly_everything_is_moved(kind: str, moved: list[int]) -> None:
     model = make("Llama", attention="sdpa", hidden_size=64, tie_word_embeddings=False).train()
-    fused = fuse_loss(model, kind)
+    fused = fuse_loss(model, kind, cuda=False)
     expected = gradients(model, fused=fused)
     assert not moved
     found = gradients(model, fused=fused, through_host=True)
@@ -97,7 +96,7 @@ def test_parameters_and_small_tensors_stay(moved: list[int]) -> None:
 def test_beside_checkpointing_there_is_little_left_to_move(moved: list[int]) -> None:
     """Which is why the two are refused together."""
     model = make("Llama", attention="sdpa", num_hidden_layers=6).train()
-    fused = fuse_loss(model, "chunked")
+    fused = fuse_loss(model, "chunked", cuda=False)
     expected = gradients(model, through_host=True, fused=fused)
     alone = sum(moved)
     model.activation_checkpointing_enable({"use_reentrant": False})

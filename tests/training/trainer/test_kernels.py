@@ -51,6 +51,6 @@ def test_what_is_logged(settings: Settings) -> None:
     outcome = run(settings)
     seen = column(outcome, "tokens_seen")
     assert seen == sorted(seen)
-    assert all(value > 0 for value in column(outcome, "tokens_per_second") + column(outcome, "model_tflops"))
+    assert all(value > 0 for value in column(outcome, "tokens_per_second"))
     assert all(0 <= value < 1 for value in column(outcome, "loader_wait"))
     assert not any("mfu" in entry for entry in outcome.log), "a CPU's peak is not known"

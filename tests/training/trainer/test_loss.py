@@ -31,12 +31,12 @@ def test_a_token_is_predicted_one_position_before() -> None:
     found = targets(batch([X, 5, 6, X, X, 8], 3, 3))
     assert found.index.tolist() == [0, 1, 4]
     assert found.tokens.tolist() == [5, 6, 8]
-    assert found.pieces.tolist() == [0, 0, 1]
-    assert len(found) == 3
+    assert found.document_sums(torch.tensor([1.0, 2.0, 4.0]), batch([X, 5, 6, X, X, 8], 3, 3)).tolist() == [3, 4]
 
 
 def test_documents_of_no_tokens_in_batches_of_a_fixed_shape_are_passed_over() -> None:
-    assert targets(batch([X, 5, X, 6, 7], 2, 0, 0, 3, 0, 0)).pieces.tolist() == [0, 3, 3]
+    given = batch([X, 5, X, 6, 7], 2, 0, 0, 3, 0, 0)
+    assert targets(given).document_sums(torch.ones(3), given).tolist() == [1, 0, 0, 2, 0, 0]
 
 
 def test_nothing_to_train_is_zero_with_a_gradient_of_zero() -> None:
@@ -45,7 +45,7 @@ def test_nothing_to_train_is_zero_with_a_gradient_of_zero() -> None:
     logits = torch.ones(3, 4)[found.index] @ head.T
     loss = token_losses(logits, found.tokens).sum()
     loss.backward()
-    assert (loss.item(), len(found)) == (0.0, 0)
+    assert (loss.item(), found.units) == (0.0, 0)
     assert head.grad is not None
     assert head.grad.abs().sum().item() == 0.0
 
@@ -69,7 +69,7 @@ def test_it_is_the_sum_over_all_trained_tokens(data: st.DataObject) -> None:
     exact = torch.log_softmax(logits.double(), -1)
     wanted = [-exact[place - 1, label].item() for place, label in enumerate(labels) if label != X]
     found = targets(batch(labels, *lengths))
-    assert len(found) == len(wanted)
+    assert len(found.tokens) == len(wanted)
     loss = token_losses(logits[found.index], found.tokens).sum().item()
     assert loss == pytest.approx(math.fsum(wanted), rel=2e-6, abs=1e-7)
 
@@ -82,8 +82,8 @@ def test_it_is_the_loss_of_transformers() -> None:
     labels[torch.rand(1, 50, generator=generator) < 0.6] = X
     labels[0, 0] = X
     found = targets(batch(labels[0].tolist(), 50))
-    expected = loss_utils.ForCausalLMLoss(logits, labels, 11, num_items_in_batch=torch.tensor(len(found)))
-    assert len(found) == int((labels != X).sum())
+    expected = loss_utils.ForCausalLMLoss(logits, labels, 11, num_items_in_batch=torch.tensor(len(found.tokens)))
+    assert len(found.tokens) == int((labels != X).sum())
     assert token_losses(logits[0][found.index], found.tokens).mean().item() == pytest.approx(expected.item(), rel=1e-6)
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
-from packtrain.training.trainer.fused_loss import fuse_loss  # noqa: E402
+from packtrain.training.trainer.forward import fuse_loss  # noqa: E402
 from packtrain.training.trainer.model import (  # noqa: E402
     ModelLimits,
     add_adapters,
@@ -115,7 +115,7 @@ def test_only_adapters_learn() -> None:
     assert not any("lm_head" in name for name in names)
     assert model.peft_config["default"].lora_alpha == 8
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    fused = fuse_loss(model, "auto")
+    fused = fuse_loss(model, "auto", cuda=True)
     assert fused is not None
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     losses = []

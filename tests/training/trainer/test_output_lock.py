@@ -17,15 +17,15 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import BusyError, ConfigError
-from packtrain.training.trainer.output_lock import NAME, locked
 from packtrain.training.trainer.run import train
+from packtrain.training.trainer.settings import LOCK, locked
 
 Settings = Callable[..., dict[str, Any]]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 HOLD = """
 import sys, time
 from pathlib import Path
-from packtrain.training.trainer.output_lock import locked
+from packtrain.training.trainer.settings import locked
 with locked(Path(sys.argv[1]), 0):
     print("held", flush=True)
     time.sleep(60)
@@ -43,9 +43,9 @@ def test_another_training_into_the_same_folder_is_refused(settings: Settings, tm
     out = tmp_path / "out"
     process = holder(out)
     try:
-        with pytest.raises(BusyError, match=rf"another training \(process {process.pid} on .*, since .*works on "):
+        with pytest.raises(BusyError, match="another training works on "):
             train(settings(), say=lambda text: None)
-        assert [path.name for path in out.iterdir()] == [NAME]
+        assert [path.name for path in out.iterdir()] == [LOCK]
     finally:
         process.kill()
         process.wait()
@@ -54,10 +54,7 @@ def test_another_training_into_the_same_folder_is_refused(settings: Settings, tm
 
 def test_the_lock_of_a_folder(tmp_path: Path) -> None:
     with locked(tmp_path, 0), locked(tmp_path / ".", 0), locked(tmp_path, 3):
-        assert f"process {os.getpid()} on " in (tmp_path / NAME).read_text()
-    (tmp_path / NAME).write_text("{ no json \x1b[31m")  # what a kill left, or what somebody put there
-    with locked(tmp_path, 0):
-        pass
+        assert (tmp_path / LOCK).is_file()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written as a folder"), locked(tmp_path / "file", 0):
         pass

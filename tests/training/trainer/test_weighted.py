@@ -16,11 +16,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training import PackedDataset, PackedLoader, WeightedLoss, collate, weighted_loss  # noqa: E402
+from packtrain.training import PackedLoader, weighted_loss  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
-from packtrain.training.trainer.forward import Forward  # noqa: E402
-from packtrain.training.trainer.fused_loss import fuse_loss  # noqa: E402
+from packtrain.training.trainer.forward import Forward, fuse_loss  # noqa: E402
 from packtrain.training.trainer.loss import targets  # noqa: E402
 from packtrain.training.trainer.model import load_model  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
@@ -85,7 +83,7 @@ def test_packed_gradients_are_those_of_the_documents_alone(settings: Settings, w
     from packtrain.training.attention import use_packed
 
     use_packed(model)
-    forward = Forward(model, fused=fuse_loss(model, kernel))
+    forward = Forward(model, fused=fuse_loss(model, kernel, cuda=False))
     units = torch.tensor(sum(targets(batch).units for batch in batches))
     assert float(units) == pytest.approx(whole, rel=1e-7)
     parts = []
@@ -157,80 +155,6 @@ def warm_environment() -> dict[str, str]:
 
 
 # Trainers of others
-
-
-def _arguments(kind: Any, out: Path, **more: Any) -> Any:
-    return kind(
-        str(out), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=2, logging_steps=1,
-        optim="sgd", learning_rate=0.5, lr_scheduler_type="constant", max_grad_norm=0, report_to=[], use_cpu=True,
-        save_strategy="no", remove_unused_columns=False, disable_tqdm=True, **more,
-    )  # fmt: skip
-
-
-def _in_order(data: Path, model: Any, steps: int) -> list[float]:
-    """The weighted means of steps of four rows, as a trainer that reads row after row makes them."""
-    rows, losses = PackedDataset(data, loss_weights=True), []
-    for step in range(steps):
-        total, mass = plain_sums(model, collate([rows[4 * step + place] for place in range(4)]))
-        (total / mass).backward()
-        losses.append(float(total) / mass)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
-                parameter.grad = None
-    return losses
-
-
-def test_transformers_trainer_takes_the_weights(settings: Settings, weighted: Path, tmp_path: Path) -> None:
-    from transformers import Trainer, TrainingArguments
-
-    class Weighted(WeightedLoss, Trainer):  # type: ignore[misc]  # transformers is not followed
-        """As the page shows it."""
-
-    expected = _in_order(weighted, initial(settings()), 2)
-    arguments = _arguments(TrainingArguments, tmp_path / "hf", train_sampling_strategy="sequential")
-    rows = PackedDataset(weighted, loss_weights=True)
-    trainer = Weighted(initial(settings()), arguments, train_dataset=rows, eval_dataset=rows, data_collator=collate)
-    before = trainer.evaluate()["eval_loss"]
-    trainer.train()
-    found = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert found == pytest.approx(expected, rel=1e-4)  # transformers logs four digits
-    assert before > 0
-
-
-def test_trl_takes_the_weights(settings: Settings, weighted: Path, tmp_path: Path) -> None:
-    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    from packtrain.pipeline import demo
-    from transformers import AutoTokenizer
-
-    class Weighted(WeightedLoss, trl.SFTTrainer):  # type: ignore[misc, name-defined]  # not followed
-        """As the page shows it."""
-
-    expected = _in_order(weighted, initial(settings()), 2)
-    arguments = _arguments(
-        trl.SFTConfig, tmp_path / "trl", train_sampling_strategy="sequential", max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True}, gradient_checkpointing=False, bf16=False,
-    )  # fmt: skip
-    rows = datasets.load_from_disk(str(weighted))["train"].with_format("torch")
-    tokenizer = AutoTokenizer.from_pretrained(Path(demo.__file__).parent / "tokenizer")
-    trainer = Weighted(
-        initial(settings()), args=arguments, train_dataset=rows, data_collator=collate, processing_class=tokenizer
-    )
-    trainer.train()
-    found = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_batch_without_its_weights_is_refused(settings: Settings, weighted: Path) -> None:
-    class Weighted(WeightedLoss):
-        """Only the check is called."""
-
-        def __init__(self) -> None:
-            pass
-
-    batch = next(iter(PackedLoader(weighted, rows_per_step=1, loss_weights=False)))
-    with pytest.raises(ConfigError, match="no loss_weights"):
-        Weighted().compute_loss(initial(settings()), batch)
 
 
 def test_a_loop_of_one_s_own(settings: Settings, weighted: Path) -> None:

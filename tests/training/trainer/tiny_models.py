@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 import transformers
-from packtrain.training.trainer.forward import Forward
-from packtrain.training.trainer.fused_loss import FusedLoss
+from packtrain.training.trainer.forward import Forward, FusedHead
 from packtrain.training.trainer.loss import targets
 
 SIZES = {
@@ -65,10 +64,9 @@ def batch(length: int = 40, vocabulary: int = 97, *, seed: int = 0, trained: flo
     }
 
 
-def loss_of(model: Any, fused: FusedLoss | None = None, *, items: int | None = None, **inputs: Any) -> Any:
+def loss_of(model: Any, fused: FusedHead | None = None, *, items: int | None = None, **inputs: Any) -> Any:
     """The model's loss as the trainer computes it: the sum over trained tokens, over `items` or their number."""
-    bounds = torch.tensor([0, inputs["input_ids"].shape[1]])
-    wanted = targets({"cu_seq_lens_q": bounds, **inputs})
-    units = torch.tensor(max(1, len(wanted)) if items is None else items)
+    wanted = targets(inputs)
+    units = torch.tensor(max(1, len(wanted.tokens)) if items is None else items)
     bare = getattr(model, "_orig_mod", model)
     return Forward(bare, fused=fused).loss(model, inputs, wanted, units, share=1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import yaml
-from packtrain.pipeline.cli.arguments import completion, config_keys
+from packtrain.pipeline.cli.arguments import config_keys
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.formats import FORMAT_KEYS
 from packtrain.schemas.config.section import parse_size
@@ -82,10 +82,8 @@ def test_the_list_of_keys_is_that_of_the_schema() -> None:
 
 
 def test_the_names_are_those_that_the_package_knows() -> None:
-    from packtrain.training.losses.explain import RankBy
     from packtrain.training.order import Order
     from packtrain.training.steps import Tail
 
     assert set(config_keys.TRAIN["loader.order"]) == {str(one) for one in Order}
     assert set(config_keys.TRAIN["loader.tail"]) == {str(one) for one in Tail}
-    assert set(completion.rank_by("")) == {str(one) for one in RankBy}

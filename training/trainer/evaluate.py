@@ -6,7 +6,7 @@ the last ones have no trained tokens, and so do not count.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
-from ..batch import flatten
-from ..losses.sources import DocumentSources
-from ..rows import MAKE_HOLDOUT, PackedRows
-from ..shard import Row
-from .loss import Targets, document_sums, targets, token_losses
+from .. import collate
+from ..rows import MAKE_HOLDOUT, PackedRows, document_names
+from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
 """(batch, targets) → (n, V) logits that predict the trained tokens."""
@@ -65,25 +63,33 @@ class HeldOut:
         return len(self.rows) if self.limit is None else min(self.limit, len(self.rows))
 
     @cached_property
-    def sources(self) -> DocumentSources:
-        """Which document is of which source."""
-        return DocumentSources([self.rows])
+    def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
+        """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
+        ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
+        names = document_names(self.rows, ids.tolist())
+        numbers: dict[str, int] = {}
+        codes = [numbers.setdefault(names[one][1], len(numbers)) for one in ids.tolist()]
+        return tuple(numbers), ids, np.array(codes, np.int64)
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
         """A rank's batches, and (D,) the number of the source of each document (piece) in them."""
+        _, ids, numbers = self.sources
         width = self.rows_per_device * world_size
         for begin in range(0, len(self), width):
             first = begin + rank * self.rows_per_device
-            rows = [self._row(index) for index in range(first, first + self.rows_per_device)]
-            doc_ids = np.concatenate([row.doc_ids for row in rows])
-            yield flatten(rows), self.sources.of(0, doc_ids)
+            rows, examples = [], []
+            for index in range(first, first + self.rows_per_device):
+                rows.append(row := self.rows.row(index if index < len(self) else 0))
+                one = {name: torch.from_numpy(np.array(getattr(row, name), np.int64)) for name in _COLUMNS}
+                if row.loss_weights is not None:
+                    one["loss_weights"] = torch.from_numpy(np.array(row.loss_weights))
+                if index >= len(self):  # fills up the last batch
+                    one["labels"].fill_(IGNORE_INDEX)
+                examples.append(one)
+            yield collate(examples), numbers[np.searchsorted(ids, np.concatenate([row.doc_ids for row in rows]))]
 
-    def _row(self, index: int) -> Row:
-        """A row; for indices beyond the last row, the first row with nothing trained."""
-        if index < len(self):
-            return self.rows.row(index)
-        row = self.rows.row(0)
-        return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=None)
+
+_COLUMNS = ("input_ids", "labels", "position_ids", "seq_lengths")
 
 
 def measure(
@@ -92,30 +98,24 @@ def measure(
     """float64 (S, 3) on `device`: for each source, the sum of its tokens' losses on this rank, each times its weight;
     the sum of their weights; and their number.
     """
-    sums = np.zeros((len(held.sources.names), 3))
+    sums = torch.zeros(len(held.sources[0]), 3, dtype=torch.float64)
     with torch.no_grad():
         for batch, sources in held.batches(rank, world_size):
             wanted = targets(batch)
             losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
-            weights = torch.ones(len(wanted)) if wanted.weights is None else wanted.weights
-            columns = (losses * weights, weights, torch.ones(len(wanted)))
-            documents = [document_sums(one, wanted, len(sources)).numpy() for one in columns]
-            sums += held.sources.sums(sources, *documents)
-    return torch.from_numpy(sums).to(device)
+            ones = torch.ones(len(losses))
+            weights = ones if wanted.weights is None else wanted.weights
+            columns = [wanted.document_sums(one, batch) for one in (losses * weights, weights, ones)]
+            sums.index_add_(0, torch.from_numpy(sources), torch.stack(columns, dim=1))
+    return sums.to(device)
 
 
 def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dict[str, float]:
-    """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together."""
-    total, weight, count = (one.item() for one in sums.sum(0))
-    mean = {f"{prefix}_loss": total / weight if weight else float("nan")}
-    return {**mean, **source_metrics(sums[:, :2].tolist(), names, f"{prefix}_loss"), f"{prefix}_tokens": count}
-
-
-def source_metrics(sums: list[list[float]], names: tuple[str, ...], prefix: str) -> dict[str, float]:
-    """`{prefix}_{source}`, the mean loss of each source, from (S, 2) sums of losses and tokens, or of weighted losses
-    and weights.
+    """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together.
 
     A source without a trained token has no loss, and is left out.
     """
-    pairs = zip(names, sums, strict=True)
-    return {f"{prefix}_{name}": loss / tokens for name, (loss, tokens) in pairs if tokens}
+    total, weight, count = sums.sum(0).tolist()
+    each = zip(names, sums.tolist(), strict=True)
+    by_source = {f"{prefix}_loss_{name}": loss / weights for name, (loss, weights, _) in each if weights}
+    return {f"{prefix}_loss": total / weight if weight else float("nan"), **by_source, f"{prefix}_tokens": count}

@@ -1,0 +1,105 @@
+"""The loss inside the head: the model's own loss and gradients, for plain heads; others keep the plain loss."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from packtrain.schemas.errors import ConfigError  # noqa: E402
+from packtrain.training.trainer.forward import FusedHead, fuse_loss  # noqa: E402
+
+from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def gradients(model: Any, fused: FusedHead | None = None, **inputs: Any) -> tuple[float, dict[str, Any]]:
+    """The loss, and the gradient of every parameter."""
+    model.zero_grad()
+    loss = loss_of(model, fused, **inputs)
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def fuse(model: Any) -> FusedHead:
+    fused = fuse_loss(model, "chunked", cuda=False)
+    assert fused is not None
+    return fused
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mixtral", "Phi", "GPT2"])
+@pytest.mark.parametrize("items", [None, 37])
+def test_a_model_has_the_same_loss_and_gradients(name: str, items: int | None) -> None:
+    """Plain heads, biases, tied embeddings and auxiliary losses."""
+    model, inputs = make(name), batch()
+    expected_loss, expected = gradients(model, items=items, **inputs)
+    plain = model(**inputs).loss.item()
+    logits = model(input_ids=inputs["input_ids"]).logits
+    fused = fuse(model)
+    for _ in range(2):  # the first call is compared with the plain loss, later ones are not
+        loss, found = gradients(model, fused, items=items, **inputs)
+        assert loss == pytest.approx(expected_loss, rel=1e-6)
+        assert found.keys() == expected.keys()
+        for key, gradient in expected.items():
+            error = float((found[key] - gradient).norm() / gradient.norm().clamp_min(1e-12))
+            assert error < 1e-6 or float(gradient.norm()) < 1e-9, f"{key}: {error}"
+    # Outside of a training step the model is what it was.
+    assert torch.equal(model(input_ids=inputs["input_ids"]).logits, logits)
+    assert model(**inputs).loss.item() == plain
+
+
+def test_nothing_trained_is_a_loss_of_zero_with_gradients_of_zero() -> None:
+    """All ranks must have all gradients, or DDP would wait for them."""
+    model = make("Llama")
+    names = set(gradients(model, **batch())[1])
+    loss, found = gradients(model, fuse(model), **batch(trained=0.0))
+    assert loss == 0
+    assert found.keys() == names
+    assert all(not gradient.any() for gradient in found.values())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_bfloat16_it_is_no_further_from_the_truth_than_the_plain_loss(autocast: bool) -> None:
+    inputs = batch(64)
+    truth = make("Llama").to(torch.bfloat16).to(torch.float32)
+    _, exact = gradients(truth, **inputs)
+    model = make("Llama").to(torch.bfloat16)
+    model = model.to(torch.float32) if autocast else model
+    weight = "model.embed_tokens.weight" if "lm_head.weight" not in exact else "lm_head.weight"
+
+    def error(fused: FusedHead | None = None) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            _, found = gradients(model, fused, **inputs)
+        return float((found[weight].float() - exact[weight]).norm() / exact[weight].norm())
+
+    plain = error()
+    assert 0 < error(fuse(model)) < 1.05 * plain
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])
+def test_heads_that_scale_or_cap_their_logits_keep_the_plain_loss(name: str) -> None:
+    model = make(name)
+    assert fuse_loss(model, "auto", cuda=True) is None
+    with pytest.raises(ConfigError, match=r"changes its logits before the loss.*take none or auto"):
+        fuse_loss(model, "chunked", cuda=False)
+
+
+def test_what_serves_no_fused_loss() -> None:
+    assert fuse_loss(make("Llama"), "auto", cuda=False) is None
+    assert fuse_loss(make("Llama"), "none", cuda=True) is None
+    for kind, said in (("fast", "choose one of auto"), ("liger", "needs a GPU")):
+        with pytest.raises(ConfigError, match=said):
+            fuse_loss(make("Llama"), kind, cuda=False)
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(make("Llama"), peft.LoraConfig(target_modules=["q_proj", "lm_head"]))
+    assert fuse_loss(adapted, "auto", cuda=True) is None
+
+
+def test_a_change_of_logits_that_no_key_tells_of_is_noticed_on_the_first_call() -> None:
+    model = make("Llama")
+    fused = fuse(model)
+    model.lm_head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    with pytest.raises(ConfigError, match="changes between head and loss; take none"):
+        loss_of(model, fused, **batch())
