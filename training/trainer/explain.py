@@ -13,7 +13,7 @@ import torch
 
 from ...schemas.errors import ConfigError, InputError
 from ..attention import use_packed
-from ..loader.loader import PackedLoader
+from ..loader import PackedLoader
 from .checkpoint import last_whole, read_checkpoint
 from .config import TrainConfig
 from .forward import Forward

@@ -19,7 +19,7 @@ from packtrain.schemas.errors import InputError, IntegrityError
 from packtrain.schemas.fingerprint import fingerprint, hash_bytes
 from packtrain.schemas.names import check_name
 from packtrain.stages.prep.reader import _module
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.rows import PackedRows
 from packtrain.training.trainer.export import find_tokenizer, template_text
 
 SECRET = "nobody but me reads this"
