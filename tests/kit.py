@@ -189,13 +189,13 @@ def _content(name: Path, rows: Sequence[Row]) -> bytes:
         case ".parquet":
             sink = pa.BufferOutputStream()
             pq.write_table(pa.Table.from_pylist(list(rows)), sink, row_group_size=32)
-            return sink.getvalue().to_pybytes()
+            return bytes(sink.getvalue())
         case ".arrow":
             sink = pa.BufferOutputStream()
             whole = pa.Table.from_pylist(list(rows))
             with pa.ipc.new_stream(sink, whole.schema) as stream:
                 stream.write_table(whole, max_chunksize=32)
-            return sink.getvalue().to_pybytes()
+            return bytes(sink.getvalue())
     raise ValueError(f"no container is called {name.suffix}")
 
 
@@ -357,11 +357,13 @@ class Packed:
 
     def rows(self, split: str = "train") -> list[Row]:
         """The rows of a split as plain values."""
-        return self.table(split).to_pylist()
+        rows: list[Row] = self.table(split).to_pylist()
+        return rows
 
     def documents(self) -> list[Row]:
         """documents.parquet."""
-        return pq.read_table(self.folder / "documents.parquet").to_pylist()
+        rows: list[Row] = pq.read_table(self.folder / "documents.parquet").to_pylist()
+        return rows
 
     def rejects(self) -> list[Row]:
         """The lines of rejects.jsonl; none without the file."""

@@ -29,10 +29,16 @@ class Loader(yaml.SafeLoader):
     """YAML with `!bytes "\\xff"`: each character is a byte, and `!gzip`: the same, compressed."""
 
 
-Loader.add_constructor("!bytes", lambda loader, node: loader.construct_scalar(node).encode("latin-1"))
-Loader.add_constructor(
-    "!gzip", lambda loader, node: gzip.compress(loader.construct_scalar(node).encode("latin-1"), mtime=0)
-)
+def _bytes(loader: Loader, node: yaml.ScalarNode) -> bytes:
+    return str(loader.construct_scalar(node)).encode("latin-1")
+
+
+def _gzip(loader: Loader, node: yaml.ScalarNode) -> bytes:
+    return gzip.compress(_bytes(loader, node), mtime=0)
+
+
+Loader.add_constructor("!bytes", _bytes)
+Loader.add_constructor("!gzip", _gzip)
 
 
 def read(name: str) -> list[Any]:
@@ -63,11 +69,16 @@ def model(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def bare(folder: Path) -> None:
+    """A tokenizer without a chat template."""
+    kit.tokenizer(folder, template=None)
+
+
 MADE: dict[str, Callable[[Path], None]] = {
     "packed": lambda folder: dataset(folder, "texts", "chats"),
     "pairs": lambda folder: dataset(folder, "choices"),
     "model": model,
-    "bare": lambda folder: shutil.copy(kit.demo_tokenizer() / "tokenizer.json", kit.tokenizer(folder, template=None)),
+    "bare": bare,
 }
 
 

@@ -325,19 +325,6 @@ def test_inspect_shows_a_row(packtrain: Command, copy: Path) -> None:
     assert re.search(r"\d+ '<\|im_start\|>'  ", ids)
 
 
-def test_inspect_of_what_is_not_there(packtrain: Command, copy: Path, tmp_path: Path) -> None:
-    cases: list[tuple[list[object], str]] = [
-        (["--row", 10_000], "there is no row 10000; split 'train' has rows 0 to "),
-        (["--row", -1], "there is no row -1"),
-        (["--split", "test"], "there is no split 'test'; choose one of holdout, train"),
-        (["--tokenizer", tmp_path / "no"], "has no tokenizer.json"),
-    ]
-    for arguments, what in cases:
-        done = packtrain("inspect", copy, *arguments)
-        assert (done.code, done.out) == (2, "")
-        assert what in done.err
-
-
 def test_inspect_without_the_tokenizer_of_the_run(packtrain: Command, copy: Path) -> None:
     (copy / "_run" / "request.json").unlink()
     done = packtrain("inspect", copy)

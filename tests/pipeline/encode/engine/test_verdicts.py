@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline.encode.engine.verdicts import UserVerdicts
-from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize import engines
 from packtrain.stages.tokenize.engine_check import Resolution, check_texts, resolve_engine
 from packtrain.stages.tokenize.engines import EngineTokens, FastokensEngine, TokenizersEngine
@@ -106,19 +105,6 @@ def test_the_persons_own_text_is_always_compared(
     found = resolve(tokenizer, tmp_path, ["fine", "the MOON"])
     assert found.name == "tokenizers"
     assert "'the MOON'" in found.tried[0][1]
-
-
-def test_a_refusal_is_kept_with_its_words(
-    tokenizer: str, tmp_path: Path, fuzzed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
-    words = []
-    for _ in range(2):
-        with pytest.raises(TokenizerError) as caught:
-            resolve_engine("fastokens", tokenizer, list, check=UserVerdicts(tokenizer, tmp_path).check)
-        words.append(str(caught.value))
-    assert words[0] == words[1]
-    assert len(fuzzed) == 1
 
 
 class Checks:

@@ -88,18 +88,6 @@ def test_so_many_as_are_asked_for_from_everywhere(folder: Path, wanted: int, row
     assert [pair.row for pair in pairs_of(folder, wanted)] == rows
 
 
-def test_without_the_tokenizer_the_reason_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.report.collect.rows import shown_pairs
-
-    def gone(dataset: Any) -> None:
-        raise packtrain.PacktrainError("The tokenizer is gone.")
-
-    monkeypatch.setattr(shown_pairs, "find_decoder", gone)
-    report = reported(folder, 6)
-    assert report.training is not None
-    assert report.training.pairs == []
-
-
 def test_they_stand_on_the_page_with_completions_marked(folder: Path) -> None:
     report = reported(folder, 30)
     page = report_html(report).decode()

@@ -96,30 +96,6 @@ def test_what_tight_saves_of_rows_with_a_limit_on_documents() -> None:
 # --- the sentence of the configured length ---
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "1 of 3 documents are cut and 21.8 % of the trained tokens lost"),
-        ({"truncate": {"max_length": 2048, "overlong": "drop"}}, "1 of 3 documents are dropped"),
-        (
-            {"truncate": {"max_length": 2048, "overlong": "split"}},
-            "At 2,048, 1 of 3 documents are split into 2 pieces and < 0.1 % of the trained tokens lost.",
-        ),
-        ({"truncate": {"max_length": 2048, "overlong": "error"}}, "longer than a row, which stops the run"),
-        ({"pack": {"strategy": "bfd_split"}}, "bfd_split at 2,048 loses no token and cuts 1 of 3 documents"),
-        ({"pack": {"strategy": "wrapped"}}, "wrapped at 2,048 loses no token and cuts"),
-        ({"pack": {"strategy": "none"}}, "each of the 3 documents is a row of its own"),
-        (
-            {"pack": {"strategy": "none"}, "truncate": {"max_length": 2048, "overlong": "split"}},
-            "each of the 4 pieces is a row of its own",
-        ),
-        ({"truncate": {"max_length": 4096}}, "no document is cut and no token is lost"),
-    ],
-)
-def test_what_the_configured_length_does(changes: dict[str, Any], words: str) -> None:
-    assert words in choice_of(stats_of([100, 200, 2700], 0.0), configured(**changes)).sentence
-
-
 def test_nothing_at_all() -> None:
     choice = choice_of(stats_of([]))
     assert choice.advice is None
@@ -216,33 +192,6 @@ def test_the_models_positions_are_compared_too(positions: int, advised: int) -> 
     advice = choice_of(stats_of([3000] * 400 + [200] * 2000), shape=for_model(positions)).advice
     assert advice is not None
     assert advice.max_length == advised
-
-
-@pytest.mark.parametrize(
-    ("positions", "truncate", "words"),
-    [
-        (2048, {}, None),
-        (
-            1024,
-            {},
-            ", and 2 documents are longer. Set truncate.max_length: 1024, or take a model with more positions.",
-        ),
-        (1024, {"overlong": "drop"}, ", and 1 document is longer. Set truncate.max_length: 1024, or take "),
-        (1900, {"overlong": "drop"}, ". That is harmless: no document is longer, and each document has positions of "),
-    ],
-)
-def test_a_configured_length_above_the_models_positions(
-    positions: int, truncate: dict[str, Any], words: str | None
-) -> None:
-    config = configured(truncate={"max_length": 2048, **truncate})
-    choice = choice_of(stats_of([200, 1500, 2700]), config, shape=for_model(positions))
-    if words is None:
-        assert choice.over_limit is None
-        return
-    assert choice.over_limit is not None
-    said = f"max_length 2,048 is above what the model is made for: the model's positions end at {positions:,}{words}"
-    assert choice.over_limit.startswith(said)
-    assert choice.sentence.endswith(f" {choice.over_limit}")
 
 
 def test_splitting_a_few_documents_comes_first_where_it_saves_most() -> None:

@@ -271,17 +271,3 @@ def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path:
     assert some.documents_in_all > len(some.stats.lengths)
     again = found_of(tmp_path / "out", documents=120)
     assert np.array_equal(some.stats.lengths, again.stats.lengths)
-
-
-def test_why_it_is_not_there(base: Config, tmp_path: Path) -> None:
-    packtrain.run({**configured(base, {}, 96, tmp_path / "out"), "cache": str(tmp_path / "cache")})
-    parts = sorted((tmp_path / "cache").glob("encoded/**/*.arrow"))
-    assert len(parts) > 3
-    data = parts[1].read_bytes()
-    parts[1].write_bytes(data[:-100])
-    parts[1].write_bytes(bytes(len(data)))
-    for path in parts:
-        path.unlink()
-    for record in (tmp_path / "cache").glob("encoded/**/*.json"):
-        record.unlink()
-    (tmp_path / "out/_run/config.json").unlink()
