@@ -1,7 +1,6 @@
 """The rank check among real processes: all present, one missing, one doubled, one different, and rank 0 missing."""
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +33,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(run_ranks: Any, environs: Environs) -> None:
     those = environs(4)
-    began = time.monotonic()
     ended = run_ranks(CALL.format(seconds=2), [those[0], those[3]])
-    assert time.monotonic() - began < 25
     for one in ended:
         assert "here" not in one.out
         assert "2 of 4 ranks did not report in 2 seconds: ranks 1-2." in one.err
