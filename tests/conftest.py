@@ -11,27 +11,23 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
-from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.encode.parts import PartPlace
 from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
-from packtrain.pipeline.inputs.blocks import FileLines
-from packtrain.pipeline.pack.planning import WindowPlan, plan_window
-from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
-from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.select.sections import Sections
+from packtrain.pipeline.store import object_store as objectstore
+from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
 from tests.support import warm
 from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from tests.support.faulty import Faulty
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("packtrain", examples(100), deadline=None)
@@ -251,43 +247,39 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
     return read
 
 
-def _plan_windows(
-    store: LocalStore, config: RunConfig, sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]"
-) -> list[WindowPlan]:
-    """Plans parts with so many documents each, whose layouts go into the store."""
-    starts = np.cumsum([0, *sizes]).astype(np.int64)
-    places = [
-        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, FileLines(("file",), (0,)))
-        for i, source in enumerate(sources)
-    ]
-    sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    plans: list[WindowPlan] = []
-    limit = config.pack.window_tokens or WINDOW_TOKENS
-    for number, parts in enumerate(compose(np.diff(sums[starts]), sources, limit, config.seed)):
-        of_parts = [np.arange(starts[part], starts[part + 1]) for part in parts]
-        of_parts = [documents[lengths[documents] > 0] for documents in of_parts]
-        documents = np.concatenate(of_parts)
-        at = np.cumsum([0, *map(len, of_parts)]).astype(np.int64)
-        nothing = np.zeros(len(documents), np.int32)
-        sections = Sections(np.arange(len(documents)), nothing, lengths[documents])
-        window = Window(
-            parts=tuple(places[part] for part in parts),
-            part_starts=at,
-            part_segments=np.arange(len(at)),
-            segment_starts=at,
-            documents=documents,
-            lengths=lengths[documents],
-            begins=nothing,
-            run_begins=nothing,
-            run_counts=nothing,
-            sections=sections,
-        )
-        shards = sum(len(plan.shards) for plan in plans)
-        plans.append(plan_window(store, "train", number, shards, config, window)[0])
-    return plans
+@pytest.fixture(scope="session")
+def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program `packtrain` for shells and terminals, which starts at once; see `warm.install`."""
+    return warm.install(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture(scope="session")
-def plan_windows() -> Callable[..., list[WindowPlan]]:
-    """See `_plan_windows`."""
-    return _plan_windows
+def s3_server() -> "Iterator[Faulty]":
+    """An S3 server that has faults on demand; see `tests/support/faulty.py`."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    from botocore.loaders import JSONFileLoader
+
+    from tests.support.faulty import Faulty
+
+    load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
+    JSONFileLoader.load_file = lambda self, path: load(path)
+    with Faulty() as server:
+        yield server
+
+
+@pytest.fixture
+def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
+    """The same, for one test: without faults at first, found by every client, and with short pauses after a fault."""
+    for key, value in s3_server.environment.items():
+        monkeypatch.setenv(key, value)
+    # Workers have the environment that their fork server was started with, which may have been an earlier test.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
+    monkeypatch.setattr(objectstore, "_proved", set())
+    s3_server.calm()
+    yield s3_server
+    s3_server.calm()

@@ -79,7 +79,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
         put = draft.result
         store.put(draft, NAME, replace_damaged=True)
     record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
-    store.replace_bytes(RECORD, seal(msgspec.json.encode(record)))
+    store.replace_bytes(RECORD, seal(msgspec.json.encode(record), RECORD))
     return record
 
 

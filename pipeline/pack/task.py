@@ -117,9 +117,9 @@ def pack_shard(task: PackTask) -> PackResult:
     trained, heads, padding, written = account.totals
     seconds = time.perf_counter() - began
     result = PackResult(shard, trained, heads, padding, written, task.record, seconds, account.weights)
-    data = seal(msgspec.json.encode(result))
+    data = seal(msgspec.json.encode(result), task.record)
     if not store.put_bytes(task.record, data):
-        there = unseal(store.read(task.record))
+        there = unseal(store.read(task.record), task.record)
         if there is None:
             store.replace_bytes(task.record, data)
         elif (earlier := decode_note(there, PackResult)).shard != shard:
