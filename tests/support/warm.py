@@ -36,7 +36,7 @@ UNDER_XDIST = "PYTEST_XDIST_WORKER" in os.environ
 RANKS = (
     TRAINING
     if UNDER_XDIST
-    else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("rank_check", "links", "doctor")))
+    else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("ranks", "doctor")))
 )
 """For ranks that only meet."""
 TOKENIZER = "packtrain.pipeline.encode.tokenizer.child"

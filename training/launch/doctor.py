@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from .environment import Launch
+from .ranks import Launch
 
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
@@ -215,7 +215,11 @@ def variables(environ: Mapping[str, str]) -> list[DoctorLine]:
     except ConfigError as error:
         what, _, fix = str(error).partition(": ")
         return [*found, DoctorLine("launcher", BROKEN, what, fix)]
-    rank = f"rank {launch.rank} of {launch.world_size}, to meet at {launch.place}" if launch else "none: one process"
+    rank = (
+        f"rank {launch.rank} of {launch.world_size}, to meet at {launch.master_addr}:{launch.master_port}"
+        if launch
+        else "none: one process"
+    )
     return [*found, DoctorLine("launcher", GOOD, rank)]
 
 

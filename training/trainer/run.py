@@ -56,8 +56,7 @@ def train(
         ConfigError, InputError: a mistake in the configuration or the data; says which key, and how to fix it.
         LeakError: documents of a row see each other.
     """
-    from ..launch.orphans import end_with_launcher
-    from ..launch.rank_check import rank_check
+    from ..launch.ranks import end_with_launcher, rank_check
 
     end_with_launcher()
     config, base = read_config(config, base)
