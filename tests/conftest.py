@@ -15,22 +15,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
-from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.encode.parts import PartPlace
 from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
-from packtrain.pipeline.inputs.blocks import FileLines
-from packtrain.pipeline.pack.planning import WindowPlan, plan_window
-from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
 from packtrain.pipeline.store import object_store as objectstore
-from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.files import remote
-from packtrain.stages.select.sections import Sections
 from packtrain.stages.tokenize import engines
 
 from tests.support import warm
@@ -255,48 +245,6 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
         return [row for shard in shards for batch in dataset.batches(shard) for row in batch.to_pylist()]
 
     return read
-
-
-def _plan_windows(
-    store: LocalStore, config: RunConfig, sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]"
-) -> list[WindowPlan]:
-    """Plans parts with so many documents each, whose layouts go into the store."""
-    starts = np.cumsum([0, *sizes]).astype(np.int64)
-    places = [
-        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, FileLines(("file",), (0,)))
-        for i, source in enumerate(sources)
-    ]
-    sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    plans: list[WindowPlan] = []
-    limit = config.pack.window_tokens or WINDOW_TOKENS
-    for number, parts in enumerate(compose(np.diff(sums[starts]), sources, limit, config.seed)):
-        of_parts = [np.arange(starts[part], starts[part + 1]) for part in parts]
-        of_parts = [documents[lengths[documents] > 0] for documents in of_parts]
-        documents = np.concatenate(of_parts)
-        at = np.cumsum([0, *map(len, of_parts)]).astype(np.int64)
-        nothing = np.zeros(len(documents), np.int32)
-        sections = Sections(np.arange(len(documents)), nothing, lengths[documents])
-        window = Window(
-            parts=tuple(places[part] for part in parts),
-            part_starts=at,
-            part_segments=np.arange(len(at)),
-            segment_starts=at,
-            documents=documents,
-            lengths=lengths[documents],
-            begins=nothing,
-            run_begins=nothing,
-            run_counts=nothing,
-            sections=sections,
-        )
-        shards = sum(len(plan.shards) for plan in plans)
-        plans.append(plan_window(store, "train", number, shards, config, window)[0])
-    return plans
-
-
-@pytest.fixture(scope="session")
-def plan_windows() -> Callable[..., list[WindowPlan]]:
-    """See `_plan_windows`."""
-    return _plan_windows
 
 
 @pytest.fixture(scope="session")
