@@ -19,15 +19,14 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.encode.parts import PartPlace
 from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
 from packtrain.pipeline.inputs.blocks import FileLines
-from packtrain.pipeline.pack.planning import WindowPlan, plan_window
-from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
+from packtrain.pipeline.pack.outcomes import PIECE
+from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
+from packtrain.pipeline.pack.window_plan import WindowPlan, plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.select.sections import Sections
 from packtrain.stages.tokenize import engines
 
 from tests.support import warm
@@ -255,35 +254,17 @@ def _plan_windows(
     store: LocalStore, config: RunConfig, sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]"
 ) -> list[WindowPlan]:
     """Plans parts with so many documents each, whose layouts go into the store."""
-    starts = np.cumsum([0, *sizes]).astype(np.int64)
-    places = [
-        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, FileLines(("file",), (0,)))
-        for i, source in enumerate(sources)
-    ]
-    sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    documents = scratch_documents(len(lengths), Path())
+    documents.length[:] = documents.high[:] = documents.kept[:] = lengths
+    documents.copies[:] = lengths > 0
+    parts = [StoredFile(f"part-{i}", 0, "0" * 64) for i in range(len(sizes))]
+    origins = Origins("", parts, sources, [FileLines(("file",), (0,))] * len(sizes), sizes, [1] * len(sizes))
+    table = Table(documents, (), origins, origins.bounds(max(sources) + 1), origins.starts, sources)
     plans: list[WindowPlan] = []
-    limit = config.pack.window_tokens or WINDOW_TOKENS
-    for number, parts in enumerate(compose(np.diff(sums[starts]), sources, limit, config.seed)):
-        of_parts = [np.arange(starts[part], starts[part + 1]) for part in parts]
-        of_parts = [documents[lengths[documents] > 0] for documents in of_parts]
-        documents = np.concatenate(of_parts)
-        at = np.cumsum([0, *map(len, of_parts)]).astype(np.int64)
-        nothing = np.zeros(len(documents), np.int32)
-        sections = Sections(np.arange(len(documents)), nothing, lengths[documents])
-        window = Window(
-            parts=tuple(places[part] for part in parts),
-            part_starts=at,
-            part_segments=np.arange(len(at)),
-            segment_starts=at,
-            documents=documents,
-            lengths=lengths[documents],
-            begins=nothing,
-            run_begins=nothing,
-            run_counts=nothing,
-            sections=sections,
-        )
+    for number, blocks in enumerate(windows(table, "train", config)):
         shards = sum(len(plan.shards) for plan in plans)
-        plans.append(plan_window(store, "train", number, shards, config, window)[0])
+        pieces = np.zeros(0, PIECE)
+        plans.append(plan_window(table, pieces, "train", number, blocks, shards, config, store)[0])
     return plans
 
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.pack.planning import WindowPlan
+from packtrain.pipeline.pack.window_plan import WindowPlan
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import InputError, IntegrityError

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -190,8 +190,7 @@ STRATEGIES: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("normalize", ["document", "conversation"])
-def test_every_document_weighs_the_same(weighed: Weighed, normalize: str, strategy: str) -> None:
+def test_every_document_weighs_the_same_in_each_row(weighed: Weighed, strategy: str) -> None:
     chance = random.Random(strategy)
     given = [chance.choice([0.5, 1, 4]) for _ in range(60)]
     rows = []
@@ -203,20 +202,20 @@ def test_every_document_weighs_the_same(weighed: Weighed, normalize: str, strate
         weighed.write("ids", rows) | {"keys": {"weight": "w"}, "loss_weight": 3.0, "repeat": 2},
         weighed.write("chats", chats) | {"expand": "per_turn"},
     ]
-    made = weighed.rows("out", sources, loss={"normalize": normalize}, **STRATEGIES[strategy])
-    names, found = weighed.ids("out"), defaultdict[str, list[float]](list)
+    made = weighed.rows("out", sources, loss={"normalize": "document"}, **STRATEGIES[strategy])
+    names, pieces = weighed.ids("out"), Counter[str]()
     for doc_id, _, _, own, weights in weighed.pieces(made):
         unit = names[doc_id]
-        if normalize == "conversation" and unit.startswith("chats"):
-            unit = unit.rpartition("/")[0]
         assert [weight > 0 for weight in weights] == [label != IGNORE_INDEX for label in own]
-        found[unit] += [weight for weight in weights if weight]
-    assert len(found) > 30
-    for unit, each in found.items():
+        each = [weight for weight in weights if weight]
+        if not each:
+            continue
+        pieces[unit] += 1
         line = int(unit.rpartition(":")[2].partition("/")[0])
-        wanted = 2 * 3.0 * given[line - 1] if unit.startswith("ids") else 1.0
-        assert sum(each) == pytest.approx(wanted, rel=1e-6), unit
+        assert sum(each) == pytest.approx(3.0 * given[line - 1] if unit.startswith("ids") else 1.0, rel=1e-6), unit
         assert len(set(each)) == 1
+    assert len(pieces) > 30
+    assert all(count >= 2 for unit, count in pieces.items() if unit.startswith("ids")), "each has two copies"
 
 
 @pytest.mark.parametrize("strategy", ["bfd_split", "tight"])
@@ -309,11 +308,11 @@ def test_verify_finds_weights_that_were_changed(weighed: Weighed) -> None:
     assert "add up to 1, but those of the shards to 1.5" in str(differing_sum(ledger, 1.5))
 
 
-@pytest.mark.parametrize(("normalize", "strategy"), [("document", "bfd_split"), ("conversation", "tight")])
-def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, normalize: str, strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["bfd_split", "tight"])
+def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, strategy: str) -> None:
     chats = [{"messages": _chat(("a b c", 0.5), ("d " * (n % 9), 2), ("e", None))} for n in range(40)]
     source = weighed.write("chats", chats) | {"expand": "per_turn", "repeat": 2}
-    keys: Row = {"loss": {"normalize": normalize}, "pack": {"strategy": strategy}, "output": {"shard_bytes": 2**16}}
+    keys: Row = {"loss": {"normalize": "document"}, "pack": {"strategy": strategy}, "output": {"shard_bytes": 2**16}}
     weighed.rows("one", [source], **keys)
     whole = open_dataset(weighed.folder / "one").manifest
     config = weighed.config("two", [source], **keys)

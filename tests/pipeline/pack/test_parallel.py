@@ -15,7 +15,7 @@ from packtrain.pipeline.cli.views.run import packing_grid
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.padding_check import check_padding
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.pipeline.pack import planning
+from packtrain.pipeline.pack import window_plan
 from packtrain.pipeline.report.collect.gather import report_of
 from packtrain.pipeline.report.diff.ledger_diff import packing_change
 from packtrain.pipeline.report.draw.page import report_page
@@ -179,7 +179,7 @@ def test_layouts_written_a_few_pieces_at_a_time(
     made: Make, configured: Callable[..., dict[str, Any]], corpus: Path, little: Little, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = little.files(made("ring", {"parallel": RING}))
-    monkeypatch.setattr(planning, "PIECES_AT_ONCE", 7)
+    monkeypatch.setattr(window_plan, "PIECES_AT_ONCE", 7)
     few = configured("few", {"parallel": RING})
     run(few, base=corpus)
     assert little.files(Path(few["out"])) == whole

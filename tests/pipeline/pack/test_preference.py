@@ -13,7 +13,7 @@ import pytest
 import torch
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.pipeline.pack import task as pack_task
+from packtrain.pipeline.pack.shard import ShardTask
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import PREFERENCE
@@ -465,15 +465,15 @@ def test_the_same_bytes_by_any_number_of_workers_and_after_a_crash(
     assert two.hash == one.hash
 
     broken = {**config, "out": str(tmp_path / "broken")}
-    honest, left = pack_task.pack_shard, [2]
+    honest, left = ShardTask.run, [2]
 
-    def dies(task: Any) -> Any:
+    def dies(task: ShardTask) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
         return honest(task)
 
-    monkeypatch.setattr("packtrain.pipeline.pack.task.pack_shard", dies)
+    monkeypatch.setattr(ShardTask, "run", dies)
     with pytest.raises(KeyboardInterrupt):
         packtrain.run(broken)
     assert not (tmp_path / "broken/manifest.json").exists()

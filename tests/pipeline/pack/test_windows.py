@@ -4,40 +4,25 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import packtrain
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packtrain.pipeline.encode.parts import PartList, PartPlace
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.inputs.blocks import Block, FileLines
-from packtrain.pipeline.pack import decide as deciding
-from packtrain.pipeline.pack import driver as packing
-from packtrain.pipeline.pack import planning, survey
-from packtrain.pipeline.pack.decide import DuplicateFinder
-from packtrain.pipeline.pack.survey import Survey
+from packtrain.pipeline.inputs.blocks import Block
+from packtrain.pipeline.pack import copies, outcomes, table, window_plan
+from packtrain.pipeline.pack import pack as packing
 from packtrain.pipeline.pack.windows import compose
 from packtrain.pipeline.run.memory import encoding_need, packing_need
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.run.worker_count import count_workers
-from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.run_section import RunSection
 from packtrain.schemas.errors import ConfigError, InputError
-from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.manifest import Manifest
-from packtrain.schemas.splitmix import GOLDEN, mix
-from packtrain.stages.select.sampling import Draw, draw_keys
-
-from tests.support.examples import examples
 
 Config = dict[str, Any]
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
@@ -53,10 +38,11 @@ def small_lots(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Have little in memory from now on: chunks of a few parts, digests by ranges, layouts in pieces."""
 
     def shrink() -> None:
-        monkeypatch.setattr(survey, "CHUNK_DOCUMENTS", 60)
-        monkeypatch.setattr(survey, "KEPT_DOCUMENTS", 0)
-        monkeypatch.setattr(deciding, "BUCKET", 32)
-        monkeypatch.setattr(planning, "PIECES_AT_ONCE", 20)
+        monkeypatch.setattr(table, "SLICE", 37)
+        monkeypatch.setattr(copies, "SLICE", 37)
+        monkeypatch.setattr(copies, "AT_ONCE", 20)
+        monkeypatch.setattr(outcomes, "SPLIT_TOKENS", 500)
+        monkeypatch.setattr(window_plan, "PIECES_AT_ONCE", 20)
 
     return shrink
 
@@ -175,29 +161,15 @@ def test_examples_that_are_too_long_are_counted_over_all_lots(
     assert not (tmp_path / "bounded").exists() or not any((tmp_path / "bounded").glob("_run/plan.json"))
 
 
-def test_a_window_lists_its_own_parts(base: Config, tmp_path: Path) -> None:
-    manifest = packtrain.run({**base, "holdout": {"fraction": 0}, "pack": {"window_tokens": 2500}})
-    folder = tmp_path / "out/_run"
-
-    def names(file: Path) -> list[str]:
-        return [part.name for part in msgspec.json.decode(file.read_bytes(), type=PartList).parts]
-
-    windows = [names(file) for file in sorted(folder.glob("layout/train-*-parts.json"))]
-    everything = names(folder / "parts.json")
-    assert len(windows) == len(manifest.splits["train"].windows) > 3
-    assert sorted(name for window in windows for name in window) == sorted(everything)
-    assert max(map(len, windows)) < len(everything) / 2
-
-
 def test_shards_are_written_before_the_last_window_is_planned(
     base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there: list[int] = []
-    plan_window = planning.plan_window
+    plan_window = window_plan.plan_window
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **keys: Any) -> Any:
         there.append(len(list((tmp_path / "out/train/shards").glob("*.arrow"))))
-        return plan_window(*arguments)
+        return plan_window(*arguments, **keys)
 
     monkeypatch.setattr(packing, "plan_window", counted)
     packtrain.run({**base, "pack": {"window_tokens": 2500}})
@@ -215,66 +187,7 @@ def test_windows_are_composed_as_they_always_were() -> None:
 COMPOSED = [[4, 6], [1, 2, 7], [3], [5], [0]]
 
 
-# --- what depends on other documents ---
-
-
-@given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.data())
-@examples(60)
-def test_twins_are_found_in_ranges_of_digests(values: list[int], bucket: int, data: st.DataObject) -> None:
-    """Chunk by chunk, however many are compared at once: all but the first of equal digests."""
-    digests = np.zeros((len(values), 2), np.uint64)
-    digests[:, 0] = mix(np.array(values, np.uint64) // 2 + GOLDEN)  # two values share the first half
-    digests[:, 1] = values
-    expected = [value in values[:index] for index, value in enumerate(values)]
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=4)))
-    before = deciding.BUCKET
-    deciding.BUCKET = bucket
-    try:
-        duplicates = DuplicateFinder(len(values), Path("/tmp"))
-        for low, high in zip([0, *cuts], [*cuts, len(values)], strict=True):
-            duplicates.add(np.arange(low, high), digests[low:high])
-        found = duplicates.find()
-    finally:
-        deciding.BUCKET = before
-    assert found.tolist() == expected
-
-
-@given(st.lists(st.integers(0, 9), max_size=120), st.fractions(0, 5), st.integers(0, 5), st.data())
-@examples(100)
-def test_a_draw_needs_no_document_twice_in_memory(
-    tokens: list[int], passes: Fraction, seed: int, data: st.DataObject
-) -> None:
-    """The same documents as by sorting all of them: the sum that is nearest to the target."""
-    weights = np.array(tokens, np.int64)
-    places = np.arange(len(tokens), dtype=np.int64)
-    keys = draw_keys(places, seed, 1)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=3)))
-    chunks = [slice(low, high) for low, high in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
-    draw = Draw()
-    for chunk in chunks:
-        draw.count(keys[chunk], weights[chunk])
-    if draw.set_target(passes):
-        for chunk in chunks:
-            draw.read_again(keys[chunk], places[chunk], weights[chunk])
-    quota = draw.quota()
-    found = np.concatenate([quota.copies(keys[chunk], places[chunk], weights[chunk]) for chunk in chunks])
-
-    whole, part = divmod(passes, 1)
-    target = float(part * sum(tokens))
-    order = [place for place in np.argsort(keys, kind="stable").tolist() if tokens[place]]
-    sums = np.cumsum([0, *(tokens[place] for place in order)])
-    taken = set(order[: int(np.argmin(np.abs(sums - target)))] if target > 0 else [])
-    assert found.tolist() == [(whole + (place in taken)) * bool(tokens[place]) for place in places.tolist()]
-
-
 # --- memory ---
-
-
-def surveyed(documents: int, parts: int) -> tuple[Survey, list[PartPlace]]:
-    sizes = np.full(parts, documents // parts, np.int64)
-    places = [PartPlace(LocalStore(Path()), StoredFile("part", 0, "0" * 64), 0, FileLines(("",), (0,)))] * parts
-    found = Survey(Ledger(), ("train",), parts, totals={"train": sizes * 500}, sections={"train": sizes})
-    return found, places
 
 
 def configured(**pack: Any) -> RunConfig:
@@ -289,18 +202,16 @@ def configured(**pack: Any) -> RunConfig:
 
 
 def test_memory_depends_on_the_window_and_not_on_the_input() -> None:
-    small, places = surveyed(16_000_000, 2_000)
-    large, more = surveyed(1_600_000_000, 200_000)
-    one = packing_need(small, places, configured(), pairs=False)
-    hundred = packing_need(large, more, configured(), pairs=False)
+    one = packing_need(16_000_000, 8_000_000_000, 2_000, configured(), pairs=False)
+    hundred = packing_need(1_600_000_000, 800_000_000_000, 200_000, configured(), pairs=False)
     assert hundred.driver < 1.7 * one.driver  # a little for each of a hundred times as many parts
-    narrow = packing_need(large, more, configured(window_tokens=400_000_000), pairs=False)
+    small = configured(window_tokens=400_000_000)
+    narrow = packing_need(1_600_000_000, 800_000_000_000, 200_000, small, pairs=False)
     assert narrow.driver < hundred.driver - 700e6
 
 
 def test_too_little_memory_is_refused_with_what_would_do() -> None:
-    found, places = surveyed(16_000_000, 2_000)
-    need = packing_need(found, places, configured(), pairs=False)
+    need = packing_need(16_000_000, 8_000_000_000, 2_000, configured(), pairs=False)
     with pytest.raises(ConfigError, match=r"run\.memory .* is too small .*pack\.window_tokens") as refused:
         count_workers(RunSection(memory=1 << 30), need)
     enough = int(str(refused.value).partition("at least ")[2].partition(" MiB")[0].replace(",", ""))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.execute import backends
 from packtrain.pipeline.execute.local import LocalExecutor
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.pack.planning import WindowPlan, permute_rows
+from packtrain.pipeline.pack.window_plan import WindowPlan, permute_rows
 from packtrain.pipeline.pack.windows import mix64, window_seed
 from packtrain.pipeline.run import driver as run_module
 from packtrain.pipeline.store.local import LocalStore
