@@ -91,11 +91,16 @@ def windows(table: Table, split: str, config: "RunConfig") -> list[NDArray[np.in
     return compose(block_totals(table, split), table.block_sources, limit, config.seed)
 
 
-def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]) -> Pieces:
+def pieces_of(
+    table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]
+) -> tuple[Pieces, NDArray[np.int64] | None]:
     """The pieces to plan of some blocks, each as often as its document is packed.
 
     Args:
         split_pieces: (S,) of `outcomes.PIECE`.
+
+    Returns:
+        The pieces, and a number of each that its copies share; None if none has copies.
     """
     none = np.zeros(0, np.int32)
     found = [Pieces(np.zeros(0, np.int64), none, none, none)]
@@ -109,7 +114,14 @@ def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDAr
     )
     found.clear()
     often = table.documents.copies[out.documents]
-    return out.at(np.repeat(np.arange(len(often)), often)) if len(often) and often.max() > 1 else out
+    if not len(often) or often.max() == 1:
+        return out, None
+    index = np.repeat(np.arange(len(often)), often)
+    # Copy 0, 1, ... of r copies lies in the first, second, ... r-th part of the order. Equal repeats of all documents
+    # give one pass after another.
+    place = (ranges(0, often.astype(np.int64)) + index / len(often)) / often[index]
+    index = index[np.argsort(place, kind="stable")]
+    return out.at(index), index
 
 
 def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: NDArray[Any]) -> Pieces:
@@ -150,14 +162,17 @@ def packed_in(table: Table, split: str, blocks: NDArray[np.int64]) -> Iterator[t
         yield here, rows
 
 
-def arrange(lengths: NDArray[np.int32], config: "RunConfig", seed: int) -> LayoutPlan:
+def arrange(
+    lengths: NDArray[np.int32], config: "RunConfig", seed: int, same: NDArray[np.int64] | None = None
+) -> LayoutPlan:
     """Plan which piece goes into which row.
 
     Args:
         seed: of the order of rows, if they are shuffled.
+        same: (M,) a number that copies share; None without copies.
     """
     pack, align = config.pack, config.pack.alignment.document
-    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align)
+    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align, same=same)
     return permute_rows(plan, seed) if pack.shuffle else plan
 
 
@@ -187,8 +202,8 @@ def plan_window(
         first_shard: number of shards of the earlier windows.
         weighted: whether the rows have `loss_weights`.
     """
-    pieces = pieces_of(table, split_pieces, split, blocks)
-    plan = arrange(pieces.lengths, config, window_seed(config.seed, number))
+    pieces, same = pieces_of(table, split_pieces, split, blocks)
+    plan = arrange(pieces.lengths, config, window_seed(config.seed, number), same)
     name = f"_run/layout/{split}-{number:05d}"
 
     def batches() -> Iterator[pa.RecordBatch]:
