@@ -11,8 +11,9 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -24,13 +25,18 @@ from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.pack.outcomes import PIECE
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import WindowPlan, plan_window, windows
+from packtrain.pipeline.store import object_store as objectstore
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
 from tests.support import warm
 from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from tests.support.faulty import Faulty
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("packtrain", examples(100), deadline=None)
@@ -272,3 +278,41 @@ def _plan_windows(
 def plan_windows() -> Callable[..., list[WindowPlan]]:
     """See `_plan_windows`."""
     return _plan_windows
+
+
+@pytest.fixture(scope="session")
+def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program `packtrain` for shells and terminals, which starts at once; see `warm.install`."""
+    return warm.install(tmp_path_factory.mktemp("bin"))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> "Iterator[Faulty]":
+    """An S3 server that has faults on demand; see `tests/support/faulty.py`."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    from botocore.loaders import JSONFileLoader
+
+    from tests.support.faulty import Faulty
+
+    load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
+    JSONFileLoader.load_file = lambda self, path: load(path)
+    with Faulty() as server:
+        yield server
+
+
+@pytest.fixture
+def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
+    """The same, for one test: without faults at first, found by every client, and with short pauses after a fault."""
+    for key, value in s3_server.environment.items():
+        monkeypatch.setenv(key, value)
+    # Workers have the environment that their fork server was started with, which may have been an earlier test.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
+    monkeypatch.setattr(objectstore, "_proved", set())
+    s3_server.calm()
+    yield s3_server
+    s3_server.calm()

@@ -46,7 +46,7 @@ def recorded(store: Store) -> list[StoredFile]:
     """Return the shards that a run has finished, from their records."""
     out = []
     for name in store.names("_run"):
-        data = unseal(store.read(name)) if _RECORD.fullmatch(name) else None
+        data = unseal(store.read(name), name) if _RECORD.fullmatch(name) else None
         try:
             shard = decode_note(data, PackResult).shard if data is not None else None
         except msgspec.MsgspecError:  # written by another version

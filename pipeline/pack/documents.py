@@ -53,7 +53,7 @@ class DocumentsTask:
             put = draft.result
             self.out.put(draft, NAME, replace_damaged=True)
         record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
-        self.out.replace_bytes(RECORD, seal(msgspec.json.encode(record)))
+        self.out.replace_bytes(RECORD, seal(msgspec.json.encode(record), RECORD))
         return record
 
     def _groups(self) -> Iterator[pa.Table]:

@@ -92,7 +92,7 @@ class FinishedShards:
     def _result(self, record: str) -> PackResult | None:
         if record in self.results:
             return self.results[record]
-        data = unseal(self.out.read(record))
+        data = unseal(self.out.read(record), record)
         if data is None:
             return None
         try:
@@ -106,7 +106,7 @@ class FinishedShards:
 
     def _documents(self) -> FileRecord | None:
         if self.documents is None:
-            data = unseal(self.out.read(RECORD))
+            data = unseal(self.out.read(RECORD), RECORD)
             record = decode_note(data, FileRecord) if data is not None else None
             self.documents = record if record is not None and self.out.size(NAME) == record.bytes else None
         return self.documents

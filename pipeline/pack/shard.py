@@ -135,10 +135,10 @@ class ShardTask:
         return result
 
     def _note(self, result: PackResult) -> None:
-        data = seal(msgspec.json.encode(result))
+        data = seal(msgspec.json.encode(result), self.record)
         if self.out.put_bytes(self.record, data):
             return
-        there = unseal(self.out.read(self.record))
+        there = unseal(self.out.read(self.record), self.record)
         if there is None:
             self.out.replace_bytes(self.record, data)
         elif (earlier := decode_note(there, PackResult)).shard != result.shard:

@@ -6,12 +6,11 @@ import random
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from multiprocessing import forkserver
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,18 +18,13 @@ from packtrain.pipeline.cli.main import main
 from packtrain.pipeline.encode import task as encode_module
 from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.driver import run as run_packtrain
-from packtrain.pipeline.store import object_store as objectstore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import PlannedWindow
 from packtrain.schemas.config.run_section import RunSection
-from packtrain.schemas.files import remote
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 
 from tests.support import warm
-
-if TYPE_CHECKING:
-    from tests.bench.faulty import Faulty
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 
@@ -88,12 +82,6 @@ def program(tmp_path: Path) -> Command:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
-
-
-@pytest.fixture(scope="session")
-def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program `packtrain` for shells and terminals, which starts at once; see `warm.install`."""
-    return warm.install(tmp_path_factory.mktemp("bin"))
 
 
 def plain_environment() -> dict[str, str]:
@@ -302,35 +290,3 @@ def workplace(
     train = {"out": "trained", "model": {"config": model}, "data": [{"path": "packed"}], "rows_per_step": 4}
     (folder / "train.yaml").write_text(json.dumps(train))
     return Workplace(folder)
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> "Iterator[Faulty]":
-    """An S3 server that has faults on demand; see `tests/bench/faulty.py`."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    from botocore.loaders import JSONFileLoader
-
-    from tests.bench.faulty import Faulty
-
-    load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
-    JSONFileLoader.load_file = lambda self, path: load(path)
-    with Faulty() as server:
-        yield server
-
-
-@pytest.fixture
-def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
-    """The same, for one test: without faults at first, found by every client, and with short pauses after a fault."""
-    for key, value in s3_server.environment.items():
-        monkeypatch.setenv(key, value)
-    # Workers have the environment that their fork server was started with, which may have been an earlier test.
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
-    monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
-    monkeypatch.setattr(objectstore, "_proved", set())
-    s3_server.calm()
-    yield s3_server
-    s3_server.calm()

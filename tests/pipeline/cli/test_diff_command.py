@@ -146,7 +146,7 @@ def test_quick_opens_no_shard(packtrain: Command, runs: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.usefixtures("faulty")
 def test_one_of_the_two_may_be_far_away(packtrain: Command, runs: Path, tmp_path: Path) -> None:
-    from tests.bench.faulty import BUCKET
+    from tests.support.faulty import BUCKET
 
     far = f"s3://{BUCKET}/diff/far"
     data = {

@@ -1,6 +1,6 @@
 """The store on an object store: the promises of a folder, on a real S3 server that has bad days.
 
-Legend of faults: see `tests/bench/faulty.py`.
+Legend of faults: see `tests/support/faulty.py`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from packtrain.schemas.fingerprint import hash_bytes
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-from tests.bench.faulty import BUCKET, Asked, Faulty
+from tests.support.faulty import BUCKET, Asked, Faulty
 
 CHUNK = 5 << 20
 """The smallest part that S3 takes."""

@@ -26,8 +26,8 @@ from packtrain.stages.prep import TextOptions, make_format
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-from tests.bench.faulty import BUCKET, Asked, Faulty
 from tests.support import warm
+from tests.support.faulty import BUCKET, Asked, Faulty
 
 
 class Outcome(Protocol):

@@ -19,7 +19,7 @@ from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.files.user_folder import user_folder
 
 if TYPE_CHECKING:
-    from tests.bench.faulty import Faulty
+    from tests.support.faulty import Faulty
 
 BUCKET = "mules"
 

@@ -1,6 +1,6 @@
 """An S3 server on loopback that has bad days: a proxy in front of moto's. For tests and benchmarks.
 
-    python tests/bench/faulty.py [--latency 0.03] [--rate 0.05] [--seed 0]
+    python tests/support/faulty.py [--latency 0.03] [--rate 0.05] [--seed 0]
 
 makes a bucket `mules`, prints the address, and serves until its standard input ends. No checksum or signature is
 looked at: moto answers as S3 does otherwise, conditional puts included.

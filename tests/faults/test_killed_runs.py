@@ -1,0 +1,222 @@
+"""Runs that are killed, and run again: the bytes of an undisturbed run, and nothing half that looks whole."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import InputError, PacktrainError
+
+from tests.kit import Heard, cli, configure, lines, packed, saved, source, tree
+from tests.support.mortal import Mortal
+from tests.support.whole_run import Whole
+
+import packtrain  # isort: skip
+
+PROGRAM = Path(sys.executable).parent / "packtrain"
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    with Mortal(tmp_path_factory.mktemp("mortal")) as process:
+        yield process
+
+
+def drafts(folder: Path) -> list[str]:
+    """Files without a name of their own yet."""
+    return [str(path) for path in folder.rglob(".tmp-*")]
+
+
+class Killing:
+    """Kills runs of one configuration, lets them go on, and compares."""
+
+    def __init__(self, whole: Whole, mortal: Mortal, folder: Path) -> None:
+        self.whole, self.mortal, self.folder = whole, mortal, folder
+
+    def run(self, folder: Path, **kill: Any) -> tuple[int, str]:
+        environment = {"PACKTRAIN_CACHE": str(folder / "user")}
+        return self.mortal.run("run", folder / "config.json", environment=environment, **kill)
+
+    def puts(self, workers: int) -> int:
+        """Of an undisturbed run."""
+        folder = self.start("undisturbed", workers)
+        code, said = self.run(folder)
+        assert code == 0, said
+        return self.mortal.puts
+
+    def start(self, name: str, workers: int) -> Path:
+        """A folder where nothing has run, except that the tokenizer is known."""
+        folder = self.folder / name
+        config = self.whole.copy(folder, "user")
+        saved({**config, "run": {**config["run"], "workers": workers, "report": False}})
+        return folder
+
+    def disturbed(self, name: str, *kills: dict[str, Any], workers: int = 1) -> list[int]:
+        """One output that is killed again and again and then finished; the exit codes."""
+        folder, codes, finished = self.start(name, workers), [], False
+        for kill in kills:
+            codes.append(self.run(folder, **kill)[0])
+            if (folder / "out" / "manifest.json").exists():
+                finished = True
+                assert self.files(folder) == self.whole.files, kills
+        code, said = self.run(folder)
+        assert code == 0, (kills, said)
+        assert self.files(folder) == self.whole.files, kills
+        if not finished:  # a run that finds all done does not look around
+            assert drafts(folder / "out") == [], kills
+        assert cli("clean", folder / "config.json", "--yes").code == 0
+        assert drafts(folder) == [], kills
+        return codes
+
+    def files(self, folder: Path) -> dict[str, str]:
+        """The finished dataset, without drafts of a process that was killed a moment ago."""
+        return {name: one for name, one in tree(folder / "out").items() if ".tmp-" not in name}
+
+
+@pytest.fixture
+def killing(whole: Whole, mortal: Mortal, tmp_path: Path) -> Killing:
+    return Killing(whole, mortal, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 8))])
+def test_a_kill_at_every_put(killing: Killing, share: int) -> None:
+    """An eighth of the puts each. The second kill meets a run that goes on, which may have less to put."""
+    puts = killing.puts(1)
+    assert puts > 20
+    chance = random.Random(share)
+    for at in range(1 + share, puts + 1, 8):
+        first = {"at": at, "when": ("before", "after")[at // 8 % 2]}
+        second = {"at": chance.randrange(1, puts - at + 2), "when": "before"}
+        assert killing.disturbed(f"at-{at}", first, second)[0] == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_kills_among_several_processes(killing: Killing) -> None:
+    """Of the driver alone, of the process that puts, of all. A driver survives its workers, and no worker a driver."""
+    puts = killing.puts(2)
+    chance = random.Random(23)
+    codes = {"self": [], "driver": [], "group": []}  # type: dict[str, list[int]]
+    for number, whom in enumerate(("self", "driver", "group", "self", "self", "driver", "self")):
+        kill = {"at": chance.randrange(1, puts - 2), "when": chance.choice(["before", "after"]), "whom": whom}
+        codes[whom] += killing.disturbed(f"by-{number}", kill, workers=2)
+    assert {*codes["driver"], *codes["group"]} == {-signal.SIGKILL}
+    assert 0 in codes["self"]
+
+
+@pytest.mark.slow
+def test_several_drivers_on_one_output_and_one_cache(whole: Whole, tmp_path: Path) -> None:
+    config = saved(whole.copy(tmp_path, "user"))
+
+    def start(*more: object) -> "subprocess.Popen[str]":
+        command = [str(word) for word in (PROGRAM, "run", config, *more)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    same = [start() for _ in range(3)]
+    others = [start("--out", tmp_path / f"other-{number}") for number in range(2)]
+    ended = [(process.communicate(timeout=600)[1], process.returncode) for process in same]
+    assert 0 in [code for _, code in ended]
+    for err, code in ended:
+        assert code == 0 or (code == 2 and re.search(r"works on .*out\. Let it finish", err)), err
+    for process in others:
+        err = process.communicate(timeout=600)[1]
+        assert process.returncode == 0, err
+    for out in (tmp_path / "out", tmp_path / "other-0", tmp_path / "other-1"):
+        assert tree(out) == whole.files
+
+
+# Rows that kill, and inputs that change
+
+READER = """
+import os, signal
+from pathlib import Path
+
+def rows(row):
+    if "kill" in row["text"] and Path(__file__).with_name("deadly").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"text": row["text"]}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_row_that_kills_every_worker(tmp_path: Path, mortal: Mortal, policy: str) -> None:
+    (tmp_path / "reader.py").write_text(READER)
+    (tmp_path / "deadly").touch()
+    for name in "abcd":
+        rows = [{"text": f"row {number} of {name}"} for number in range(200)] + [{"text": "kill"}] * (name == "c")
+        (tmp_path / f"{name}.jsonl").write_bytes(lines(rows))
+    read = source("texts", format="python:reader:rows", path=[f"{name}.jsonl" for name in "abcd"])
+    config = configure(tmp_path, {**read, "name": "x"}, run={"workers": 2, "on_dead_task": policy})
+    code, said = mortal.run("run", saved(config))
+    flat = re.sub(r"\s+", " ", said)
+    assert code == 1, said
+    assert f"{tmp_path / 'c.jsonl'} (rows 1 to 201, bytes 0 to" in flat
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    (tmp_path / "deadly").unlink()
+    assert mortal.run("run", saved(config))[0] == 0
+    packed({**config, "out": str(tmp_path / "again"), "cache": str(tmp_path / "other")}, tmp_path)
+    assert tree(tmp_path / "out") == tree(tmp_path / "again")
+
+
+class Changing(Heard):
+    """Changes an input as soon as a stage begins."""
+
+    def __init__(self, stage: str, path: Path, data: bytes) -> None:
+        super().__init__()
+        self.stage, self.path, self.data = stage, path, data
+
+    def begin(self, stage: str, total: int, unit: str) -> None:
+        if stage == self.stage:
+            self.path.write_bytes(self.data)
+
+
+def test_an_input_that_changes_under_a_run(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = whole.copy(tmp_path, "user")
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    path = tmp_path / "texts.jsonl"
+    good = path.read_bytes()
+
+    def run(stage: str, data: bytes) -> None:
+        packtrain.run(config, base=tmp_path, observer=Changing(stage, path, data))
+
+    for wrong in (good.replace(b"mules", b"ponys"), good[:-40], b""):
+        with pytest.raises(InputError, match=f"{path} changed while it was read"):
+            run("encode", wrong)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+        path.write_bytes(good)
+    # Once it is encoded, the input is not needed any more.
+    run("pack", b"gone")
+    assert tree(tmp_path / "out") == whole.files
+    with pytest.raises(PacktrainError, match="input texts of source texts: has changed since"):
+        packed(config)
+
+
+PEAK = """
+import sys
+from packtrain.pipeline.cli.main import main
+try:
+    main()
+finally:
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    open(sys.argv[-1] + ".peak", "w").write(line.split()[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_row_of_two_hundred_megabytes_is_rejected_in_bounded_memory(whole: Whole, tmp_path: Path) -> None:
+    config = saved(whole.copy(tmp_path, "user"))
+    peaks = []
+    for row in (b"", b'{"text": "' + b"so it goes " * (200_000_000 // 11) + b'"}\n'):
+        (tmp_path / "texts.jsonl").write_bytes((whole.folder / "texts.jsonl").read_bytes() + row)
+        out = tmp_path / f"out-{len(row)}"
+        command = [sys.executable, "-c", PEAK, "run", str(config), "--out", str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+        peaks.append(int(Path(f"{out}.peak").read_text()))
+    assert "row_too_long" in (out / "rejects.jsonl").read_text()
+    assert peaks[1] < peaks[0] + 48 * 1024, "KiB"

@@ -1,0 +1,308 @@
+"""Datasets of other people: their content is checked, never executed, and never followed out of the folder."""
+
+import json
+import os
+import random
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import IntegrityError, PacktrainError
+
+from tests.kit import Config, cli, configure, lines, packed, saved, source, tree
+from tests.support.hostile import ACTIVE, EVIL, SECRET, forge, leaves, put, ran
+from tests.support.mortal import Mortal
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("verify",),
+    ("verify", "--deep"),
+    ("inspect",),
+    ("inspect", "--doc", "1"),
+    ("report",),
+    ("loader", "--steps", "1", "--rows-per-step", "2"),
+    ("repair",),
+)
+"""Every way to open a dataset that reads it, `repair` last, because it may make files again."""
+
+
+def outcome(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
+    """The exit code of a command on a dataset, and what it said. It said so in words, and without control."""
+    if command[0] == "loader":
+        pytest.importorskip("torch")
+    done = cli(command[0], folder, *command[1:])
+    said = done.out + done.err
+    assert done.code in (0, 1, 2), done
+    assert "Traceback" not in said
+    assert not ACTIVE.search(said), (command, said)
+    return done.code, said
+
+
+BAD_NAMES = (
+    *("../secret", "/etc/passwd", "shards/../../secret", "shards//x", "", ".", "a/./b", "s3://b/x"),
+    *("a\\b", "a\nb", ".hidden", "a\x00b", "x" * 5000, EVIL),
+)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_in_a_manifest_stays_in_the_folder(foreign: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    whole = (foreign / "manifest.json").read_bytes()
+    for place in (("splits", "train", "shards", 0, "name"), ("files", 0, "name")):
+        (foreign / "manifest.json").write_bytes(whole)
+        forge(foreign, lambda content, place=place: put(content, place, name))  # type: ignore[misc]
+        for command in (("verify",), ("verify", "--deep"), ("inspect", "--row", "0")):
+            code, said = outcome(command, foreign)
+            assert code == 1
+            assert "is not a name below the folder" in said.replace("\n", " ")
+            assert SECRET not in said
+    assert (tmp_path / "secret").read_text() == SECRET
+
+
+def test_a_hash_in_a_manifest_is_a_hash(foreign: Path) -> None:
+    place = ("splits", "train", "shards", 0, "sha256")
+    forge(foreign, lambda content: put(content, place, "../../../../etc/passwd"))
+    for command in COMMANDS[:4]:
+        code, said = outcome(command, foreign)
+        assert code == 1
+        assert "is not a hash" in said
+
+
+NASTY = (
+    *("../secret", "/etc/passwd", EVIL, "x" * 100_000, "python:os:system", "s3://bucket/x", "{{ 7 * 7 }}", ""),
+    *(-1, 10**30, 1.5, 1e308, True, None, [], {}, [[[[[]]]]], {"a": {"b": EVIL}}, [EVIL] * 3),
+)
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
+def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, tmp_path: Path, seed: int) -> None:
+    """Values of every JSON file are replaced, hashes made to fit. Everybody refuses it in words, or takes no harm."""
+    (tmp_path / "secret").write_text(SECRET)
+    chance = random.Random(seed)
+    inputs = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    notes = sorted(path.relative_to(foreign).as_posix() for path in foreign.rglob("*.json"))
+    kept = tmp_path / "kept"
+    shutil.copytree(foreign, kept)
+    for _ in range(12):
+        name = chance.choice([*notes, "manifest.json", "manifest.json"])
+        place = chance.choice(list(leaves(json.loads((foreign / name).read_bytes()))))
+        nasty = chance.choice(NASTY)
+        forge(foreign, lambda content, place=place, nasty=nasty: put(content, place, nasty), name)  # type: ignore[misc]
+        for command in [*chance.sample(COMMANDS[:-1], 3), COMMANDS[-1]]:
+            try:
+                _, said = outcome(command, foreign)
+            except Exception as error:
+                error.add_note(f"{command} with {nasty!r} in {name} at {place}")
+                raise
+            assert SECRET not in said
+            assert "root:" not in said
+        shutil.rmtree(foreign)
+        shutil.copytree(kept, foreign)
+    assert (tmp_path / "secret").read_text() == SECRET
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == inputs
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        *("secret", "kept", "out", "cache", "user", ".packtrain-cache"),
+        *(path.name for path in inputs),
+    }
+
+
+@pytest.mark.parametrize(
+    "which", ["train/shards/*.arrow", "rejects.jsonl", "_run/plan.json", "_run/parts.json", "_run/layout/*"]
+)
+def test_links_out_of_the_folder_are_not_followed(foreign: Path, tmp_path: Path, which: str) -> None:
+    path = next(foreign.glob(which))
+    outside = tmp_path / "outside"
+    path.replace(outside)
+    path.symlink_to(outside)
+    before = {one: one.is_symlink() or one.read_bytes() for one in foreign.rglob("*") if one.is_file()}
+    for command in (("verify",), ("verify", "--deep"), ("repair",)):
+        code, said = outcome(command, foreign)
+        assert code == 1
+        assert "is a link that leads out of" in said.replace("\n", " ")
+    assert {one: one.is_symlink() or one.read_bytes() for one in foreign.rglob("*") if one.is_file()} == before
+    path.unlink()
+    path.symlink_to(os.path.relpath(foreign / "inside", path.parent))
+    outside.replace(foreign / "inside")
+    assert outcome(("verify",), foreign)[0] == 0, "a link within it is as good as a file"
+
+
+@pytest.mark.parametrize("which", ["train", "_run"])
+def test_nothing_is_written_through_a_linked_folder(foreign: Path, tmp_path: Path, which: str) -> None:
+    (foreign / which).replace(tmp_path / "outside")
+    (foreign / which).symlink_to(tmp_path / "outside")
+    before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()}
+    for manifest in ((foreign / "manifest.json").read_text(), "{}"):
+        (foreign / "manifest.json").write_text(manifest)
+        code, said = outcome(("repair",), foreign)
+        assert code == 1
+        assert "leads out of" in said
+    assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("which", ["manifest.json", "train/shards/*.arrow", "documents.parquet", "_run/plan.json"])
+def test_a_named_pipe_keeps_nobody_waiting(foreign: Path, which: str) -> None:
+    path = next(foreign.glob(which))
+    path.unlink()
+    os.mkfifo(path)
+    for command in COMMANDS:
+        code, said = outcome(command, foreign)
+        if command[0] != "loader" or which == "manifest.json":  # which may have no need of the others
+            assert code == 1
+            assert "is not a regular file, and is not opened" in said
+
+
+def test_a_folder_that_is_no_dataset_is_not_judged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, said = outcome(("verify",), tmp_path)
+    assert (code, "has no manifest.json" in said) == (2, True)
+
+
+# Code that a dataset names
+
+
+@pytest.fixture
+def with_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer_loader: None) -> Path:
+    """A folder with a dataset whose reader leaves a mark where it runs, made by another process."""
+    home = tmp_path / "theirs"
+    home.mkdir()
+    (home / "mine.py").write_text(ran(tmp_path) + "def read(row):\n    return {'text': row['a']}\n")
+    (home / "rows.jsonl").write_bytes(lines({"a": f"up and down {number}"} for number in range(30)))
+    own = {**source("texts", format="python:mine:read", path="rows.jsonl"), "name": "own"}
+    config = configure(home, own, truncate={"max_length": 64})
+    elsewhere(tmp_path, "run", saved(config))
+    return home
+
+
+def elsewhere(folder: Path, *words: object) -> None:
+    """Run a command that may run the reader in another process, so that this one has not imported it."""
+    with Mortal(folder / f"mortal-{words[0]}") as mortal:
+        code, said = mortal.run(*words)
+    assert code == 0, said
+    (folder / "ran").unlink()
+    shutil.rmtree(folder / f"mortal-{words[0]}")
+
+
+def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Path) -> None:
+    out = with_reader / "out"
+    for cache in (True, False):
+        if not cache:
+            shutil.rmtree(with_reader / "cache")
+        for command in (("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1"), ("repair",)):
+            if command[0] == "repair":
+                next(out.glob("shards/*")).write_bytes(b"damaged")
+            code, said = outcome(command, out)
+            flat = " ".join(said.split())
+            assert code == 2, said
+            assert "packtrain only runs code that you name yourself: give the run's configuration with --config" in flat
+            assert "python:mine:read" in flat
+            assert not (tmp_path / "ran").exists()
+        for command in (("verify",), ("report",), ("loader", "--steps", "1"), ("inspect",)):
+            outcome(command, out)
+            assert not (tmp_path / "ran").exists(), command
+        cli("clean", "--out", out)
+        assert not (tmp_path / "ran").exists()
+        elsewhere(tmp_path, "repair", out, "--config", with_reader / "config.json")
+    done = cli("inspect", out, "--id", "own/rows:2", "--config", with_reader / "config.json")
+    assert (done.code, "up and down 1" in done.out, (tmp_path / "ran").exists()) == (0, True, True)
+
+
+def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path) -> None:
+    out = with_reader / "out"
+    (out / "manifest.json").write_text("{}")
+    assert outcome(("repair",), out)[0] == 2
+    assert not (tmp_path / "ran").exists()
+    assert (out / "manifest.json").read_text() == "{}"
+
+
+# Notes of a run, which say where its inputs and its cache are
+
+
+def noted(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a run noted of its configuration."""
+    forge(folder, change, "_run/config.json")
+
+
+def test_repair_fetches_nothing_that_only_a_note_names(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("it connects")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    shutil.rmtree(tmp_path / "cache")
+    (foreign / "_run" / "scan.json").unlink()
+    next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
+    for url in ("http://127.0.0.1:9/x.jsonl", "s3://bucket/x.jsonl", "hf://owner/name", "file:///etc/passwd"):
+        noted(foreign, lambda content, url=url: content["config"]["sources"][0].update(path=[url]))  # type: ignore[misc]
+        code, said = outcome(("repair",), foreign)
+        flat = " ".join(said.split())
+        assert code == 2
+        assert f" names {url}, which would have to be fetched" in flat
+        assert "give the run's configuration with --config" in flat
+
+
+def test_repair_writes_nothing_where_only_a_note_says(foreign: Path, tmp_path: Path) -> None:
+    before = tree(foreign)
+    mine = tmp_path / "mine"
+    (mine / "encoded").mkdir(parents=True)
+    (mine / "encoded" / "thesis.txt").write_text(SECRET)
+    for elsewhere in (mine, tmp_path / "new", "relative"):
+        noted(foreign, lambda content, place=elsewhere: content.update(cache=str(place)))  # type: ignore[misc]
+        noted(foreign, lambda content: content["config"]["run"].update(scratch=str(tmp_path / "scratch")))
+        noted(foreign, lambda content: content.update(base=str(tmp_path)))
+        next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
+        assert outcome(("repair",), foreign)[0] == 0
+        assert tree(foreign) == before
+        assert [path.name for path in mine.rglob("*")] == ["encoded", "thesis.txt"]
+        assert not (tmp_path / "new").exists()
+        assert not (tmp_path / "scratch").exists()
+
+
+def test_records_of_a_cache_name_files_of_the_cache(foreign: Path, config: Config, tmp_path: Path) -> None:
+    before = tree(foreign)
+    shutil.rmtree(foreign)
+    moved = 0
+    for record in sorted((tmp_path / "cache").rglob("*.json")):
+        content = json.loads(record.read_bytes())
+        for key, value in content.items():
+            if isinstance(value, str) and len(value) < 200 and (tmp_path / "cache" / value).is_file():
+                name = Path(value).name
+                (tmp_path / "cache" / value).replace(tmp_path / name)
+                place = record.relative_to(tmp_path / "cache").as_posix()
+                forge(tmp_path / "cache", lambda noted, key=key, name=name: put(noted, (key,), f"../{name}"), place)  # type: ignore[misc]
+                moved += 1
+    assert moved
+    packed(config)
+    assert tree(foreign) == before
+
+
+def test_the_loader_opens_nothing_else(foreign: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from packtrain.training import PackedLoader
+
+    def load() -> int:
+        loader = PackedLoader(foreign, split="train", rows_per_step=1, rank=0, world_size=1)
+        return sum(1 for _ in loader)
+
+    assert load() > 1
+    shard = next(foreign.glob("train/shards/*"))
+    shard.replace(tmp_path / "outside")
+    shard.symlink_to(tmp_path / "outside")
+    with pytest.raises(IntegrityError, match="is a link that leads out of"):
+        load()
+    forge(foreign, lambda content: put(content, ("splits", "train", "shards", 0, "name"), "../outside"))
+    with pytest.raises(IntegrityError, match="is not a name below the folder"):
+        load()
+    (foreign / "manifest.json").write_text('{"hash": 1}')
+    with pytest.raises(PacktrainError, match="manifest"):
+        load()
+
+
+def test_a_manifest_that_is_cut_short_is_no_json(foreign: Path) -> None:
+    path = foreign / "manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    code, said = outcome(("verify",), foreign)
+    assert code == 1
+    assert "manifest.json is not JSON (" in said.replace("\n", " ")
