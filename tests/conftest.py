@@ -15,20 +15,11 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
-from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
-from packtrain.pipeline.inputs.blocks import FileLines
-from packtrain.pipeline.pack.outcomes import PIECE
-from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
-from packtrain.pipeline.pack.window_plan import WindowPlan, plan_window, windows
 from packtrain.pipeline.store import object_store as objectstore
-from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
@@ -254,30 +245,6 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
         return [row for shard in shards for batch in dataset.batches(shard) for row in batch.to_pylist()]
 
     return read
-
-
-def _plan_windows(
-    store: LocalStore, config: RunConfig, sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]"
-) -> list[WindowPlan]:
-    """Plans parts with so many documents each, whose layouts go into the store."""
-    documents = scratch_documents(len(lengths), Path())
-    documents.length[:] = documents.high[:] = documents.kept[:] = lengths
-    documents.copies[:] = lengths > 0
-    parts = [StoredFile(f"part-{i}", 0, "0" * 64) for i in range(len(sizes))]
-    origins = Origins("", parts, sources, [FileLines(("file",), (0,))] * len(sizes), sizes, [1] * len(sizes))
-    table = Table(documents, (), origins, origins.bounds(max(sources) + 1), origins.starts, sources)
-    plans: list[WindowPlan] = []
-    for number, blocks in enumerate(windows(table, "train", config)):
-        shards = sum(len(plan.shards) for plan in plans)
-        pieces = np.zeros(0, PIECE)
-        plans.append(plan_window(table, pieces, "train", number, blocks, shards, config, store)[0])
-    return plans
-
-
-@pytest.fixture(scope="session")
-def plan_windows() -> Callable[..., list[WindowPlan]]:
-    """See `_plan_windows`."""
-    return _plan_windows
 
 
 @pytest.fixture(scope="session")

@@ -5,19 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...schemas.errors import ConfigError, InputError, PacktrainError
-from ...schemas.jsontext import parse_json
+from ...schemas.errors import ConfigError, InputError
 from ...schemas.samples import Sample
 from ...schemas.units import plural
 from ...stages.judge.extraction import Extraction, extract
-from ..samples.samples_file import RECORD
-from ..store.local import LocalStore
 from .problem_file import ProblemFile
 
 _SHOWN = 60
 """Characters of an id in a message."""
-_KEPT = 8_000
-"""Characters of an answer without a program, for the page."""
 DEFAULT_KS = (1, 5, 10)
 
 
@@ -32,8 +27,6 @@ class Attempt:
     code: str
     """Empty if the answer holds no program."""
     extraction: Extraction
-    answer: str = ""
-    """The start of an answer without a program."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -47,33 +40,25 @@ def attempts_of_samples(samples: Iterable[Sample], path: Path, problems: Problem
     Raises:
         InputError: there are none, or a sample is of another problem than the data has in this row.
     """
-    found = []
-    ids = {head.id for head in problems.heads.values()}
-    count = 0
+    found, count = [], 0
     for sample in samples:
         count += 1
         head = problems.heads.get(sample.row)
         if head is None or head.id != sample.id:
-            raise _mismatch(sample, head.id if head else None, path, problems, sample.id in ids)
+            there = f"{head.id[:_SHOWN]!r} in row {sample.row}" if head else f"no row {sample.row}"
+            raise InputError(
+                f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem "
+                f"{sample.id[:_SHOWN]!r}, but {problems.path} has {there}; give the data that the samples were made "
+                "from"
+            )
         if head.unusable is None:
             code = extract(sample.text)
-            answer = "" if code.code else sample.text[:_KEPT]
-            found.append(Attempt(sample.row, sample.sample, code.code, code.rule, answer))
+            found.append(Attempt(sample.row, sample.sample, code.code, code.rule))
     if not count:
         raise InputError(f"{path} holds no samples")
     if not found:
         raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
     return sorted(found, key=lambda one: one.key)
-
-
-def drawn_from(path: Path) -> str | None:
-    """BLAKE3 of the data file from which `packtrain sample` drew these samples, as recorded beside them; else None."""
-    try:
-        found = parse_json(LocalStore(path.absolute().parent).read(path.name + RECORD) or b"")
-        said = found["options"].get("data")
-    except (PacktrainError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # of another program, or of none
-    return said if isinstance(said, str) else None
 
 
 def attempts_of_references(problems: ProblemFile) -> list[Attempt]:
@@ -82,14 +67,13 @@ def attempts_of_references(problems: ProblemFile) -> list[Attempt]:
     Raises:
         InputError: there are none.
     """
-    rows = {head.row for head in problems.heads.values() if head.references}
     found = [
         Attempt(problem.row, at, code, Extraction.reference)
-        for problem in problems.problems(rows)
+        for problem in problems.problems(problems.heads)
         for at, code in enumerate(problem.solutions)
     ]
     if not found:
-        raise InputError(f"--calibrate: no problem of {problems.path} has both tests and solutions; leave it out")
+        raise InputError(f"--references: no problem of {problems.path} has both tests and solutions")
     return found
 
 
@@ -112,18 +96,3 @@ def check_ks(asked: tuple[int, ...] | None, attempts: Iterable[Attempt]) -> tupl
                 f"choose at most {least}, or sample more"
             )
     return tuple(sorted(set(asked)))
-
-
-def _mismatch(sample: Sample, there: str | None, path: Path, problems: ProblemFile, elsewhere: bool) -> InputError:
-    which = f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem {_named(sample.id)}"
-    if elsewhere:
-        has = f"has {_named(there)} in row {sample.row}" if there is not None else f"has no row {sample.row}"
-        return InputError(
-            f"{which}, but {problems.path} {has}. The samples were made from another file, or its rows were moved: "
-            "give the data that `packtrain sample` or `packtrain prep --prompt-only` read"
-        )
-    return InputError(f"{which}, which {problems.path} does not have; give the data that the samples were made from")
-
-
-def _named(id: str) -> str:
-    return repr(id) if len(id) <= _SHOWN else f"{id[:_SHOWN]!r}…"

@@ -1,17 +1,14 @@
-"""Runs one program on its problem's tests and judges what comes out. Outputs are compared here, outside the sandbox."""
+"""Judges one program: runs its problem's tests in a sandbox, and compares what comes out."""
 
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from ...schemas.errors import SandboxError
 from ...stages.judge.comparators import Comparator, compare_text, compare_value
 from ...stages.judge.problems import Problem, expected_texts
 from ...stages.judge.verdicts import Rule, Verdict, loosest
-from .sandbox.programs import Ending, Execution, Program, ProgramLimits, Sandbox
+from .programs import Ending, Execution, Program, ProgramLimits
+from .sandbox import Sandbox
 
-_ATTEMPTS = 3
-_PAUSE_SECONDS = 0.5
-"""Before the second attempt; doubled before each further one."""
 _CLIP = 2_000
 """Characters of an output or an error that are kept."""
 _VERDICTS = {
@@ -50,72 +47,48 @@ class Judgement:
     actual: str | None = None
     """Start of what the program printed or returned in that test."""
     detail: str = ""
-    """End of what it wrote to standard error in that test; or why the sandbox failed."""
+    """End of what it wrote to standard error in that test."""
     seconds: float = 0.0
     """By the clock, in all tests."""
-    cpu_seconds: float = 0.0
-    slowest_seconds: float = 0.0
-    """By the clock, in the slowest test."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no judgement has, as a damaged file may hold them.
+
+        Raises:
+            ValueError: as said.
+        """
+        if not 0 <= self.tests_passed <= self.tests_run or not self.seconds >= 0:
+            raise ValueError(f"{self.tests_passed} of {self.tests_run} tests in {self.seconds} s")
 
 
 def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
-    """Run a program on its problem's tests. A failure of the machine is retried, then the verdict.
+    """Run a program on its problem's tests.
 
     Raises:
+        SandboxError: the machine failed.
         StoppedError: `stop` was set meanwhile.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _run(sandbox, problem, code, judging, stop)
-        except SandboxError as error:
-            failure = error
-        if stop.wait(_PAUSE_SECONDS * 2**attempt if attempt + 1 < _ATTEMPTS else 0):
-            raise StoppedError
-    return Judgement(Verdict.machine_failure, detail=str(failure)[-_CLIP:])
-
-
-def _run(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
     program = Program(code, problem.function, problem.inputs)
     verdict, rule, failed = Verdict.passed, None, None
     actual, detail = None, ""
     ran = passed = 0
-    seconds = cpu = slowest = 0.0
-    tests = sandbox.run(program, replace(judging.limits, stop=stop))
-    try:
-        for at, execution in enumerate(tests):
-            if stop.is_set():
-                raise StoppedError
-            ran += 1
-            seconds += execution.wall_seconds
-            cpu += execution.cpu_seconds
-            slowest = max(slowest, execution.wall_seconds)
-            outcome = _judge_test(problem, at, execution, judging.comparator)
-            if isinstance(outcome, Rule):
-                passed += 1
-                rule = loosest(rule, outcome)
-            elif failed is None:
-                verdict, failed = outcome, at
-                actual, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
-                if not judging.all_tests:
-                    break
-    finally:
-        close = getattr(tests, "close", None)
-        if close is not None:
-            close()  # ends every process of the program
-    if failed is None and ran < len(problem.inputs):
-        raise SandboxError(f"the sandbox ended after {ran:,} of {len(problem.inputs):,} tests")
-    return Judgement(
-        verdict,
-        rule if verdict is Verdict.passed else None,
-        ran,
-        passed,
-        failed,
-        actual,
-        detail,
-        round(seconds, 6),
-        round(cpu, 6),
-        round(slowest, 6),
-    )
+    seconds = 0.0
+    for at, execution in enumerate(sandbox.run(program, replace(judging.limits, stop=stop))):
+        if stop.is_set():
+            raise StoppedError
+        ran += 1
+        seconds += execution.wall_seconds
+        outcome = _judge_test(problem, at, execution, judging.comparator)
+        if isinstance(outcome, Rule):
+            passed += 1
+            rule = loosest(rule, outcome)
+        elif failed is None:
+            verdict, failed = outcome, at
+            actual, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+            if not judging.all_tests:
+                break
+    rule = rule if verdict is Verdict.passed else None
+    return Judgement(verdict, rule, ran, passed, failed, actual, detail, round(seconds, 6))
 
 
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:

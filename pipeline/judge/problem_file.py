@@ -1,6 +1,5 @@
 """The data that programs are judged with: its problems, whose tests are read again when they are needed."""
 
-from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ class ProblemHead:
     row: int
     id: str
     difficulty: str
-    references: int
-    """Number of the data's own programs."""
     unusable: str | None = None
     """Why it cannot be judged: `no_tests`, `bad_tests` or `bad_solutions`; None if it can."""
 
@@ -41,16 +38,6 @@ class ProblemFile:
     heads: dict[int, ProblemHead]
     """Row → its problem, usable or not, in order of rows."""
     _file: InputFile
-
-    @property
-    def ids(self) -> dict[int, str]:
-        """Row → its problem's id."""
-        return {row: head.id for row, head in self.heads.items()}
-
-    @property
-    def unusable(self) -> Counter[str]:
-        """Problems that cannot be judged, by reason."""
-        return Counter(head.unusable for head in self.heads.values() if head.unusable is not None)
 
     def problems(self, rows: Container[int]) -> Iterator[Problem]:
         """The usable problems of these rows, in order of rows; a few megabytes of the file are in memory at a time."""
@@ -74,15 +61,14 @@ def open_problems(path: Path) -> Iterator[ProblemFile]:
     with TemporaryDirectory(prefix="packtrain-judge-") as spool:
         file = scan_file("data", path.name, path, _MAX_ROW_BYTES, Path(spool))
         heads = {number: _head(row, number) for number, row in _rows(file)}
-        opened = ProblemFile(path, file.hash, heads, file)
-        lost = opened.unusable
-        if lost.total() == len(heads):
+        if all(head.unusable for head in heads.values()):
+            why = sorted({head.unusable for head in heads.values() if head.unusable})
             raise InputError(
-                f"--data {path}: none of its {plural(len(heads), 'row')} can be judged "
-                f"({', '.join(f'{reason} {count:,}' for reason, count in lost.most_common())}). Give APPS rows with "
-                "tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function is called"
+                f"--data {path}: none of its {plural(len(heads), 'row')} can be judged ({', '.join(why)}). Give APPS "
+                "rows with tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function is "
+                "called"
             )
-        yield opened
+        yield ProblemFile(path, file.hash, heads, file)
 
 
 def _rows(file: InputFile) -> Iterator[tuple[int, AppsRow]]:
@@ -113,5 +99,5 @@ def _head(row: AppsRow, number: int) -> ProblemHead:
     try:
         problem = problem_of(row, number)
     except RowRejectedError as error:
-        return ProblemHead(number, group_of(row), row.difficulty or UNRATED, 0, error.reason)
-    return ProblemHead(number, problem.id, problem.difficulty, len(problem.solutions))
+        return ProblemHead(number, group_of(row), row.difficulty or UNRATED, error.reason)
+    return ProblemHead(number, problem.id, problem.difficulty)

@@ -1,50 +1,39 @@
-"""pass@k, its intervals, and whether two evaluations differ by more than chance.
+"""pass@k by difficulty, its intervals, and how two evaluations differ.
 
-The estimator is that of Chen et al. (2021), "Evaluating Large Language Models Trained on Code". Intervals are
-percentiles of a bootstrap over problems. Where no sample passes, or all do, resamples are all alike and say nothing:
-there the bound is that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in the
-Case of the Binomial", for a proportion of problems. Random numbers are those of `schemas.splitmix`, so results never
-change.
+The estimator is that of Chen et al. (2021), "Evaluating Large Language Models Trained on Code". An interval is the
+mean over problems with 1.96 standard errors. Where no sample passes, or all do, that says nothing: there the bound is
+that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial",
+for a proportion of problems.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+ALL = "all"
+"""The group of all problems."""
+_ORDER = ("introductory", "interview", "competition")
+"""The difficulties of APPS, the easiest first; others come after them, by name."""
+_Z = 1.959964
+_TAIL = 0.025
 
-from ...schemas.splitmix import GOLDEN, mix
 
-RESAMPLES = 4_000
-"""Resamples of a bootstrap, and random sign flips of a test."""
-LEVEL = 0.95
-_EXACT_UP_TO = 12
-"""Problems that differ, up to which all sign flips are tried."""
-_CHUNK = 1 << 20
-"""Numbers drawn at a time."""
-_TIE = 1e-12
-"""Sums of differences that are closer than this are equal but for rounding."""
+@dataclass(slots=True)
+class ProblemTally:
+    """How many samples of one problem there are, and how many of these passed."""
+
+    difficulty: str
+    samples: int = 0
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over problems with its interval."""
+    """A mean over problems with its interval of 95 %."""
 
     value: float
     low: float
     high: float
-    problems: int
-
-
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """The mean difference between two evaluations over the problems that both have."""
-
-    value: float
-    """This one minus the other."""
-    low: float
-    high: float
-    p: float
-    """Two-sided p-value of a sign-flip test: how often a difference at least this large arises by chance."""
     problems: int
 
 
@@ -58,66 +47,65 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         raise ValueError(f"pass@{k} of {n} samples, {c} of them correct, is not defined")
     if n - c < k:
         return 1.0
-    failing = 1.0
-    for i in range(n - c + 1, n + 1):
-        failing *= 1.0 - k / i
-    return 1.0 - failing
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
 
 
-def estimate(values: NDArray[np.float64]) -> Estimate:
-    """The mean of (N,) values, one a problem, N > 0, with an interval of `LEVEL`."""
-    low, high = _interval(values)
-    end = ((1 - LEVEL) / 2) ** (1 / len(values))
-    if not values.any():
-        high = _rounded(1 - end)
-    elif (values == 1).all():
-        low = _rounded(end)
-    return Estimate(_rounded(values.mean()), low, high, len(values))
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of values from 0 to 1, one a problem, at least one."""
+    found = _normal(values)
+    low, high = max(0.0, found.low), min(1.0, found.high)
+    end = _TAIL ** (1 / len(values))
+    if not any(values):
+        high = 1 - end
+    elif all(value == 1 for value in values):
+        low = end
+    return Estimate(found.value, low, high, found.problems)
 
 
-def paired_difference(differences: NDArray[np.float64]) -> PairedDifference:
-    """The mean of (N,) differences between two evaluations, one a problem, N > 0."""
-    low, high = _interval(differences)
-    p = _sign_flip_p(differences[differences != 0])
-    return PairedDifference(_rounded(differences.mean()), low, high, p, len(differences))
+def scores(tallies: Mapping[int, ProblemTally], ks: Sequence[int]) -> dict[str, dict[int, Estimate]]:
+    """Group → k → pass@k: of all problems, then of each difficulty.
+
+    Args:
+        tallies: row → its tally. For a k, problems with fewer samples are left out.
+    """
+    found: dict[str, dict[int, Estimate]] = {}
+    for name, rows in groups(tallies).items():
+        for k in ks:
+            values = [_of(tallies[row], k) for row in rows if tallies[row].samples >= k]
+            if values:
+                found.setdefault(name, {})[k] = estimate(values)
+    return found
 
 
-def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
+def compare(
+    ours: Mapping[int, ProblemTally], others: Mapping[int, ProblemTally], ks: Sequence[int]
+) -> dict[str, dict[int, Estimate]]:
+    """Group → k → mean difference in pass@k, ours minus theirs, over problems with k samples in both."""
+    found: dict[str, dict[int, Estimate]] = {}
+    for name, rows in groups({row: one for row, one in ours.items() if row in others}).items():
+        for k in ks:
+            both = [row for row in rows if min(ours[row].samples, others[row].samples) >= k]
+            if both:
+                found.setdefault(name, {})[k] = _normal([_of(ours[row], k) - _of(others[row], k) for row in both])
+    return found
+
+
+def groups(tallies: Mapping[int, ProblemTally]) -> dict[str, list[int]]:
+    """Group → its rows: all, then each difficulty, the easiest first."""
+    names = {one.difficulty for one in tallies.values()} - {ALL}
+    ordered = sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    return {ALL: list(tallies)} | {
+        name: [row for row, one in tallies.items() if one.difficulty == name] for name in ordered
+    }
+
+
+def _of(tally: ProblemTally, k: int) -> float:
+    return pass_at_k(tally.samples, tally.passed, k)
+
+
+def _normal(values: Sequence[float]) -> Estimate:
     n = len(values)
-    rows = max(1, _CHUNK // n)
-    means = np.concatenate(
-        [
-            values[_indices(start * n, min(rows, RESAMPLES - start) * n, n)].reshape(-1, n).mean(axis=1)
-            for start in range(0, RESAMPLES, rows)
-        ]
-    )
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return _rounded(low), _rounded(high)
-
-
-def _sign_flip_p(differences: NDArray[np.float64]) -> float:
-    """The share of sign flips whose sum is at least as far from 0; of all 2^N of them where N (nonzero) is small."""
-    n = len(differences)
-    seen = abs(differences.sum()) - _TIE
-    if n <= _EXACT_UP_TO:
-        signs = 1.0 - 2.0 * ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1)
-        return _rounded(float(np.mean(abs(signs @ differences) >= seen)))
-    rows = max(1, _CHUNK // n)
-    found = 0
-    for start in range(0, RESAMPLES, rows):
-        count = min(rows, RESAMPLES - start)
-        flips = 1.0 - 2.0 * _indices(start * n, count * n, 2).reshape(count, n)
-        found += int((abs(flips @ differences) >= seen).sum())
-    return _rounded((found + 1) / (RESAMPLES + 1))
-
-
-def _indices(start: int, count: int, n: int) -> NDArray[np.int64]:
-    """(count,) whole numbers from 0 to n − 1, those at positions `start` and after of one fixed sequence."""
-    with np.errstate(over="ignore"):
-        drawn = mix(np.arange(start + 1, start + count + 1, dtype=np.uint64) * GOLDEN) >> np.uint64(32)
-        return ((drawn * np.uint64(n)) >> np.uint64(32)).astype(np.int64)
-
-
-def _rounded(value: float) -> float:
-    """Without the last digits, which may depend on the order in which a version of numpy adds numbers."""
-    return round(float(value), 10)
+    mean = math.fsum(values) / n
+    spread = math.fsum((value - mean) ** 2 for value in values) / max(n - 1, 1)
+    error = _Z * math.sqrt(spread / n)
+    return Estimate(round(mean, 10), round(mean - error, 10), round(mean + error, 10), n)

@@ -17,8 +17,6 @@ class Verdict(StrEnum):
     output_limit = "output limit"
     no_code = "no code found"
     """The answer contains no program; nothing ran."""
-    machine_failure = "machine failure"
-    """The sandbox failed, in every attempt. Says nothing about the program: such samples are left out of pass@k."""
 
 
 class Rule(StrEnum):

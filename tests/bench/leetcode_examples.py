@@ -1,7 +1,7 @@
 """Tests for LeetCode problems in the fields of APPS, made from the examples in their statements.
 
     python tests/bench/leetcode_examples.py leetcode_apps_schema.jsonl leetcode_tests.jsonl
-    packtrain eval-apps --data leetcode_tests.jsonl --calibrate --out calibrated
+    packtrain eval-apps --data leetcode_tests.jsonl --references --out calibrated
 
 A statement shows calls as `Input: nums = [2,7], target = 9` and `Output: [0,1]`. An example is used if all values are
 JSON. Rows without such an example are left out, and counted by reason.

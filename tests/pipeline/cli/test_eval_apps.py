@@ -25,31 +25,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
-def test_the_tables_say_what_was_found(packtrain: Command, here: Path) -> None:
-    done = packtrain(*LINE, "-k", "1,2", "--calibrate")
+def test_the_table_says_what_was_found(packtrain: Command, here: Path) -> None:
+    done = packtrain("eval-apps", "--references", "--data", "test.jsonl", "-o", "references")
     assert done.code == 0, done.err
-    for words in (
-        "pass@1 is 31.2 %, with 95 % confidence",
-        "over 4 problems and 16 samples.",
-        "Only problems for which a reference solution passes",
-        "Left out: 1 problem of the data (no_tests).",
-        "5 of 16 samples passed all tests",
-        "Of 4 problems with references, 1 has none that passes",
-        "2 of 7 references",
-        "results/page.html",
-    ):
+    done = packtrain(*LINE, "-k", "1,2", "--calibration", "references")
+    assert done.code == 0, done.err
+    for words in ("31.2 % (", "calibrated", "verdicts: ", "passed 5", "no reference passes in 1 problems, of rows 3"):
         assert words in done.out, done.out
     again = packtrain(*LINE, "--json", "--compare", "results")
     said = json.loads(again.out)
-    assert said["all"]["pass@1"] == 0.3125
-    assert said["all"]["compared"]["pass@1"]["p"] == 1
+    assert said["scores"]["all"]["pass@1"]["value"] == 0.3125
+    assert said["scores"]["all"]["compared"]["pass@1"]["value"] == 0
 
 
 def test_without_a_sandbox_only_if_that_is_typed(packtrain: Command, here: Path) -> None:
     write_samples(here / "samples.jsonl", sample_rows()[:1])
     done = packtrain(*LINE, "--unsafe")
-    assert (done.code, "Programs ran WITHOUT a sandbox." in done.out) == (0, True)
+    assert (done.code, "programs run WITHOUT a sandbox" in done.out) == (0, True)
 
 
 def test_names_of_the_data_are_escaped(packtrain: Command, here: Path) -> None:
@@ -66,16 +58,15 @@ def test_names_of_the_data_are_escaped(packtrain: Command, here: Path) -> None:
 def test_an_interruption_ends_every_program(here: Path) -> None:
     rows = [one | {"text": f"```python\nwhile True: pass\n# {at}\n```"} for at, one in enumerate(sample_rows())]
     write_samples(here / "samples.jsonl", rows)
-    process = warm.Process([*LINE, "--timeout", "100s", "--jobs", 2], cwd=here)
+    process = warm.Process([*LINE, "--timeout", "1000s", "--jobs", 2], cwd=here)
     me = psutil.Process(process.pid)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(me.children(recursive=True)) < 4:
         assert time.monotonic() < end
         time.sleep(0.05)
     children = me.children(recursive=True)
     me.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, _err = process.communicate(timeout=60)
-    assert time.monotonic() - started < 20
+    process.communicate(timeout=300)
     assert process.returncode == 130
-    assert not [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    _, alive = psutil.wait_procs(children, timeout=60)  # the kernel ends what is inside of a sandbox
+    assert not alive

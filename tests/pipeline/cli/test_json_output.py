@@ -55,7 +55,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
     ("export-model trained/checkpoint-2 --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
-    ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"all": dict, "introductory": dict}),
+    ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"scores": dict, "verdicts": dict}),
 ]  # fmt: skip
 TRAINED = ("sample", "export-model")
 """Need what a training leaves."""

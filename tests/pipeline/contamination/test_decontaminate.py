@@ -4,8 +4,6 @@ import json
 import random
 import re
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,9 @@ from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.manifest import Manifest
-
-from tests.support import warm
 
 Config = dict[str, Any]
 
@@ -231,24 +226,6 @@ def test_blocks_and_shards_do_not_matter(
     assert bare(small["out"]) == bare(one["out"])
 
 
-def test_a_stream_leaves_out_what_a_run_does(
-    make: Callable[..., Config], streamed: Callable[..., Any], packed: Callable[..., Any]
-) -> None:
-    config = make()
-    made = run(config)
-    windows = LiveWindows(config, window_bytes=4000, workers=0)
-    try:
-        pieces, ledger, count = streamed(windows)
-        assert count > 1
-        assert pieces == packed(config)
-        assert ledger.to_json() == made.ledger.to_json()
-        other = LiveWindows(make(action="report"), window_bytes=4000, workers=0)
-        other.close()
-        assert other.fingerprint["configuration"] != windows.fingerprint["configuration"]
-    finally:
-        windows.close()
-
-
 def test_a_plan_shows_what_a_run_finds(make: Callable[..., Config]) -> None:
     config = make()
     report = plan(config)
@@ -294,27 +271,6 @@ def test_repair(make: Callable[..., Config], corpus: Path, tmp_path: Path, spari
     test.write_bytes(kept)
     assert repair(out).rebuilt == ("contamination.jsonl",)
     assert verify(out, deep=True).sound
-
-
-@pytest.mark.slow
-def test_killed_at_any_time(make: Callable[..., Config], tmp_path: Path) -> None:
-    """A run that is killed while it compares, then run again, gives the same dataset."""
-    undisturbed = run(make("undisturbed", cache=str(tmp_path / "other-cache")))
-    config = make("killed")
-    (tmp_path / "mix.yaml").write_text(json.dumps(config))
-    overlaps = tmp_path / "cache" / "overlaps"
-    killed = 0
-    for records in (1, 3):
-        with warm.Process(["run", str(tmp_path / "mix.yaml")], cwd=tmp_path) as process:
-            until = time.monotonic() + 60
-            while process.poll() is None and time.monotonic() < until:
-                if len(list(overlaps.rglob("*.json"))) >= records:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-                    killed += 1
-                    break
-    assert killed
-    assert run(config).hash == undisturbed.hash
 
 
 def test_the_report_shows_both_texts_and_runs_nothing(make: Callable[..., Config]) -> None:

@@ -1,126 +1,300 @@
-"""The loop: failures of the machine, equal programs, and what a stop leaves."""
+"""An evaluation from files to numbers, in the real sandbox: verdicts, numbers, resuming, refusals."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import json
+import os
+import shutil
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from packtrain.pipeline.judge import judging
-from packtrain.pipeline.judge.attempts import attempts_of_samples
-from packtrain.pipeline.judge.evaluation import Evaluation, evaluate
+from packtrain.pipeline.judge import evaluation as evaluation_module
+from packtrain.pipeline.judge import sandbox as sandbox_module
+from packtrain.pipeline.judge.evaluation import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
-from packtrain.pipeline.judge.problem_file import open_problems
-from packtrain.pipeline.judge.results_file import SampleResult, read_results
-from packtrain.pipeline.judge.sandbox.open import open_sandbox
-from packtrain.pipeline.judge.sandbox.programs import Execution, Program, ProgramLimits
-from packtrain.pipeline.judge.summary import summarise
-from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.samples.samples_file import read_samples
-from packtrain.schemas.errors import OutputError, SandboxError
-from packtrain.stages.judge.verdicts import Verdict
+from packtrain.pipeline.judge.programs import Program, ProgramLimits
+from packtrain.pipeline.judge.sandbox import Sandbox, open_sandbox
+from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError, SandboxError
+from packtrain.schemas.files import lock
+from packtrain.stages.judge.comparators import Comparator
 
-from tests.support.problems import SUM, sample_rows, write_problems, write_samples
+from tests.support import warm
+from tests.support.problems import ANSWERS, sample_rows, write_problems, write_samples
 
-
-@dataclass
-class FailingSandbox:
-    """A real sandbox on a machine that fails for some programs: the first times that they are run, or always."""
-
-    failures: dict[str, int]
-    """Text in a program → how often it fails to run."""
-    name: str = "unsafe"
-    version: str = "on a bad machine"
-    note: str | None = None
-    after: int = 1
-    """Tests that a program runs before the machine fails."""
-    runs: list[str] = field(default_factory=list)
-
-    def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
-        """See `Sandbox`."""
-        self.runs.append(program.code)
-        tests = open_sandbox("unsafe").run(program, limits)
-        for text in self.failures:
-            if text in program.code and self.failures[text]:
-                self.failures[text] -= 1
-                for _ in range(self.after):
-                    yield next(tests)
-                raise SandboxError("the disk is full")
-        yield from tests
+JUDGING = Judging(limits=ProgramLimits(wall_seconds=60, cpu_seconds=5))
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow one another at once."""
-    monkeypatch.setattr(judging, "_PAUSE_SECONDS", 0.001)
+def results(folder: Path) -> list[dict[str, Any]]:
+    """The results in order, without times."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()[1:]]
+    plain = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return sorted(plain, key=lambda one: (one["row"], one["sample"]))
 
 
-def run(folder: Path, sandbox: FailingSandbox, rows: list[dict[str, object]]) -> dict[tuple[int, int], SampleResult]:
-    """Evaluate samples; returns the results, of which the summary is checked on the way."""
-    samples = write_samples(folder / "samples.jsonl", rows)
-    with open_problems(write_problems(folder / "data.jsonl")) as problems:
-        attempts = attempts_of_samples(read_samples(samples), samples, problems)
-        evaluation = Evaluation(folder / "results", problems, attempts, "0" * 64, Judging(), sandbox, 1)
-        results = evaluate(evaluation, Silent())
-        summary = summarise(evaluation, results, (1,), "samples.jsonl")
-    failed = sum(one.outcome.verdict is Verdict.machine_failure for one in results.values())
-    assert summary.machine_failures == failed
-    assert summary.scores[0].samples == len(rows) - failed
-    return results
+def evaluate(folder: Path, out: str = "results", **options: Any) -> dict[str, Any]:
+    """Evaluate the samples in a folder."""
+    asked: dict[str, Any] = {"samples": folder / "samples.jsonl", "judging": JUDGING, "jobs": 2} | options
+    return run_evaluation(EvaluationRequest(folder / "data.jsonl", folder / out, **asked))
 
 
-def test_a_machine_that_fails_now_and_then_changes_nothing(tmp_path: Path) -> None:
-    sandbox = FailingSandbox({SUM: 2})
-    results = run(tmp_path, sandbox, sample_rows()[:2])
-    assert {one.outcome.verdict for one in results.values()} == {Verdict.passed}
-    assert len(sandbox.runs) == 3
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A finished evaluation and its calibration, not to be changed."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_problems(folder / "data.jsonl")
+    write_samples(folder / "samples.jsonl")
+    evaluate(folder, "references", samples=None)
+    return folder, evaluate(folder, calibration=folder / "references")
 
 
-def test_what_the_machine_cannot_run_is_left_out_and_tried_again_later(tmp_path: Path) -> None:
-    rows = sample_rows()[:3]
-    results = run(tmp_path, FailingSandbox({SUM: 3}), rows)
-    assert [results[0, at].outcome.verdict for at in range(3)] == [
-        Verdict.machine_failure, Verdict.machine_failure, Verdict.wrong,
-    ]  # fmt: skip
-    assert results[0, 0].outcome.detail == "the disk is full"
-    again = FailingSandbox({})
-    results = run(tmp_path, again, rows)
-    assert [results[0, at].outcome.verdict for at in range(3)] == [Verdict.passed, Verdict.passed, Verdict.wrong]
-    assert again.runs == [SUM]
-    assert read_results(tmp_path / "results", {0: "sum"}) == results
+def test_every_sample_has_its_verdict_and_rule(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    found = [(one["id"], one["sample"], one["verdict"], one["rule"]) for one in results(evaluated[0] / "results")]
+    assert found == [
+        (id, sample, verdict, rule)
+        for id, answers in ANSWERS.items()
+        for sample, (_, verdict, rule) in enumerate(answers)
+    ]
 
 
-def test_a_machine_that_always_fails_ends_the_evaluation(tmp_path: Path) -> None:
-    rows = [one | {"text": f"```python\nprint({at})\n```"} for at, one in enumerate(sample_rows())]
-    with pytest.raises(SandboxError, match="failed for 8 programs in a row: the disk is full"):
-        run(tmp_path, FailingSandbox({"print": 10**6}, after=0), rows)
-    results = run(tmp_path, FailingSandbox({}), rows)
-    assert len(results) == len(rows)
+def test_the_first_failing_test_and_what_came_out_are_noted(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    found = {(one["id"], one["sample"]): one for one in results(evaluated[0] / "results")}
+    wrong = found["sum", 2]  # prints 3, which only the first test expects
+    assert (wrong["failed_test"], wrong["tests_run"], wrong["tests_passed"], wrong["actual"]) == (1, 2, 1, "3\n")
+    assert "ValueError: no" in found["third", 2]["detail"]
+    assert found["double", 2]["actual"] == "null"  # what is printed is not what is returned
+    assert found["sum", 0]["failed_test"] is None
+    assert found["sum", 3]["tests_run"] == 0
 
 
-def test_equal_programs_for_a_problem_run_once(tmp_path: Path) -> None:
-    code = "```python\nprint(input())\n```"
-    rows = [one | {"text": code} for one in sample_rows()]
-    sandbox = FailingSandbox({})
-    results = run(tmp_path, sandbox, rows)
-    assert len(results) == 16
-    assert len(sandbox.runs) == 4  # one for each problem
+def test_the_numbers_are_those_of_the_verdicts(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = evaluated
+    assert summary == json.loads((folder / "results" / "summary.json").read_text())
+    said = summary["scores"]
+    assert list(said) == ["all", "introductory", "interview", "competition"]
+    assert said["all"]["pass@1"]["value"] == pytest.approx((0.5 + 0.25 + 0.5 + 0) / 4)
+    assert "pass@5" not in said["all"]  # there are four samples each
+    assert (said["all"]["problems"], said["all"]["samples"], said["all"]["passed"]) == (4, 16, 5)
+    assert said["introductory"]["pass@1"]["value"] == 0.5
+    assert said["competition"]["pass@1"]["value"] == 0
+    assert said["all"]["calibrated"]["pass@1"]["value"] == pytest.approx(1.25 / 3)
+    assert [one["id"] for one in summary["references_failed"]] == ["broken"]
+    assert summary["problems_unusable"] == {"no_tests": 1}
+    assert summary["rules"] == {"exact": 2, "numbers": 1, "wrapped": 1, "value": 1}
+    assert summary["extraction"] == {"fenced as Python": 13, "none": 1, "fenced": 1, "whole answer": 1}
+    assert (summary["evaluation"]["sandbox"], summary["evaluation"]["comparator"]) == ("bubblewrap", "tokens+numbers")
+    assert summary["evaluation"]["limits"]["cpu_seconds"] == 5
+    own = json.loads((folder / "references" / "summary.json").read_text())["scores"]["all"]
+    assert (own["problems"], own["problems_passed"], own["samples"], own["passed"]) == (4, 3, 7, 5)
 
 
-def test_a_sandbox_that_stops_early_is_a_failure_of_the_machine(tmp_path: Path) -> None:
-    class EarlySandbox(FailingSandbox):
-        def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
-            yield next(open_sandbox("unsafe").run(program, limits))
-
-    results = run(tmp_path, EarlySandbox({}), sample_rows()[:1])
-    assert results[0, 0].outcome.verdict is Verdict.machine_failure
-    assert "after 1 of 3 tests" in results[0, 0].outcome.detail
+def test_comparing_with_itself_finds_no_difference(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = evaluated
+    found = evaluate(folder, compare=folder / "results")["scores"]["all"]["compared"]["pass@1"]
+    assert found == {"value": 0.0, "low": 0.0, "high": 0.0, "problems": 4}
 
 
-def test_a_result_of_another_problem_is_refused(tmp_path: Path) -> None:
-    rows = sample_rows()[:2]
-    run(tmp_path, FailingSandbox({}), rows)
+def test_an_evaluation_that_is_there_is_not_run_again(
+    evaluated: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, summary = evaluated
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("a program ran again")
+
+    monkeypatch.setattr(evaluation_module, "judge", never)
+    before = (folder / "results" / "results.jsonl").read_bytes()
+    again = evaluate(folder, ks=(2,))
+    assert (folder / "results" / "results.jsonl").read_bytes() == before
+    assert again["scores"]["all"]["passed"] == summary["scores"]["all"]["passed"]
+    assert "pass@2" in again["scores"]["all"]
+    evaluate(folder, calibration=folder / "references")
+
+
+def test_comparators_and_all_tests_decide(tmp_path: Path) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:6])
+    evaluate(tmp_path, judging=Judging(Comparator.exact, JUDGING.limits, all_tests=True))
+    found = {(one["id"], one["sample"]): one for one in results(tmp_path / "results")}
+    assert found["third", 0]["verdict"] == "wrong"
+    assert (found["sum", 2]["tests_run"], found["sum", 2]["tests_passed"]) == (3, 1)
+    assert found["sum", 0]["verdict"] == "passed"
+
+
+def test_without_a_sandbox_if_that_is_asked_for(tmp_path: Path) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:3])
+    assert evaluate(tmp_path, unsafe=True)["evaluation"]["sandbox"] == "unsafe"
+    assert [one["verdict"] for one in results(tmp_path / "results")] == ["passed", "passed", "wrong"]
+
+
+def test_a_machine_without_a_sandbox_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:1])
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    for found, said in ((None, "is not installed"), (str(broken), "No permissions to create new namespace")):
+        monkeypatch.setattr(sandbox_module, "find_bubblewrap", lambda found=found: found)
+        open_sandbox.cache_clear()
+        try:
+            with pytest.raises(ConfigError, match=said) as refused:
+                evaluate(tmp_path)
+        finally:
+            open_sandbox.cache_clear()
+        for advice in ("pip install 'packtrain[eval]'", "seccomp=unconfined", "--unsafe"):
+            assert advice in str(refused.value)
+        assert refused.value.exit_code == 2
+        assert not (tmp_path / "results").exists()
+
+
+def test_a_failure_of_the_machine_ends_the_evaluation_and_the_same_call_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    write_samples(tmp_path / "samples.jsonl")
+    run, left = Sandbox.run, [4]
+
+    def failing(self: Sandbox, program: Program, limits: ProgramLimits) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise SandboxError("the machine failed")
+        return run(self, program, limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sandbox, "run", failing)
+        with pytest.raises(SandboxError, match="the machine failed") as failed:
+            evaluate(tmp_path, jobs=1)
+    assert failed.value.exit_code == 1
+    assert len(results(tmp_path / "results")) < 16
+    assert evaluate(tmp_path)["scores"]["all"]["passed"] == 5
+
+
+# Resuming
+
+
+def test_a_cut_last_line_is_judged_again(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, _ = evaluated
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "results" / "results.jsonl"
-    first, second = file.read_text().splitlines(keepends=True)
-    file.write_text(first + second.replace('"row":0', '"row":999'))
-    with pytest.raises(OutputError, match=r"results.jsonl, line 2 is damaged .*another problem in row 999, or none"):
-        run(tmp_path, FailingSandbox({}), rows)
+    file.write_bytes(file.read_bytes()[:-20])
+    evaluate(tmp_path)
+    assert results(tmp_path / "results") == results(folder / "results")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tests_run", -1), ("tests_passed", 99), ("seconds", -0.5), ("sample", -1), ("row", 77), ("id", "x")],
+)
+def test_a_damaged_line_is_refused(
+    evaluated: tuple[Path, dict[str, Any]], tmp_path: Path, key: str, value: object
+) -> None:
+    shutil.copytree(evaluated[0], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "results" / "results.jsonl"
+    first, second, *rest = file.read_bytes().splitlines(keepends=True)
+    line = json.dumps(json.loads(second) | {key: value}).encode() + b"\n"
+    file.write_bytes(first + line + b"".join(rest))
+    with pytest.raises(OutputError, match="line 2 is damaged"):
+        evaluate(tmp_path)
+    file.write_bytes(b"[1]\n" + second)
+    with pytest.raises(OutputError, match="line 1 is damaged"):
+        evaluate(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_continues(tmp_path: Path) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    rows = [one | {"sample": one["sample"] + 4 * at} for at in range(3) for one in sample_rows()]
+    for one in rows:  # so that no two programs are the same
+        one["text"] = one["text"].replace("\n```", f"\n# {one['sample']}\n```")
+    write_samples(tmp_path / "samples.jsonl", rows)
+    evaluate(tmp_path, "undisturbed")
+    line = ["eval-apps", "samples.jsonl", "--data", "data.jsonl", "--out", "killed", "--jobs", 1, "--timeout", "30s"]
+    file = tmp_path / "killed" / "results.jsonl"
+    for wanted in (2, 10, 20):
+        process = warm.Process(line, cwd=tmp_path)
+        end = time.monotonic() + 300
+        while not (file.exists() and file.read_bytes().count(b"\n") > wanted):
+            assert time.monotonic() < end
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+        assert not (tmp_path / "killed" / "summary.json").exists()
+    done = warm.run(line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path / "killed") == results(tmp_path / "undisturbed")
+
+
+def test_another_evaluation_is_refused(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, _ = evaluated
+    write_problems(tmp_path / "data.jsonl", text=False)  # other bytes
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:4])
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"samples": tmp_path / "samples.jsonl"}, "samples "),
+        ({"judging": Judging(Comparator.exact, JUDGING.limits)}, r'comparator "tokens\+numbers", "exact"'),
+        ({"unsafe": True}, 'sandbox "bubblewrap", "unsafe"'),
+    ]
+    for change, what in changes:
+        with pytest.raises(OutputError, match=f"holds another evaluation: {what}"):
+            evaluate(folder, **change)
+    elsewhere = tmp_path / "data.jsonl"
+    with pytest.raises(OutputError, match="another evaluation: data"):
+        run_evaluation(EvaluationRequest(elsewhere, folder / "results", folder / "samples.jsonl", JUDGING))
+    for option in ("compare", "calibration"):
+        other: dict[str, Any] = {option: folder / "references"}
+        with pytest.raises(ConfigError, match="is of other data"):
+            run_evaluation(EvaluationRequest(elsewhere, tmp_path / "new", folder / "samples.jsonl", JUDGING, **other))
+    with pytest.raises(ConfigError, match="holds samples of a model"):
+        evaluate(folder, "new", calibration=folder / "results")
+    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_or_another_thing_in_the_place_of_the_results_is_refused_and_not_followed(
+    evaluated: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, _ = evaluated
+    victim = tmp_path / "victim"
+    victim.write_text('{"comparator": 1}\nmine\ncut')
+    out = tmp_path / "out"
+    out.mkdir()
+    for make in (lambda path: path.symlink_to(victim), os.mkfifo, Path.mkdir):
+        make(out / "results.jsonl")
+        with pytest.raises(PacktrainError):
+            run_evaluation(EvaluationRequest(folder / "data.jsonl", out, folder / "samples.jsonl", JUDGING))
+        assert victim.read_text() == '{"comparator": 1}\nmine\ncut'
+        (out / "results.jsonl").rmdir() if (out / "results.jsonl").is_dir() else (out / "results.jsonl").unlink()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="holds something else"):
+        run_evaluation(EvaluationRequest(folder / "data.jsonl", out, folder / "samples.jsonl", JUDGING))
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+
+
+def test_two_at_once_do_not_mix(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = evaluated
+    descriptor = os.open(folder / "results" / "results.jsonl", os.O_RDWR)
+    try:
+        assert lock.lock(descriptor, wait=False)
+        with pytest.raises(BusyError, match="another evaluation is writing"):
+            evaluate(folder)
+    finally:
+        os.close(descriptor)
+
+
+def test_samples_and_data_must_belong_together(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, _ = evaluated
+    for change, what in (
+        ({"id": "sun"}, "is of the problem 'sun', but .* has 'sum' in row 0"),
+        ({"row": 1}, "has 'third' in row 1"),
+        ({"row": 99}, "has no row 99"),
+        ({"row": 4, "id": "untested"}, "none of its problems has tests"),
+    ):
+        write_samples(tmp_path / "samples.jsonl", [sample_rows()[0] | change])
+        with pytest.raises(InputError, match=what):
+            evaluate(folder, "new", samples=tmp_path / "samples.jsonl")
+    for ks, what in (((0,), "must be at least 1"), ((1, 5), r"pass@5 needs 5 samples .* row 0 has 4")):
+        with pytest.raises(ConfigError, match=what):
+            evaluate(folder, "new", ks=ks)
+    assert not (folder / "new").exists()

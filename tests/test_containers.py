@@ -1,0 +1,201 @@
+"""The same awkward rows in every container a file can have: the same dataset, and the same places in it."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import kit
+
+Row = dict[str, Any]
+Write = Callable[[Path, list[Row]], None]
+
+ODD = ("\t", "\u2028", '"', "\\", ",", "\n\n", "\u0085", "'", "a\u0301", "🏳️‍🌈", "\x1f", "[", "]", "{", "}", "null")
+
+
+def zstd(data: bytes) -> bytes:
+    """Compressed as the command-line tool does it: by a stream, without its size in the header."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def two_members(data: bytes) -> bytes:
+    """What `cat a.gz b.gz` gives."""
+    return gzip.compress(data[: len(data) // 2]) + gzip.compress(data[len(data) // 2 :])
+
+
+def data(encode: Callable[[list[Row]], bytes]) -> Write:
+    def write(file: Path, rows: list[Row]) -> None:
+        file.write_bytes(encode(rows))
+
+    return write
+
+
+def array(rows: list[Row], indent: int | None = None) -> bytes:
+    return letters(rows, indent)
+
+
+def letters(value: Any, indent: int | None = None) -> bytes:
+    """JSON without escapes of letters."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).encode()
+
+
+def windows(data: bytes) -> bytes:
+    return data.replace(b"\n", b"\r\n")
+
+
+def parquet(**options: Any) -> Write:
+    return lambda file, rows: pq.write_table(pa.Table.from_pylist(rows), file, **options)
+
+
+def arrow(kind: Literal["file", "stream"], batch: int, dictionary: bool = False, **options: Any) -> Write:
+    def write(file: Path, rows: list[Row]) -> None:
+        table = pa.Table.from_pylist(rows)
+        for index, field in enumerate(table.schema if dictionary else ()):
+            if field.type == pa.string():
+                table = table.set_column(index, field.name, table.column(index).dictionary_encode())
+        make = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+        with make(str(file), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write_table(table, max_chunksize=batch)
+
+    return write
+
+
+def separated(separator: str, line_end: str, quoting: Literal[0, 1]) -> Callable[[list[Row]], bytes]:
+    def encode(rows: list[Row]) -> bytes:
+        sink = io.StringIO()
+        writer = csv.DictWriter(sink, list(rows[0]), delimiter=separator, lineterminator=line_end, quoting=quoting)
+        writer.writeheader()
+        writer.writerows(rows)
+        return sink.getvalue().encode()
+
+    return encode
+
+
+COMMA = separated(",", "\n", csv.QUOTE_MINIMAL)
+ANY: dict[str, tuple[str, Write]] = {
+    "plain letters": (
+        ".jsonl",
+        data(lambda rows: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()),
+    ),
+    "windows": (".jsonl", data(lambda rows: windows(kit.lines(rows)))),
+    "no last line end": (".jsonl", data(lambda rows: kit.lines(rows)[:-1])),
+    "gz": (".jsonl.gz", data(lambda rows: two_members(kit.lines(rows)))),
+    "zst": (".jsonl.zst", data(lambda rows: zstd(kit.lines(rows)))),
+    "zst under another name": (".json", data(lambda rows: zstd(kit.lines(rows)))),
+    "array": (".json", data(array)),
+    "array, indented": (".json", data(lambda rows: array(rows, 2))),
+    "array, as on Windows": (
+        ".json.gz",
+        data(lambda rows: gzip.compress(array(rows, 4).replace(b"\n", b"\r\n") + b"\r\n")),
+    ),
+    "array with a mark": (".json.zst", data(lambda rows: zstd(b"\xef\xbb\xbf" + array(rows)))),
+    "parquet": (".parquet", parquet()),
+    "parquet, small groups": (".parquet", parquet(row_group_size=3, compression="zstd")),
+    "parquet, plain": (".parquet", parquet(use_dictionary=False, compression="none")),
+    "arrow": (".arrow", arrow("file", 5)),
+    "arrow stream": (".arrow", arrow("stream", 1000)),
+    "arrow, compressed": (".arrow", arrow("stream", 7, compression="lz4")),
+    "arrow, dictionaries": (".arrow", arrow("file", 7, dictionary=True)),
+    "arrow stream, dictionaries": (".arrow", arrow("stream", 4, dictionary=True)),
+}
+TEXTS: dict[str, tuple[str, Write]] = {
+    "csv": (".csv", data(COMMA)),
+    "csv as on Windows": (".csv", data(lambda rows: b"\xef\xbb\xbf" + separated(",", "\r\n", csv.QUOTE_ALL)(rows))),
+    "csv without a last line end": (".csv", data(lambda rows: COMMA(rows)[:-1])),
+    "tsv": (".tsv", data(separated("\t", "\n", csv.QUOTE_MINIMAL))),
+    "csv.gz": (".csv.gz", data(lambda rows: gzip.compress(COMMA(rows)))),
+    "csv.zst": (".csv.zst", data(lambda rows: zstd(COMMA(rows)))),
+}
+
+
+def conversations() -> list[Row]:
+    """Calls, results, contents that are null, flags, tools as texts, and a column that nobody asked for."""
+    rows: list[Row] = []
+    for number, row in enumerate(kit.corpus("chats", 40)):
+        messages = [{"name": None, "train": None, "tool_calls": None} | one for one in row["messages"]]
+        messages[0]["content"] += ODD[number % len(ODD)] + "?"
+        if number % 4 == 0:
+            call = {"type": "function", "function": {"name": "look", "arguments": json.dumps({"at": ODD[number % 16]})}}
+            turn = {"role": "assistant", "content": None, "train": None, "name": None, "tool_calls": [call]}
+            messages[1:1] = [turn, turn | {"role": "tool", "content": "there", "tool_calls": None}]
+        tools = '[{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}]'
+        rows.append({"messages": messages, "tools": tools if number % 4 == 0 else None, "extra": number})
+    return rows
+
+
+def answers() -> list[Row]:
+    return [
+        {
+            "completion": row["completion"] + ODD[place % len(ODD)] + ".",
+            "prompt": row["prompt"] + ODD[-place % 16],
+            "more": "b,",
+        }
+        for place, row in enumerate(kit.corpus("pairs", 60))
+    ]
+
+
+def packed(folder: Path, suffix: str, write: Write, rows: list[Row]) -> kit.Packed:
+    """The dataset of a file that is called `in`."""
+    write(folder / f"in{suffix}", rows)
+    form = "messages" if "messages" in rows[0] else "prompt_completion"
+    source = {"name": "rows", "format": form, "path": f"in{suffix}"}
+    tokenizer = {"chat_template": kit.TOOLS} if form == "messages" else {}
+    return kit.packed(kit.configure(folder, source, tokenizer=tokenizer, mask="assistant", keep_untrained=True))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, kit.Packed]:
+    """The datasets of the rows as JSONL."""
+    jsonl = data(kit.lines)
+    return {
+        rows.__name__: packed(tmp_path_factory.mktemp("plain"), ".jsonl", jsonl, rows())
+        for rows in (conversations, answers)
+    }
+
+
+@pytest.mark.parametrize("name", [*ANY, *TEXTS])
+def test_the_container_does_not_matter(name: str, plain: dict[str, kit.Packed], tmp_path: Path) -> None:
+    for rows in (answers, conversations) if name in ANY else (answers,):
+        expected = plain[rows.__name__]
+        (tmp_path / rows.__name__).mkdir()
+        made = packed(tmp_path / rows.__name__, *(ANY | TEXTS)[name], rows())
+        assert made.digest() == expected.digest()
+        assert made.documents() == expected.documents()
+        assert len(made.documents()) == len(rows())
+
+
+def test_a_folder_of_the_datasets_library(plain: dict[str, kit.Packed], tmp_path: Path) -> None:
+    import datasets
+
+    table = datasets.table.InMemoryTable(pa.Table.from_pylist(conversations()))
+    made = packed(tmp_path, "", lambda file, rows: datasets.Dataset(table).save_to_disk(file), conversations())
+    assert made.digest() == plain["conversations"].digest()
+
+
+def test_a_row_of_many_small_files_is_found_by_its_id(tmp_path: Path) -> None:
+    """Small files share a block, and each keeps its names and lines; an unusable row is called by them, too."""
+    rows = [{"text": f"row {number} of the valley"} for number in range(40)]
+    for number in range(8):
+        lines = kit.lines(rows[5 * number : 5 * number + 5])
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / f"texts/rows-{number}.jsonl").write_bytes(lines + b"\n{" * (number == 5))
+    packed = kit.packed(kit.configure(tmp_path, {"name": "texts", "format": "text", "path": "texts"}))
+    assert [(one["file"], one["line"]) for one in packed.documents()] == [
+        (f"rows-{number // 5}", number % 5 + 1) for number in range(40)
+    ]
+    (reject,) = packed.rejects()
+    assert (reject["file"], reject["line"]) == ("rows-5.jsonl", 7)
+    for number in (0, 17, 25, 39):
+        shown = kit.cli("inspect", packed.folder, "--id", f"texts/rows-{number // 5}:{number % 5 + 1}")
+        assert (shown.code, f"row {number} of the valley" in shown.out) == (0, True), shown.err
+    assert "the line is blank" in kit.cli("inspect", packed.folder, "--id", "texts/rows-5:6").out
