@@ -91,16 +91,11 @@ def windows(table: Table, split: str, config: "RunConfig") -> list[NDArray[np.in
     return compose(block_totals(table, split), table.block_sources, limit, config.seed)
 
 
-def pieces_of(
-    table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]
-) -> tuple[Pieces, NDArray[np.int64] | None]:
+def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]) -> Pieces:
     """The pieces to plan of some blocks, each as often as its document is packed.
 
     Args:
         split_pieces: (S,) of `outcomes.PIECE`.
-
-    Returns:
-        The pieces, and a number of each that its copies share; None if none has copies.
     """
     none = np.zeros(0, np.int32)
     found = [Pieces(np.zeros(0, np.int64), none, none, none)]
@@ -114,14 +109,7 @@ def pieces_of(
     )
     found.clear()
     often = table.documents.copies[out.documents]
-    if not len(often) or often.max() == 1:
-        return out, None
-    index = np.repeat(np.arange(len(often)), often)
-    # Copy 0, 1, ... of r copies lies in the first, second, ... r-th part of the order. Equal repeats of all documents
-    # give one pass after another.
-    place = (ranges(0, often.astype(np.int64)) + index / len(often)) / often[index]
-    index = index[np.argsort(place, kind="stable")]
-    return out.at(index), index
+    return out.at(np.repeat(np.arange(len(often)), often)) if len(often) and often.max() > 1 else out
 
 
 def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: NDArray[Any]) -> Pieces:
@@ -162,17 +150,14 @@ def packed_in(table: Table, split: str, blocks: NDArray[np.int64]) -> Iterator[t
         yield here, rows
 
 
-def arrange(
-    lengths: NDArray[np.int32], config: "RunConfig", seed: int, same: NDArray[np.int64] | None = None
-) -> LayoutPlan:
+def arrange(lengths: NDArray[np.int32], config: "RunConfig", seed: int) -> LayoutPlan:
     """Plan which piece goes into which row.
 
     Args:
         seed: of the order of rows, if they are shuffled.
-        same: (M,) a number that copies share; None without copies.
     """
     pack, align = config.pack, config.pack.alignment.document
-    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align, same=same)
+    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align)
     return permute_rows(plan, seed) if pack.shuffle else plan
 
 
@@ -202,8 +187,8 @@ def plan_window(
         first_shard: number of shards of the earlier windows.
         weighted: whether the rows have `loss_weights`.
     """
-    pieces, same = pieces_of(table, split_pieces, split, blocks)
-    plan = arrange(pieces.lengths, config, window_seed(config.seed, number), same)
+    pieces = pieces_of(table, split_pieces, split, blocks)
+    plan = arrange(pieces.lengths, config, window_seed(config.seed, number))
     name = f"_run/layout/{split}-{number:05d}"
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -284,7 +284,7 @@ def _count_cuts(selected: Selected) -> None:
     owners = np.repeat(table.origins.sources, table.origins.segments)
     for split in split_names(config):
         for blocks in windows(table, split, config):
-            pieces, _ = pieces_of(table, selected.split_pieces, split, blocks)
+            pieces = pieces_of(table, selected.split_pieces, split, blocks)
             some = table.documents.at(pieces.documents)
             begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
             cuts = cuts_through_turns(some, segments, begins, ends)

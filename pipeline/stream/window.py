@@ -65,8 +65,8 @@ class PlannedWindow:
         self._alignment, self._pad_id = config.pack.alignment, selected.pad_id
         self._loss = loss_weights(config) if stream_weighs(config) else None
         self._segments = Segments([part.path for part in table.places], table.origins.segments, Mask.of(config.mask))
-        pieces, same = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
-        plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]), same)
+        pieces = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
+        plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]))
         self.certificate: Certificate = plan.certificate
         self._pieces = planned_pieces(plan, pieces)
         self._documents = table.documents.at(self._pieces.documents)

@@ -95,10 +95,7 @@ class _Spaces:
 
 
 def best_fit_decreasing(
-    sizes: NDArray[np.integer],
-    counts: NDArray[np.int64],
-    max_docs: int | None = None,
-    apart: NDArray[np.int64] | None = None,
+    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None
 ) -> Placement:
     """Pack `sizes` into rows of capacity `C`, best fit, largest first.
 
@@ -109,14 +106,13 @@ def best_fit_decreasing(
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
         max_docs: close a row when it holds this many sequences.
-        apart: (C + 1,) how many of each size one row may take, from `most_in_a_row`; None for no limit.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
     by_size = descending(sizes, counts)
-    moves = _walk(counts, len(counts) - 1, max_docs, apart)
+    moves = _walk(counts, len(counts) - 1, max_docs)
     row_offsets = _row_offsets(moves)
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
 
@@ -180,23 +176,6 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
     return opened
 
 
-def most_in_a_row(sizes: NDArray[np.integer], same: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (C + 1,) how many neighbours of each size can be taken without taking two copies of one sequence.
-
-    Args:
-        sizes: (N,) integers in 1..C.
-        same: (N,) a number that copies share; they have one size.
-        counts: (C + 1,) how many sequences have each size.
-    """
-    rank = np.empty(len(sizes), dtype=np.int64)
-    rank[np.argsort(sizes, kind="stable")] = np.arange(len(sizes))
-    order = np.lexsort((rank, same))
-    copies = np.flatnonzero(same[order[1:]] == same[order[:-1]])
-    out = counts.copy()
-    np.minimum.at(out, sizes[order[copies]], rank[order[copies + 1]] - rank[order[copies]])
-    return out
-
-
 def descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices.
 
@@ -232,9 +211,7 @@ def _radix_argsort(keys: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
     return order
 
 
-def _walk(
-    counts: NDArray[np.int64], capacity: int, max_docs: int | None, apart: NDArray[np.int64] | None = None
-) -> _Moves:
+def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Moves:
     """Place every size, largest first, in group moves.
 
     A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
@@ -254,13 +231,6 @@ def _walk(
         held = slot + each
         if not left or held >= limit:
             return
-        if left >= size:  # `apart` allows no more of this size
-            aside.append((row, rows, held, left))
-        else:
-            release(row, rows, held, left)
-
-    def release(row: int, rows: int, held: int, left: int) -> None:
-        """Let a group of rows take more."""
         queue = queues.get(left)
         if queue:
             last_row, last_rows, last_held = queue[-1]
@@ -276,13 +246,11 @@ def _walk(
         spaces.add(left)
 
     present = np.flatnonzero(counts)[::-1]
-    aside: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
-    most = (counts if apart is None else apart)[present].tolist()
-    for size, todo, most_here in zip(present.tolist(), counts[present].tolist(), most, strict=True):
+    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
         while todo:
             space = spaces.smallest(size)
             if space < 0:
-                each = min(capacity // size, limit, most_here)
+                each = min(capacity // size, limit)
                 full, rest = divmod(todo, each)
                 if full:
                     move(opened, full, 0, each, capacity - each * size)
@@ -291,7 +259,7 @@ def _walk(
                 opened += full + (rest > 0)
                 break
             queue = queues[space]
-            fits = min(space // size, most_here)
+            fits = space // size
             while queue and todo:
                 row, rows, slot = queue.popleft()
                 each = min(fits, limit - slot)
@@ -309,9 +277,6 @@ def _walk(
                     queue.appendleft((row + full, rows - full, slot))
             if not queue:
                 spaces.remove(space)
-        for group in aside:
-            release(*group)
-        aside.clear()
 
     table = np.array(moves, dtype=np.int64).reshape(len(moves), 4)
     return _Moves(table[:, 0], table[:, 1], table[:, 2], table[:, 3], opened)

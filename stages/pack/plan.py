@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
-from .best_fit import Placement, best_fit_decreasing, most_in_a_row, rows_needed
+from .best_fit import best_fit_decreasing
 from .bounds import bound_of_whole_pieces, least_rows, size_counts
 from .tight import tight_rows
 
@@ -26,8 +26,6 @@ Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 `none`: each row holds the first C tokens of one document.
 """
 
-_SPARED = 0.01
-"""The share of further rows for which copies of a document are kept apart."""
 _MOST = 1 << 24
 """The largest capacity; the planner keeps a few arrays with one entry per possible size."""
 
@@ -51,7 +49,6 @@ def plan_rows(
     *,
     max_docs: int | None = None,
     align: int = 1,
-    same: NDArray[np.int64] | None = None,
 ) -> LayoutPlan:
     """Decide which document piece goes into which row.
 
@@ -67,8 +64,6 @@ def plan_rows(
         max_docs: maximum number of pieces in a row. Not for `wrapped`.
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
             `max_length`. Not for `wrapped`.
-        same: (N,) a number that copies of one document share. No row of `bfd` and `bfd_split` gets two of them, unless
-            that would cost 1 % more rows; then some rows do. The other strategies ignore it.
 
     Raises:
         ConfigError: an option is out of range, or two of them exclude each other.
@@ -88,12 +83,8 @@ def plan_rows(
         row_offsets = np.arange(len(sizes) + 1, dtype=np.int64)
         moves = 0
     else:
-        if strategy == "tight":
-            placement = tight_rows(sizes, counts, max_docs)
-        elif same is None:
-            placement = best_fit_decreasing(sizes, counts, max_docs)
-        else:
-            placement = _apart(sizes, counts, max_docs, same if pieces.order is None else same[pieces.order])
+        place = tight_rows if strategy == "tight" else best_fit_decreasing
+        placement = place(sizes, counts, max_docs)
         index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
@@ -110,20 +101,6 @@ def plan_rows(
             moves=moves,
         ),
     )
-
-
-def _apart(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None, same: NDArray[np.int64]
-) -> Placement:
-    """Rows of best-fit-decreasing with copies in different ones, or with fewer of them in one row than without care, if
-    that would cost too many rows.
-    """
-    rows, limit = rows_needed(counts, max_docs), most_in_a_row(sizes, same, counts)
-    while True:
-        found = best_fit_decreasing(sizes, counts, max_docs, limit)
-        if len(found.row_offsets) - 1 <= rows + max(1, int(rows * _SPARED)):
-            return found
-        limit *= 2  # in the end no limit
 
 
 def _check_options(max_length: int, strategy: str, max_docs: int | None, align: int) -> None:

@@ -180,37 +180,3 @@ def test_options_that_cannot_be(options: dict[str, Any], names: str) -> None:
 def test_lengths_that_cannot_be(lengths: Any, names: str) -> None:
     with pytest.raises(InputError, match=names):
         plan_rows(lengths, 8)
-
-
-@pytest.mark.parametrize("strategy", ["bfd", "bfd_split"])
-@pytest.mark.parametrize(("number", "capacity"), [(620, 1024), (620, 4096), (2000, 2048)])
-def test_copies_of_a_document_stand_apart(strategy: Strategy, number: int, capacity: int) -> None:
-    """Three copies of each, one pass after another: no row holds two pieces of one document, with at most 1 % more
-    rows. Without care many documents have two copies in one row.
-    """
-    random = np.random.default_rng(number)
-    once = np.clip(np.exp(random.standard_normal(number) * 0.5 + np.log(200)), 2, capacity).astype(np.int64)
-    lengths, same = np.tile(once, 3), np.tile(np.arange(number), 3)
-
-    def together(plan: LayoutPlan) -> int:
-        row = np.repeat(np.arange(plan.rows), np.diff(plan.row_offsets))
-        pairs, often = np.unique(np.stack([row, same[plan.order]]), axis=1, return_counts=True)
-        return len(np.unique(pairs[1][often > 1]))
-
-    plain = plan_rows(lengths, capacity, strategy)
-    apart = plan_rows(lengths, capacity, strategy, same=same)
-    assert together(plain) > number / 4
-    assert together(apart) == 0
-    assert apart.rows <= plain.rows + max(1, plain.rows // 100)
-    assert sorted(apart.order.tolist()) == list(range(3 * number))
-    alone = np.arange(3 * number)
-    assert plan_rows(lengths, capacity, strategy, same=alone).order.tolist() == plain.order.tolist()
-
-
-def test_documents_repeated_very_often_stay_together_in_part() -> None:
-    """12 documents 20 times among 2,000: rows are not wasted for them."""
-    random = np.random.default_rng(1)
-    once = np.clip(np.exp(random.standard_normal(2012) * 0.5 + np.log(200)), 2, 4096).astype(np.int64)
-    same = np.concatenate([np.arange(2012), np.tile(np.arange(12), 19)])
-    plain, apart = plan_rows(once[same], 4096), plan_rows(once[same], 4096, same=same)
-    assert apart.rows <= plain.rows + max(1, plain.rows // 100)
