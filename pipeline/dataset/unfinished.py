@@ -10,7 +10,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import MANIFEST
 from ...schemas.units import plural, size
 from ..execute.checking import CheckTask, check_files
-from ..pack.task import PackResult
+from ..pack.shard import PackResult
 from ..store.checksummed import unseal
 from ..store.driver_lock import FAILED, Failure, Leases
 from ..store.open import Store, StoredFile

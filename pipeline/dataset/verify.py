@@ -16,7 +16,7 @@ from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ...stages.arrays import list_lengths, view
 from ..observer import Observer, Silent
-from ..pack.preference.check import check_pairs, count_pairs, first_row
+from ..pack.check_pairs import check_pairs, count_pairs, first_row
 from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset

@@ -10,9 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
-from ...stages.arrays import booleans, numbers, view
+from ...stages.arrays import booleans, view
 from ...stages.mask.policy import Mask, run_weights, supervised_runs
 from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
@@ -152,18 +151,6 @@ class PartList:
             check_hash(part.hash)
 
 
-def read_parts(out: Store, name: str) -> PartList:
-    """Read a list of parts from `out`.
-
-    Raises:
-        IntegrityError: the list is gone.
-    """
-    data = out.read(name)
-    if data is None:
-        raise IntegrityError(f"{out.where(name)} vanished; run again")
-    return decode_note(data, PartList)
-
-
 class EncodedPart:
     """One encoded part: N documents in one or more segments (record batches), mapped, not copied."""
 
@@ -176,22 +163,6 @@ class EncodedPart:
             raise IntegrityError(
                 f"the encoded part {path} cannot be read ({error}); delete it and run again to rebuild it"
             ) from error
-
-    def narrow(self, documents: NDArray[np.int64]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Keep only some documents, ascending.
-
-        Returns:
-            For each segment, where the tokens and the runs of its remaining documents began in it.
-        """
-        begins, first = [], 0
-        for index, batch in enumerate(self.batches):
-            low, high = np.searchsorted(documents, [first, first + batch.num_rows])
-            rows = documents[low:high] - first
-            first += batch.num_rows
-            ids, runs = (view(batch.column(name).offsets)[rows] for name in ("input_ids", "runs"))
-            begins.append((ids, runs))
-            self.batches[index] = batch.take(numbers(rows))
-        return begins
 
     def segments(self, mask: Mask) -> "list[Segment]":
         """The part's segments, with the mask applied to their runs."""
@@ -234,15 +205,6 @@ class Segment:
             run_offsets=view(runs.offsets),
             weights=None if weights is None else run_weights(weights, kind, mask),
         )
-
-    @property
-    def weighted(self) -> NDArray[np.bool_]:
-        """(N,) whether some trained token of each document has another weight than 1."""
-        if self.weights is None or len(self.run_offsets) < 2:
-            return np.zeros(len(self.run_offsets) - 1, np.bool_)
-        odd = (self.runs >= 0) & (self.weights != 1)
-        out: NDArray[np.bool_] = np.logical_or.reduceat(odd, self.run_offsets[:-1])
-        return out
 
 
 def _weights_of(column: pa.ListArray, run_offsets: NDArray[np.int32]) -> NDArray[np.float32] | None:

@@ -11,7 +11,7 @@ from .interrupts import deaf_to_interrupts
 
 _PIPELINE = __package__.rpartition(".")[0]
 TASK_MODULES = tuple(
-    f"{_PIPELINE}.{module}" for module in ("encode.task", "encode.engine.choice", "pack.task", "pack.documents")
+    f"{_PIPELINE}.{module}" for module in ("encode.task", "encode.engine.choice", "pack.shard", "pack.documents")
 )
 """Modules of the tasks. They are given by name, because they import modules of this folder."""
 _PRELOADED = f"{_PIPELINE}.encode.before_fork"

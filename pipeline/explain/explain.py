@@ -16,7 +16,7 @@ from ..dataset.ids import Address, Documents, PackedDocument, parse_id
 from ..dataset.open import Finished
 from ..encode.parts import MIXED, UNPROVED
 from ..inputs.blocks import split_name
-from .fate import cuts_of, decide, rejected
+from .fate import cuts_of, decide, open_documents, rejected
 from .packed_rows import Standing, find_pair, find_standings
 from .source_row import Inputs
 from .stages import Stages
@@ -45,6 +45,7 @@ class Follower:
         self.documents = Documents(dataset)
         opened = open_parts(dataset)
         self.cached = opened if isinstance(opened, CachedParts) else None
+        self.decided = open_documents(dataset, self.cached.count) if self.cached is not None else None
         self.inputs = Inputs(dataset, self.config, self.cached.scratch if self.cached is not None else None)
         given = load_config(config) if config is not None else None
         self.stages = Stages(dataset, self.config, given, self.cached, tokenizer)
@@ -96,7 +97,7 @@ class Follower:
                 story.notes.append("without the layout, padding at the ends of pieces looks like tokens")
         self.stages.fill(story, one)
         if one is not None and self.cached is not None:
-            story.cuts = cuts_of(self.config, self.cached, one, story.standings)
+            story.cuts = cuts_of(self.decided, one, story.standings)
         return story
 
     def _pair(self, story: Story) -> Story:
@@ -116,7 +117,7 @@ class Follower:
             story.detail = "a preference pair; the ledger counts the pairs left out by reason"
             return story
         self.stages.fill(story, one)
-        decision = decide(self.config, self.cached, one, self.stages.tokenizer_json)
+        decision = decide(self.decided, one.doc_id)
         story.reason, story.detail = decision.reason, decision.detail
         if decision.reason in (UNPROVED, MIXED) and story.text is not None and story.text.unproved:
             story.detail = f"{decision.detail}: {story.text.unproved}"

@@ -1,28 +1,22 @@
-"""Finds out why an example, or a part of it, is not packed, by repeating the run's decisions on its encoded parts."""
+"""Says why an example, or a part of it, is not packed, from the run's table of documents and its list of rejects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 
-from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.jsontext import decode_note
 from ...schemas.reasons import cause_of
-from ...stages.mask.policy import Mask
-from ..dataset.cached_parts import CachedParts, EncodedDocument
+from ..dataset.cached_parts import EncodedDocument
 from ..dataset.ids import Address
 from ..dataset.open import Finished
 from ..dataset.output_folder import REJECTS
-from ..dataset.run_notes import NotedPart
-from ..encode.parts import EncodedPart
 from ..inputs.blocks import split_name
-from ..pack.decide import decide as decide_together
-from ..pack.document_index import Catalogue, Holdout, read_catalogue
-from ..pack.select import limits_of, select_alone
+from ..pack.outcomes import REASONS
+from ..pack.table import NAME as TABLE
+from ..pack.table import Documents, open_table
 from .packed_rows import Standing
 
 
@@ -45,54 +39,46 @@ class Decision:
     """For a duplicate: the doc id of the example that it repeats."""
 
 
-def decide(config: RunConfig, cached: CachedParts, one: EncodedDocument, tokenizer_json: str) -> Decision:
-    """Find out why a document in the cache was not packed.
-
-    Reads only the document's own part, unless other documents matter, as for duplicates and source weights.
+def open_documents(dataset: Finished, count: int) -> Documents | None:
+    """Map what the run decided about its documents; None if that is gone, damaged, or of another run.
 
     Args:
-        tokenizer_json: the run's tokenizer.json; empty if it is gone.
+        count: documents of the run.
     """
-    part = cached.of_document(one.doc_id)
-    row = one.doc_id - part.first
-    alone = config.model_copy(
-        update={
-            "duplicates": "keep",
-            "sources": tuple(source.model_copy(update={"weight": None, "repeat": None}) for source in config.sources),
-        }
-    )
     try:
-        catalogue = _catalogue(alone, [part])
-        selection = select_alone(catalogue, alone, Mask.of(config.mask), tokenizer_json).selection
-        reason = selection.reasons[int(selection.code[row])]
-        if not reason:
-            catalogue = _catalogue(config, cached.parts)
-            chosen = select_alone(catalogue, config, Mask.of(config.mask), tokenizer_json)
-            decide_together(chosen, config, Path(gettempdir()))
-            selection = chosen.selection
-            reason = selection.reasons[int(selection.code[one.doc_id])]
-    except PacktrainError as error:
-        return Decision("", f"the cache does not say why ({error})")
+        documents, _ = open_table(dataset.store.local(TABLE))
+    except (PacktrainError, OSError, ValueError, KeyError):  # of another version
+        return None
+    return documents if len(documents) == count else None
+
+
+def decide(documents: Documents | None, doc_id: int) -> Decision:
+    """Say why a document was not packed."""
+    if documents is None:
+        return Decision("", "_run/documents.arrow, which says why, is gone or damaged; run again")
+    code = int(documents.outcome[doc_id])
+    reason = REASONS[code] if code < len(REASONS) else ""
     twin = None
     if reason == "duplicate":
-        twin = _twin(cached, one, selection.stays)
+        same = documents.first_digest == documents.first_digest[doc_id]
+        same &= documents.second_digest == documents.second_digest[doc_id]
+        first = np.flatnonzero(same & ((documents.outcome == 0) | (documents.outcome == REASONS.index("not_sampled"))))
+        twin = int(first[0]) if len(first) else None
     return Decision(reason, cause_of(reason), twin)
 
 
-def cuts_of(
-    config: RunConfig, cached: CachedParts, one: EncodedDocument, standings: Sequence[Standing]
-) -> list[CutTokens]:
+def cuts_of(documents: Documents | None, one: EncodedDocument, standings: Sequence[Standing]) -> list[CutTokens]:
     """Find the tokens of a packed document that no row contains, and the limit that cut them."""
     covered = np.zeros(len(one.ids), dtype=np.bool_)
     for standing in standings:
         covered[standing.start : standing.start + len(standing.ids)] = True
-    part = cached.of_document(one.doc_id)
-    row = one.doc_id - part.first
-    catalogue = _catalogue(config, [part], digests=False)
-    low, high = int(catalogue.low[row]), int(catalogue.high[row])
-    prompt = int(catalogue.prompt_cut[row]) if catalogue.prompt_cut is not None else 0
-    completion = int(catalogue.completion_cut[row]) if catalogue.completion_cut is not None else 0
     last = len(one.ids)
+    low, high, prompt, completion = 0, last, 0, 0
+    if documents is not None:
+        low, high, prompt, completion = (
+            min(max(int(column[one.doc_id]), 0), last)
+            for column in (documents.low, documents.high, documents.prompt_cut, documents.completion_cut)
+        )
     stretches = [
         (0, prompt, "truncate.max_prompt_length"),
         (prompt, low, "truncate.max_length"),
@@ -124,25 +110,6 @@ def rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
         if "example" not in entry:
             whole = entry
     return whole
-
-
-def _catalogue(config: RunConfig, parts: Sequence[NotedPart], *, digests: bool | None = None) -> Catalogue:
-    """Return the run's catalogue of documents, or a part of it."""
-    names = [source.name for source in config.sources]
-    wanted = config.duplicates == "drop" if digests is None else digests
-    places = [part.place for part in parts]
-    return read_catalogue(places, Mask.of(config.mask), limits_of(config), Holdout.of(config), names, digests=wanted)
-
-
-def _twin(cached: CachedParts, one: EncodedDocument, stays: Any) -> int | None:
-    for part in cached.parts:
-        doc_id = part.first
-        for batch in EncodedPart(part.place.path).batches:
-            for row, digest in enumerate(batch.column("digest").to_pylist()):
-                if digest == one.digest and stays[doc_id + row]:
-                    return doc_id + row
-            doc_id += batch.num_rows
-    return None
 
 
 def _is_label(shown: str, label: str) -> bool:

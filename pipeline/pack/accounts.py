@@ -1,24 +1,16 @@
-"""Builds a run's ledger from the separate counts of encoding, planning and packing."""
+"""Opens a run's ledger with the counts of encoding, and says in words what it holds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.ragged import sums_of
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
 from ...stages.tokenize.content_check import MOST, OTHERS
 from ..encode.parts import PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
-from .document_index import contaminated
-from .select import Chosen
-from .task import PackResult
 
 _BY_LENGTH = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
 """Reasons for dropped examples that a larger limit undoes."""
@@ -122,146 +114,6 @@ def open_ledger(
         ledger.sources[name].rows_read += count
         _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})
     return ledger
-
-
-def account_documents(
-    ledger: Ledger, names: Sequence[str], chosen: Chosen, splits: Mapping[str, NDArray[np.bool_]]
-) -> list[int]:
-    """Add what planning decided about every document.
-
-    Returns:
-        For each source, the supervised tokens that are first in a piece; pieces cut by the strategy are not included.
-    """
-    account = _Documents(ledger, names, chosen)
-    account.left_out()
-    account.packed(splits)
-    account.truncated()
-    account.copies()
-    return account.sums(account.heads)
-
-
-class _Documents:
-    """Adds up counts of documents by source."""
-
-    def __init__(self, ledger: Ledger, names: Sequence[str], chosen: Chosen) -> None:
-        self.entries = [ledger.sources[name] for name in names]
-        self.chosen = chosen
-        catalogue = chosen.catalogue
-        self.count = len(catalogue)
-        self.sources = [part.source for part in catalogue.parts]
-        self.bounds = catalogue.part_starts
-        packed = chosen.packed
-        once = chosen.sections(packed, copies=False)
-        self.fresh = once.tokens(self.count)
-        """(N,) tokens kept of each document, without counting copies; 0 for documents left out."""
-        self.overlap = once.overlap(self.count)
-        self.supervised = np.where(packed, catalogue.supervised_kept, 0).astype(np.int64)
-        """(N,) how many of them are supervised."""
-        labels = chosen.labels()
-        if chosen.split is not None:
-            documents = chosen.split.documents
-            self.supervised[documents] = np.where(packed[documents], chosen.split.supervised, 0)
-        self.unlabelled = packed & (labels <= 0)
-        self.heads = np.where(packed, self.supervised - labels, 0) * chosen.selection.copies
-        """(N,) how many supervised tokens are first in a piece, over all copies."""
-
-    def sums(self, values: NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[int]:
-        """Return the sum of (N,) values for each source."""
-        out = [0] * len(self.entries)
-        for source, total in zip(self.sources, sums_of(values, self.bounds).tolist(), strict=True):
-            out[source] += total
-        return out
-
-    def add(self, field: str, values: NDArray[np.integer[Any]] | NDArray[np.bool_], reason: str | None = None) -> None:
-        """Add the sums to a field of every source's entry, under a reason if the field has reasons."""
-        for entry, total in zip(self.entries, self.sums(values), strict=True):
-            if reason is not None:
-                _add(getattr(entry, field), {reason: total})
-            else:
-                setattr(entry, field, getattr(entry, field) + total)
-
-    def left_out(self) -> None:
-        """Count the examples that are left out as a whole, by reason, and their tokens."""
-        catalogue, selection = self.chosen.catalogue, self.chosen.selection
-        for reason in selection.reasons[1:]:
-            which = selection.left_out(reason)
-            self.add("examples_dropped", which, reason)
-            self.add("tokens_dropped", np.where(which, catalogue.lengths, 0), reason)
-        if any(part.contaminated for part in catalogue.parts):
-            self.add("examples_contaminated", contaminated(catalogue))
-        gone = ~selection.stays
-        self.add("asked_dropped", np.where(gone, catalogue.supervised, 0))
-        self.add("asked_encoded", catalogue.supervised)
-
-    def packed(self, splits: Mapping[str, NDArray[np.bool_]]) -> None:
-        """Count packed examples."""
-        chosen = self.chosen
-        for split, which in splits.items():
-            self.add("examples_packed", chosen.packed & which, split)
-        self.add("examples_without_labels", self.unlabelled)
-        self.add("turns_trained", np.where(chosen.packed, chosen.catalogue.turns, 0))
-        self.add("turns_stop_next", np.where(chosen.packed, chosen.catalogue.next_stops, 0))
-        self.add("turns_without_end", np.where(chosen.packed, chosen.catalogue.turns_without_end, 0))
-        if chosen.split is not None:
-            # A split document may have only one piece left, if the others are untrained.
-            cut = np.zeros(self.count, dtype=np.bool_)
-            cut[chosen.split.documents] = True
-            self.add("examples_split", cut & chosen.packed)
-
-    def truncated(self) -> None:
-        """Count tokens that packed examples lose."""
-        catalogue, packed = self.chosen.catalogue, self.chosen.packed
-        lost = np.where(packed, catalogue.lengths - (catalogue.high - catalogue.low), 0)
-        by_row = lost
-        for reason, cut in (
-            ("max_prompt_length", catalogue.prompt_cut),
-            ("max_completion_length", catalogue.completion_cut),
-        ):
-            if cut is not None:
-                self.add("tokens_truncated", np.where(packed, cut, 0), reason)
-                by_row = by_row - np.where(packed, cut, 0)
-        self.add("tokens_truncated", by_row, "max_length")
-        self.add("examples_truncated", lost > 0)
-        self.add("asked_truncated", np.where(packed, catalogue.supervised - catalogue.supervised_kept, 0))
-        # untrained pieces of split examples
-        pieces = np.where(packed, catalogue.high - catalogue.low - self.fresh, 0)
-        self.add("tokens_dropped", pieces, "untrained_piece")
-        self.add("asked_dropped", np.where(packed, catalogue.supervised_kept - self.supervised, 0))
-
-    def copies(self) -> None:
-        """Count tokens of all copies."""
-        copies = self.chosen.selection.copies.astype(np.int64)
-        further = np.maximum(copies - 1, 0)
-        self.add("tokens_packed", copies * (self.fresh + self.overlap))
-        self.add("tokens_created", copies * self.overlap, "overlap")
-        self.add("tokens_created", further * self.fresh, "repeats")
-        self.add("asked_repeated", further * self.supervised)
-        self.add("examples_repeated", further)
-
-
-def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackResult]) -> None:
-    """Add what was written: labels in the shards, and padding."""
-    for result in results:
-        for source, count in result.trained_by.items():
-            ledger.sources[names[source]].labels_trained += count
-        for source, weight in result.weights_by.items():
-            ledger.sources[names[source]].weight_trained += weight
-        for source, count in result.heads_by.items():
-            ledger.sources[names[source]].labels_head += count
-        for source, count in result.padding_by.items():
-            entry = ledger.sources[names[source]]
-            _add(entry.tokens_created, {"alignment": count})
-            entry.tokens_packed += count
-        # Count what was written, not what was planned, so that the ledger closes only if the two agree.
-        for source, count in result.written_by.items():
-            entry = ledger.sources[names[source]]
-            entry.labels_not_asked += count - result.trained_by.get(source, 0) - result.heads_by.get(source, 0)
-
-
-def account_cuts(ledger: Ledger, names: Sequence[str], cuts: Sequence[int]) -> None:
-    """Add cuts through trained turns, by source."""
-    for name, count in zip(names, cuts, strict=True):
-        ledger.sources[name].turns_cut += count
 
 
 def _add(totals: dict[str, int], more: dict[str, int], most: int | None = None) -> None:

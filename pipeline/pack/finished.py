@@ -13,7 +13,7 @@ from ..observer import Observer
 from ..store.checksummed import unseal
 from ..store.open import Store, StoredFile
 from .documents import NAME, RECORD, DocumentsTask
-from .task import PackResult, PackTask
+from .shard import PackResult, ShardTask
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class FinishedShards:
             self.out.remove(RECORD)
             self.documents = None
 
-    def have(self, task: PackTask | DocumentsTask) -> bool:
+    def have(self, task: ShardTask | DocumentsTask) -> bool:
         """Whether any process has done a task."""
         found = self._documents() if isinstance(task, DocumentsTask) else self._result(task.record)
         return found is not None

@@ -10,9 +10,10 @@ from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.units import plural, share
 from ..inputs.format_options import SourceFormat
-from ..pack.driver import Packed
-from ..pack.select import CUT_UNTRAINED
-from ..pack.survey import Survey
+from ..pack.copies import repeated
+from ..pack.outcomes import CUT_UNTRAINED
+from ..pack.pack import Packed
+from ..pack.table import Table
 from ..report.collect.padding import padding_cost
 
 _BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
@@ -25,7 +26,7 @@ _MUCH = 0.01
 
 def closing_advice(
     config: RunConfig,
-    survey: Survey,
+    table: Table,
     formats: Mapping[str, SourceFormat],
     packed: Packed,
 ) -> list[str]:
@@ -37,7 +38,7 @@ def closing_advice(
         on_default_mask(config, formats),
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
-        on_duplicates(survey, total),
+        on_duplicates(config, table, total),
         on_padding(config, packed),
         on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
     )
@@ -99,17 +100,17 @@ def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> s
     return f"mask completion, the default, trains the last answer of a chat; {setting('mask', 'assistant')} trains all"
 
 
-def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
+def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str | None:
     """Say how many packed examples repeat an earlier one; None if there are none, or if duplicates are dropped.
 
     Args:
         total: the finished run's ledger over all sources.
     """
-    count = survey.repeats.count() if survey.repeats is not None else 0
+    count, share_compared = repeated(table.documents) if config.duplicates == "keep" else (0, 1)
     packed = sum(total.examples_packed.values())
-    if survey.repeats is None or not count:
+    if not count:
         return None
-    about = "about " if survey.repeats.share > 1 else ""
+    about = "about " if share_compared > 1 else ""
     return (
         f"{about}{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
         f"{setting('duplicates', 'drop')} drops them"

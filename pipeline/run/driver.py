@@ -165,11 +165,11 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         lists = write_lists(config, prepared, encoded, work)
         packed = pack(selected, work, executor)
     lock.check()
-    manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
+    manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
     put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
-    advice = closing_advice(config, selected.survey, prepared.formats, packed)
+    advice = closing_advice(config, selected.table, prepared.formats, packed)
     request.save(out)
     out.replace_bytes(TIMINGS, work.timings.to_json())
     return Made(manifest, write_report(config, work, manifest), tuple(advice))

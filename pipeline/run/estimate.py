@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..encode.cache_misses import why_missing
 from ..encode.prepared import Prepared
-from ..pack.planning import TOKEN_BYTES
+from ..pack.window_plan import TOKEN_BYTES
 from .disk_space import shards_written
 from .memory import encoding_need
 from .worker_count import Need

@@ -19,7 +19,7 @@ from ...schemas.ragged import starts_of
 from ...schemas.report import FORMAT, BatchSize, Choice, Input, Report, Sample, Trust
 from ...schemas.units import plural
 from ...schemas.versions import version
-from ...stages.arrays import booleans, view
+from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
@@ -30,10 +30,12 @@ from ..encode.rejects import first_reject, reject_lines
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import NoRowsError, what_fits
 from ..observer import Observer, Silent
-from ..pack.accounts import account_cuts, fate_of_rows
-from ..pack.driver import select, weighs
-from ..pack.select import mask_rejects
-from ..pack.survey import Survey
+from ..pack.accounts import fate_of_rows
+from ..pack.outcomes import mask_rejects
+from ..pack.pack import Selected, select, split_names
+from ..pack.segments import Segments
+from ..pack.shard import cuts_through_turns
+from ..pack.window_plan import pieces_of, windows
 from ..report.collect.flow import flow_of
 from ..report.collect.lengths.choice import candidates, choose
 from ..report.collect.lengths.encoded import read_stats
@@ -105,7 +107,7 @@ class _Decided:
     """What a run would pack."""
 
     ledger: Ledger
-    survey: Survey | None
+    selected: Selected | None
     """The documents to pack; None if the run would stop."""
     refused: str | None = None
     """Why the run would stop; "" if it would not."""
@@ -139,14 +141,14 @@ def _decide(seen: _Seen) -> _Decided:
     """
     config, prepared, encoded, sample = seen.config, seen.prepared, seen.encoded, seen.sample
     try:
-        survey = select(config, encoded, seen.work.scratch.root, pairs=prepared.pairs).survey
+        selected = select(config, encoded, seen.work.scratch.root, pairs=prepared.pairs)
     except InputError as error:
         if config.truncate.overlong != "error":
             raise
         # The comparison of lengths can still show a length with which the run would not stop.
         seen.work.observer.note(str(error))
         return _Decided(Ledger(), None, str(error))
-    total = survey.ledger.total()
+    total = selected.ledger.total()
     if not total.examples_packed:
         first, looked = first_reject(prepared.joined, encoded.records, mask_rejects(config)), ""
         if sample is not None and not sample.exhaustive:
@@ -157,7 +159,7 @@ def _decide(seen: _Seen) -> _Decided:
             "limits leave"
         )
         raise InputError(f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} {fix}")
-    return _Decided(survey.ledger, survey)
+    return _Decided(selected.ledger, selected)
 
 
 def _first_of(sample: Sampled, seen: _Seen) -> str:
@@ -197,7 +199,8 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         batch = _batch(choice)
         if batch is None:
             absent["batch"] = "There are no packed rows."
-    if decided.survey is None:
+    selected = decided.selected
+    if selected is None:
         absent["flow"] = absent["training"] = f"The run would stop: {decided.refused}."
     else:
         reasons = mask_rejects(config)
@@ -208,11 +211,10 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
             overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, decided.ledger)
         cuts = config.pack.strategy in ("bfd_split", "wrapped") and not seen.prepared.pairs
-        if not cuts:
-            account_cuts(decided.ledger, [source.name for source in config.sources], decided.survey.cuts)
-        weighted = not seen.prepared.pairs and (decided.survey.weighted or weighs(config))
-        heads = Heads(dict(zip(decided.ledger.sources, decided.survey.heads, strict=True)), cuts, weighted)
-        training = training_of(decided.ledger, _spreads(seen, decided.survey), heads=heads, policy=config.mask.policy)
+        if not cuts and not seen.prepared.pairs:
+            _count_cuts(selected)
+        heads = Heads(_heads(selected), cuts, selected.weighted)
+        training = training_of(decided.ledger, _spreads(seen, selected), heads=heads, policy=config.mask.policy)
     report = Report(
         format=FORMAT,
         kind="plan",
@@ -265,12 +267,36 @@ def _batch(choice: Choice) -> BatchSize | None:
     return batch_size(max(round(rows * more), min(rows, 1)), tokens, labels, examples)
 
 
-def _spreads(seen: _Seen, survey: Survey) -> Spreads:
+def _heads(selected: Selected) -> dict[str, int]:
+    """By source, the supervised tokens that are first in a piece; pieces cut by the strategy are not included."""
+    heads = dict.fromkeys((source.name for source in selected.config.sources), 0)
+    for source, here in selected.table.slices():
+        some = selected.table.documents.at(here)
+        first = (some.asked_packed - some.labels).astype(np.int64) * some.copies
+        heads[selected.config.sources[source].name] += int(first.sum())
+    return heads
+
+
+def _count_cuts(selected: Selected) -> None:
+    """Add to the ledger the cuts through trained turns that truncation and splitting make."""
+    config, table = selected.config, selected.table
+    segments = Segments([place.path for place in table.places], table.origins.segments, Mask.of(config.mask))
+    owners = np.repeat(table.origins.sources, table.origins.segments)
+    for split in split_names(config):
+        for blocks in windows(table, split, config):
+            pieces = pieces_of(table, selected.split_pieces, split, blocks)
+            some = table.documents.at(pieces.documents)
+            begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
+            cuts = cuts_through_turns(some, segments, begins, ends)
+            for source, number in enumerate(np.bincount(owners[some.segment], weights=cuts).tolist()):
+                selected.ledger.sources[config.sources[source].name].turns_cut += int(number)
+
+
+def _spreads(seen: _Seen, selected: Selected) -> Spreads:
     """Length statistics of the packed examples, from evenly chosen parts."""
     names = [source.name for source in seen.config.sources]
     out = Spreads({name: Spread() for name in names})
-    chunks = survey.packed
-    packed = np.concatenate([booleans(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.bool_)
+    copies = selected.table.documents.copies
     sizes = np.array([record.examples for record in seen.encoded.records], dtype=np.int64)
     starts = starts_of(sizes)
     count, every = len(sizes), int(sizes.sum())
@@ -278,7 +304,7 @@ def _spreads(seen: _Seen, survey: Survey) -> Spreads:
     out.exact = out.exact_runs = len(taken) == count
     for part in taken.tolist():
         place = seen.encoded.places[part]
-        flags = packed[int(starts[part]) : int(starts[part] + sizes[part])]
+        flags = copies[int(starts[part]) : int(starts[part] + sizes[part])] > 0
         spread = out.sources[names[place.source]]
         lengths = [np.diff(view(batch.column("input_ids").offsets)) for batch in EncodedPart(place.path).batches]
         spread.lengths.add(np.concatenate(lengths)[flags] if lengths else flags[:0])

@@ -1,26 +1,22 @@
 """How much memory the stages of a run need.
 
-Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, files of the survey) are in the
-page cache, which the system frees when it needs memory.
+Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, the table of documents) are in
+the page cache, which the system frees when it needs memory.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
-
-import numpy as np
 
 from ...schemas.config.config import RunConfig
 from ...schemas.units import size
-from ..encode.parts import PartPlace
 from ..inputs.blocks import Block
-from ..pack.survey import Survey
-from ..pack.windows import WINDOW_TOKENS, block_sources, compose
+from ..pack.windows import WINDOW_TOKENS
 from .worker_count import DRIVER_BYTES, WORKER_BYTES, Need
 
 PART_BYTES = 4 << 10
 """Bytes that the driver keeps per block, with its task and record."""
 PIECE_BYTES = {"wrapped": 192}
-"""Bytes that planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
+"""Bytes that planning needs per piece of a window, by strategy."""
 _PIECE_BYTES = 128
 PIECES_FREE = 1_000_000
 """Number of pieces that DRIVER_BYTES already covers."""
@@ -63,31 +59,25 @@ def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
     return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)
 
 
-def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig, *, pairs: bool) -> Need:
-    """The memory for planning the largest window while workers pack the one before it.
+def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *, pairs: bool) -> Need:
+    """The memory for planning the largest window while workers pack the one before it. The table is mapped.
 
     Args:
-        places: all encoded parts.
-        pairs: whether this is preference data, which has a single window.
+        documents, tokens: what is packed, with all copies.
+        blocks: of the inputs.
+        pairs: whether these are preference pairs, which are ordered together.
     """
-    most = 0
-    sources = block_sources(places)
     limit, strategy = config.pack.window_tokens or WINDOW_TOKENS, config.pack.strategy
-    for split, totals in survey.totals.items():
-        windows = [np.arange(survey.blocks)] if pairs else compose(totals, sources, limit, config.seed)
-        for blocks in windows:
-            pieces = int(survey.sections[split][blocks].sum())
-            if strategy in ("bfd_split", "wrapped"):
-                pieces += int(totals[blocks].sum()) // config.truncate.max_length  # there are at most as many cuts
-            most = max(most, pieces)
-    each = PAIR_BYTES if pairs else PIECE_BYTES.get(strategy, _PIECE_BYTES)
-    flags = sum(map(len, survey.packed)) // 8
-    driver = DRIVER_BYTES + PART_BYTES * survey.blocks + flags + each * max(0, most - PIECES_FREE)
     if pairs:
+        most, each = documents, PAIR_BYTES
         why = f"{most:,} pairs are kept in memory to be ordered"
     else:
+        # There are at most as many cuts as full rows.
+        most = int((documents + tokens // config.truncate.max_length) * min(1.0, limit / max(tokens, 1)))
+        each = PIECE_BYTES.get(strategy, _PIECE_BYTES)
         why = (
-            f"the largest window has {most:,} pieces to plan together; a smaller pack.window_tokens needs less memory, "
-            "but gives other rows, so it needs another `out`"
+            f"the largest window has about {most:,} pieces to plan together; a smaller pack.window_tokens needs less "
+            "memory, but gives other rows, so it needs another `out`"
         )
+    driver = DRIVER_BYTES + PART_BYTES * blocks + each * max(0, most - PIECES_FREE)
     return Need(driver, WORKER_BYTES, why)

@@ -85,7 +85,7 @@ def repair(
         manifest = read_manifest(out)
     except IntegrityError:
         manifest = None
-    findings = (Finding(MANIFEST, "is damaged"),)
+    findings: tuple[Finding, ...] = (Finding(MANIFEST, "is damaged"),)
     if manifest is not None:
         findings = verify(folder, deep=True, observer=observer).findings
         wanted: str | None = manifest.hash

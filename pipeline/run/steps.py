@@ -6,6 +6,7 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
+from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord
 from ...schemas.versions import version
 from ..contamination.driver import compare
@@ -21,11 +22,10 @@ from ..execute.executor import Executor
 from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
-from ..pack.driver import Packed, Selected, padding_id
-from ..pack.driver import pack as pack_selected
-from ..pack.driver import select as select_documents
-from ..pack.select import mask_rejects
-from ..pack.survey import Survey
+from ..pack.outcomes import mask_rejects
+from ..pack.pack import Packed, Selected, padding_id
+from ..pack.pack import pack as pack_selected
+from ..pack.pack import select as select_documents
 from .commit import put_record
 from .disk_space import require_room, shards_written
 from .estimate import RunEstimate, estimate_run
@@ -114,21 +114,22 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
     with work.timings.stage("read lengths"):
         selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
-    _require_something(config, prepared, encoded, selected.survey, work)
-    need = packing_need(selected.survey, encoded.places, config, pairs=prepared.pairs)
+    _require_something(config, prepared, encoded, selected.ledger, work)
+    tokens, blocks = selected.ledger.total().tokens_packed, len(selected.table.block_sources)
+    need = packing_need(selected.copies, tokens, blocks, config, pairs=prepared.pairs)
     fit_workers(config.run, need, executor, work.observer)
     return selected
 
 
 def _require_something(
-    config: RunConfig, prepared: Prepared, encoded: Encoded, survey: Survey, work: Workspace
+    config: RunConfig, prepared: Prepared, encoded: Encoded, ledger: Ledger, work: Workspace
 ) -> None:
     """Refuse inputs that leave nothing to pack. Writes the rejected rows first.
 
     Raises:
         InputError: nothing is left; the message says what happened to the rows.
     """
-    total = survey.ledger.total()
+    total = ledger.total()
     if total.examples_packed:
         return
     if not work.out.exists(PLAN):
@@ -146,10 +147,10 @@ def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
         StoreError: the disk is too full.
         IntegrityError: the ledger does not close, or an earlier file differs from its record.
     """
-    room = selected.survey.tokens * (selected.rows.token_bytes + 1) - shards_written(work.out)
+    room = selected.tokens * (selected.token_bytes + 1) - shards_written(work.out)
     require_room(room, "the shards", work.out)
     with work.timings.stage("plan and pack"):
-        packed = pack_selected(selected, work.out, executor, work.observer, work.scratch.root)
+        packed = pack_selected(selected, work.out, executor, work.observer)
     work.timings.seconds["plan"] = packed.planning
     work.timings.summed("pack", packed.busy, packed.made)
     return packed

@@ -12,7 +12,7 @@ from ..encode.known_parts import KnownParts
 from ..execute.backends import open_executor
 from ..execute.executor import Executor
 from ..observer import Observer
-from ..pack.segments import forget_segments
+from ..pack.shard import forget_table
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root, open_store, require_writable, resolve_place, scratch_of
@@ -74,7 +74,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
         finally:
             executor.close()
             # Tasks that run in this process map files, which may be rewritten before the next run.
-            forget_segments()
+            forget_table()
 
 
 def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:

@@ -42,7 +42,7 @@ from ..inputs.scan import BLOCK_BYTES
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..pack.accounts import fate_of_rows
-from ..pack.driver import padding_id
+from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.steps import decontaminate
 from ..run.workspace import Workspace

@@ -4,7 +4,7 @@ Selection, planning and layout use the same functions as a run. Shapes: `D` piec
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,21 +13,19 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.config.hints import setting
 from ...schemas.errors import InputError, IntegrityError
-from ...schemas.layout import Certificate, LayoutPlan
-from ...schemas.ledger import Ledger
+from ...schemas.layout import Certificate
 from ...schemas.ragged import offsets_of, sums_of
 from ...stages.arrays import numbers, strings, view
 from ...stages.mask.policy import Mask, label_weights, supervised_tokens
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
-from ..pack.accounts import account_cuts
 from ..pack.documents import example_ids
-from ..pack.driver import opened, surveyor_of, weighs
-from ..pack.packed_task import lay_out_pieces
-from ..pack.planning import arrange, columns_of, inner_cuts, piece_scales
+from ..pack.pack import Selected, loss_weights, select, weighs
 from ..pack.segments import Segments
-from ..pack.survey import cuts_by_packing
-from ..pack.windows import Window, window_seed
+from ..pack.shard import cuts_through_turns, lay_out_pieces
+from ..pack.window_plan import arrange, pieces_of, planned_pieces
+from ..pack.windows import window_seed
+from ..store.open import scratch_of
 
 DOC_BITS = 32
 """A doc id is the block's number, shifted left by this many bits, plus the document's place in the block. It is the
@@ -57,30 +55,24 @@ class PlannedWindow:
     """The packed rows of one window, planned but not yet laid out. See `plan_window`."""
 
     def __init__(
-        self,
-        place: tuple[int, int],
-        config: RunConfig,
-        window: Window,
-        plan: LayoutPlan,
-        doc_ids: NDArray[np.int64],
-        pad_id: int,
-        weighted: bool,
+        self, place: tuple[int, int], selected: Selected, blocks: NDArray[np.int64], split: str, seed: int
     ) -> None:
+        config, table = selected.config, selected.table
         self.epoch, self.number = place
-        self.certificate: Certificate = plan.certificate
-        self.ledger = Ledger()
+        self.ledger = selected.ledger
         self._names = [source.name for source in config.sources]
-        self._places = window.parts
-        self._alignment, self._pad_id = config.pack.alignment, pad_id
-        self._segments = Segments(
-            (part.path for part in window.parts), (part.source for part in window.parts), Mask.of(config.mask)
-        )
-        scales = piece_scales(plan, window, config) if weighted else None
-        self._columns = columns_of(plan, window, slice(None), scales)
-        document = window.sections.documents[plan.order]
-        self._part = np.searchsorted(window.part_starts, document, side="right") - 1
-        self._doc_ids = self._columns[0] = doc_ids[document]
-        self._starts, self._lengths, self._repeated = self._columns[1:4]
+        self._places = table.places
+        self._alignment, self._pad_id = config.pack.alignment, selected.pad_id
+        self._loss = loss_weights(config) if stream_weighs(config) else None
+        self._segments = Segments([part.path for part in table.places], table.origins.segments, Mask.of(config.mask))
+        pieces = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
+        plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]))
+        self.certificate: Certificate = plan.certificate
+        self._pieces = planned_pieces(plan, pieces)
+        self._documents = table.documents.at(self._pieces.documents)
+        self._part = np.searchsorted(table.origins.starts, self._pieces.documents, side="right") - 1
+        self._sources = np.array(table.origins.sources, dtype=np.int64)[self._part]
+        self._doc_ids = (blocks[self._part] << DOC_BITS) + (self._pieces.documents - table.origins.starts[self._part])
         self._row_offsets = plan.row_offsets
         self._padded = self._alignment.padded(plan.lengths, plan.row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, plan.row_offsets)
@@ -100,8 +92,17 @@ class PlannedWindow:
         """
         low, high = int(self._row_offsets[first]), int(self._row_offsets[last])
         here = slice(low, high)
-        columns, row_offsets = [column[here] for column in self._columns], self._row_offsets[first : last + 1]
-        laid = lay_out_pieces(columns, row_offsets, self._segments, self._alignment, self._pad_id)
+        laid = lay_out_pieces(
+            self._documents.at(here),
+            self._segments,
+            self._pieces.at(here),
+            self._doc_ids[here],
+            self._row_offsets[first : last + 1] - low,
+            self._alignment,
+            self._pad_id,
+            self._loss,
+            self._sources[here],
+        )
         # The ledger was closed on the planned numbers, so every piece must have as many labels as planned.
         other = laid.weights is not None and not np.allclose(laid.weights, self._weights[here], rtol=1e-5, atol=0)
         if other or not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
@@ -134,43 +135,59 @@ class PlannedWindow:
                     source=source,
                     file=file,
                     line=number,
-                    start=int(self._starts[piece]),
-                    tokens=int(self._lengths[piece]),
+                    start=int(self._pieces.starts[piece]),
+                    tokens=int(self._pieces.lengths[piece]),
                 )
         return [out[piece] for piece in sorted(out)]
 
-    def account(self, ledger: Ledger) -> None:
-        """Add the rows' labels and padding to the ledger, by source."""
-        sources = np.array([place.source for place in self._places])[self._part]
-        for index, name in enumerate(self._names):
-            mine = sources == index
-            heads = int(self._heads[mine].sum())
-            trained = int(self._asked[mine].sum(dtype=np.int64)) - heads
-            written = int(self._padded[mine].sum(dtype=np.int64))
-            padding = written - int(self._lengths[mine].sum(dtype=np.int64))
-            entry = ledger.sources[name]
-            entry.labels_trained += trained
-            entry.weight_trained += float(self._weights[mine].sum())
-            entry.labels_head += heads
-            entry.labels_not_asked += written - trained - heads
-            entry.tokens_packed += padding
-            if padding:
-                entry.tokens_created["alignment"] = entry.tokens_created.get("alignment", 0) + padding
+    def account(self) -> None:
+        """Add the rows' labels, padding and cuts to the ledger, by source, and check that it closes.
+
+        Raises:
+            IntegrityError: it does not.
+        """
+        lengths, begins = self._pieces.lengths, self._pieces.starts + self._pieces.repeated
+        cuts = cuts_through_turns(self._documents, self._segments, begins, self._pieces.starts + lengths)
+
+        def by_source(values: NDArray[Any]) -> list[int]:
+            return [int(one) for one in np.bincount(self._sources, weights=values, minlength=len(self._names))]
+
+        asked, heads, written, padding = map(
+            by_source, (self._asked, self._heads, self._padded, self._padded - lengths)
+        )
+        weights = np.bincount(self._sources, weights=self._weights, minlength=len(self._names))
+        for index, (name, cut) in enumerate(zip(self._names, by_source(cuts), strict=True)):
+            entry = self.ledger.sources[name]
+            entry.labels_trained += asked[index] - heads[index]
+            entry.weight_trained += float(weights[index])
+            entry.labels_head += heads[index]
+            entry.labels_not_asked += written[index] - asked[index]
+            entry.tokens_packed += padding[index]
+            entry.turns_cut += cut
+            if padding[index]:
+                created = entry.tokens_created
+                created["alignment"] = created.get("alignment", 0) + padding[index]
+        self.ledger.check()
 
     def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float64]]:
         """Return (D,) how many tokens of each piece the mask selects here, (D,) whether the first token is one of
         them, and (D,) the sum of the weights of its labels; zeros for rows without weights.
         """
-        segments, _, run_begins, run_counts, *scales = self._columns[4:]
-        ends, supervised = self._segments.runs(segments, run_begins, run_counts)
-        offsets, fresh, last = offsets_of(run_counts), self._starts + self._repeated, self._starts + self._lengths
+        some, pieces = self._documents, self._pieces
+        ends, supervised = self._segments.runs(some)
+        offsets, fresh, last = (
+            offsets_of(some.run_count),
+            pieces.starts + pieces.repeated,
+            pieces.starts + pieces.lengths,
+        )
         count, first = supervised_tokens(supervised, ends, offsets, fresh, last)
-        head = first & (self._repeated == 0)
-        if not scales:
+        head = first & (pieces.repeated == 0)
+        if self._loss is None:
             return count, head, np.zeros(len(count))
-        runs = self._segments.weights(segments, run_begins, run_counts)
-        weights = label_weights(runs, supervised, ends, offsets, fresh + (self._repeated == 0), last)
-        return count, head, weights * scales[0]
+        runs = self._segments.weights(some)
+        weights = label_weights(runs, supervised, ends, offsets, fresh + (pieces.repeated == 0), last)
+        weights *= np.array(self._loss.sources)[self._sources]
+        return count, head, weights / np.maximum(count - head, 1) if self._loss.by_document else weights
 
 
 def stream_weighs(config: RunConfig) -> bool:
@@ -202,23 +219,12 @@ def plan_window(
             the configuration does not say so.
         IntegrityError: the ledger does not close.
     """
-    surveyor = surveyor_of(config, encoded, Path())
-    survey = surveyor.survey(opened(config, encoded), only=split)
-    weighted = stream_weighs(config)
-    if survey.weighted and not weighted:
+    selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
+    if selected.weighted and not stream_weighs(config):
         raise InputError(
             "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
             f"has loss_weights, or none; set {setting('loss.column', 'always')}, or remove the weights"
         )
-    window = surveyor.window(np.arange(len(blocks)), split)
-    plan = arrange(window.sections, config, window_seed(window_seed(seed, place[0]), place[1]))
-    part = np.searchsorted(window.part_starts, np.arange(len(window.documents)), side="right") - 1
-    doc_ids = (blocks[part] << DOC_BITS) + (window.documents - surveyor.starts[part])
-    planned = PlannedWindow(place, config, window, plan, doc_ids, pad_id, weighted)
-    names, ledger = [source.name for source in config.sources], survey.ledger
-    account_cuts(ledger, names, survey.cuts)
-    account_cuts(ledger, names, cuts_by_packing(window, *inner_cuts(plan, window.sections), config, len(names)))
-    planned.account(ledger)
-    ledger.check()
-    planned.ledger = ledger
+    planned = PlannedWindow(place, selected, blocks, split, seed)
+    planned.account()
     return planned

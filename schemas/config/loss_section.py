@@ -17,10 +17,10 @@ class LossConfig(ConfigModel):
     says. Datasets in which all weights are 1 have no `loss_weights`.
     """
 
-    normalize: Literal["token", "document", "conversation"] = "token"
+    normalize: Literal["token", "document"] = "token"
     """`token`: every token counts by its weight. `document`: the weight is divided by the number of trained tokens of
-    its document (example), so that every document counts the same, whatever its length. `conversation`: by those of all
-    examples made from its conversation with `expand: per_turn`, or from its problem in `apps`; else as `document`."""
+    its document (example) in the row, so that every document counts the same, whatever its length. A document that lies
+    in several rows counts once in each."""
     column: Literal["auto", "always"] = "auto"
     """`auto`: rows have `loss_weights` if some weight is not 1. `always`: also if all are 1; a stream needs it for
     weights of messages, because it cannot look ahead."""

@@ -43,6 +43,9 @@ class PlannedPieces:
     """(runs,) the loss weight of each run's tokens; None for rows without `loss_weights`."""
     scales: NDArray[np.float64] | None = None
     """(D,) what the weights of each piece are multiplied by; None for 1."""
+    by_document: bool = False
+    """Whether the weights of a piece are divided by its number of trained labels, so that each piece weighs the same
+    whatever its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: 
         columns.append((pieces.row_offsets, pieces.lengths))
     sums = None
     if pieces.run_weights is not None:
-        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(_run_weights(pieces), sizes), real), np.float32(0))
+        weights = _run_weights(pieces, trained)
+        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(weights, sizes), real), np.float32(0))
         sums = np.add.reduceat(weights, begins, dtype=np.float64) if count else np.empty(0)
         columns.append((token_offsets, weights))
     schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.run_weights is not None)
@@ -123,13 +127,19 @@ def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int)
     return out
 
 
-def _run_weights(pieces: PlannedPieces) -> NDArray[np.float32]:
-    """Return (runs,) the runs' weights with the scales of their pieces."""
+def _run_weights(pieces: PlannedPieces, trained: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Return (runs,) the runs' weights with the scales of their pieces.
+
+    Args:
+        trained: (D,) trained labels of each piece.
+    """
     assert pieces.run_weights is not None
-    if pieces.scales is None:
+    if pieces.scales is None and not pieces.by_document:
         return pieces.run_weights
-    scales = np.repeat(pieces.scales, np.diff(pieces.run_offsets))
-    return (pieces.run_weights * scales).astype(np.float32)
+    scales = np.ones(len(trained)) if pieces.scales is None else pieces.scales
+    if pieces.by_document:
+        scales = scales / np.maximum(trained, 1)
+    return (pieces.run_weights * np.repeat(scales, np.diff(pieces.run_offsets))).astype(np.float32)
 
 
 def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None) -> NDArray[_T]:

@@ -162,7 +162,6 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("message weights, thd", weighted, mask="assistant", pack={"parallel": {"cp": 2}}, loss=by_document)
     add("weights by document, split", truncate=cut, loss=by_document, holdout={"fraction": 0.2})
     add("weights by document, repeats", weighted | {"repeat": 2}, loss=by_document)
-    add("weights by conversation", chats | {"expand": "per_turn"}, "apps", loss={"normalize": "conversation"})
     add("row and source weights", pairs | {"path": "rated.jsonl", "keys": {"weight": "score"}, "loss_weight": 0.5})
     add("parallel thd, align", pack={"align": 3, "parallel": {"cp": 2}}, truncate={"max_length": 192})
     add("parallel thd, few documents a row", pack={"max_docs": 3, "parallel": {"cp": 2, "tp": 2}})

@@ -181,7 +181,7 @@ def configurations(draw: st.DrawFn) -> Row:
         "holdout": draw(st.sampled_from([{}, {}, {"fraction": 0.3}, {"fraction": 0.3, "by": "example"}])),
         "duplicates": draw(st.sampled_from(["keep", "keep", "drop"])),
         "keep_untrained": draw(st.booleans()),
-        "loss": {"normalize": draw(st.sampled_from(["token", "token", "document", "conversation"]))},
+        "loss": {"normalize": draw(st.sampled_from(["token", "token", "document"]))},
         "pack": pack,
         "output": {"format": draw(st.sampled_from(["arrow", "parquet"]))},
         "seed": draw(st.integers(0, 3)),

@@ -152,7 +152,9 @@ def check_rows(packed: kit.Packed, packer: Packer, split: str) -> list[list[Piec
     if packer.strategy == "tight" or packer.pack["max_docs"]:
         assert Counter(one for row in names for one in row) == Counter(one for row in wanted for one in row)
         assert packer.pack["max_docs"] or len(names) <= len(wanted)
-    elif any(written.copies > 1 for written in packer.written.values()) or packer.pack["shuffle"]:
+    elif any(written.copies > 1 for written in packer.written.values()):  # copies stand apart
+        assert Counter(one for row in names for one in row) == Counter(one for row in wanted for one in row)
+    elif packer.pack["shuffle"]:
         assert sorted(names) == sorted(wanted)
     else:
         assert names == wanted
@@ -160,21 +162,17 @@ def check_rows(packed: kit.Packed, packer: Packer, split: str) -> list[list[Piec
 
 
 def check_weights(packed: kit.Packed, packer: Packer, placed: dict[str, list[list[Piece]]]) -> None:
-    """The weight of every label: of its message, its example and its source, by the labels of its document."""
+    """The weight of every label: of its message, its example and its source, by the labels of its piece."""
     by_source = {one["name"]: one["loss_weight"] for one in packer.config["sources"]}
-    trained: Counter[tuple[str, str]] = Counter()
-    for split, rows in placed.items():
-        for piece in (piece for row in rows for piece in row):
-            trained[split, unit(piece.example, packer)] += sum(one != IGNORED for one in piece.labels(packer.mask))
     found, expected = [], []
     for split, rows in placed.items():
         for row, pieces in zip(packed.rows(split), rows, strict=True):
             mine: list[float] = []
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
-                count = trained[split, unit(piece.example, packer)] / packer.written[piece.example.id].copies
-                share = 1 if packer.config["loss"]["normalize"] == "token" else count
                 weights = piece.example.weights[piece.start : piece.end]
                 labels = piece.labels(packer.mask)
+                count = sum(label != IGNORED for label in labels)
+                share = 1 if packer.config["loss"]["normalize"] == "token" else max(count, 1)
                 factor = by_source[piece.example.source]
                 mine += [
                     0 if label == IGNORED else weight * factor / share
@@ -185,13 +183,6 @@ def check_weights(packed: kit.Packed, packer: Packer, placed: dict[str, list[lis
             expected += mine
     assert np.allclose(found, expected, rtol=1e-6, atol=0)
     assert ("loss_weights" in packed.table(packed.splits[0]).column_names) == any(one not in (0, 1) for one in expected)
-
-
-def unit(example: Example, packer: Packer) -> str:
-    """What is normalized together."""
-    if packer.config["loss"]["normalize"] == "conversation" and example.group:
-        return example.id.rpartition("/")[0]
-    return example.id
 
 
 def check_ledger(

@@ -61,7 +61,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "mask.on_rewritten": ("train", "reject"),
     "mask.stop": ("turn", "auto"),
     "mask.prove": ("sampling", "null"),
-    "loss.normalize": ("token", "document", "conversation"),
+    "loss.normalize": ("token", "document"),
     "loss.column": ("auto", "always"),
     "keep_untrained": ("true", "false"),
     "filter.min_tokens": ("null",),

@@ -394,7 +394,7 @@ print(*sorted(seen))
     )
     assert done.returncode == 0, done.stderr
     seen = set(done.stdout.split())
-    assert {"packtrain.stages.tokenize.encode", "packtrain.pipeline.pack.task", "fastokens"} <= seen, (
+    assert {"packtrain.stages.tokenize.encode", "packtrain.pipeline.pack.shard", "fastokens"} <= seen, (
         "the workers did not work"
     )
     heavy = {"torch", "transformers", "datasets", "pandas", "polars", "typer", "rich"}

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.dataset.output_folder import read_manifest
-from packtrain.pipeline.pack import decide as deciding
-from packtrain.pipeline.pack.decide import Repeats
 from packtrain.pipeline.run.closing_advice import on_lost, on_rows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
@@ -110,21 +108,6 @@ def test_a_limit_that_leaves_nothing_is_named(
     assert done.code == 2
     assert "9 gave examples (invalid_json 1); of 9 examples, all were left out (cut_untrained 9)" in done.err
     assert "A packed row is too short for them: raise truncate.max_length (--max-length)" in done.err
-
-
-def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
-    digests = rng.integers(0, 2**64, (40_000, 2), dtype=np.uint64)
-    digests[30_000:] = digests[:10_000]
-    exact = Repeats(len(digests))
-    monkeypatch.setattr(deciding, "BUCKET", 5_000)
-    estimate = Repeats(len(digests))
-    for repeats in (exact, estimate):
-        for chunk in np.split(digests, 8):
-            repeats.add(chunk)
-    assert (exact.share, exact.count()) == (1, 10_000)
-    assert estimate.share == 8
-    assert 9_000 < estimate.count() < 11_000
 
 
 @pytest.mark.parametrize(

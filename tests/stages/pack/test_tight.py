@@ -166,7 +166,7 @@ def test_lengths_that_leave_nothing_to_choose(capacity: int, keys: dict[str, int
         [0, 0],
         *([size] * 100 for size in (1, capacity // 2, capacity // 2 + 1, capacity, 3 * capacity)),
     ):
-        plan = plan_rows(lengths, capacity, "tight", **keys)
+        plan = plan_rows(lengths, capacity, "tight", max_docs=keys.get("max_docs"))
         longest = min(max(lengths, default=0), capacity)
         each = min(capacity // longest, keys.get("max_docs", capacity)) if longest else 1
         assert len(plan.row_offsets) - 1 == -(-sum(one > 0 for one in lengths) // each)

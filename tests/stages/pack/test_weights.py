@@ -1,5 +1,7 @@
 """Weights of tokens, against sums made token by token."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,6 @@ from packtrain.schemas.alignment import Alignment
 from packtrain.schemas.ragged import offsets_of
 from packtrain.schemas.rows import IGNORE_INDEX, WEIGHTS
 from packtrain.stages.mask.policy import label_weights
-from packtrain.stages.pack.divisors import divisors, units_of
 from packtrain.stages.pack.layout import PlannedPieces, lay_out
 
 RUN = st.tuples(st.integers(1, 5), st.booleans(), st.sampled_from([0.25, 1.0, 3.0]))
@@ -71,27 +72,9 @@ def test_a_row_has_each_label_s_weight_at_its_token(
         pieces.starts + pieces.lengths,
     )
     assert np.allclose(planned * scales, laid.weights, rtol=1e-5)
-    bare = PlannedPieces(*(getattr(pieces, name) for name in pieces.__slots__ if name not in ("run_weights", "scales")))
+    # Each piece whose runs have the same weight weighs as much, whatever its length.
+    divided = lay_out(replace(pieces, by_document=True), Alignment.of(align, None)).weights
+    assert divided is not None
+    assert np.allclose(divided, laid.weights / np.maximum(laid.trained, 1), rtol=1e-5)
+    bare = replace(pieces, run_weights=None, scales=None)
     assert lay_out(bare, Alignment.of(align, None)).batch == laid.batch.drop_columns(WEIGHTS)
-
-
-DOCUMENT = st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 4))
-
-
-@given(st.lists(DOCUMENT, min_size=1, max_size=12))
-def test_a_unit_adds_up_to_one_in_each_copy(documents: list[tuple[int, int, int]]) -> None:
-    numbers = np.array(sorted(unit for unit, *_ in documents))
-    units = units_of(numbers, np.array([0, len(numbers)]))
-    labels, copies = (np.array(column) for column in list(zip(*documents, strict=True))[1:])
-    by = divisors(units, labels, copies, np.zeros(len(units), np.int64))
-    for unit in np.unique(units):
-        mine = units == unit
-        if labels[mine].any():
-            assert np.isclose((labels * copies / by)[mine].sum(), copies[mine].mean())
-
-
-def test_parts_divide_units() -> None:
-    numbers, bounds = np.array([3, 3, 5, 5, 5, -1, -2]), np.array([0, 3, 3, 7])
-    assert units_of(numbers, bounds).tolist() == [0, 0, 1, 2, 2, 3, 4]
-    lost = np.array([0, 2, 0])
-    assert divisors(np.array([0, 0, 1]), np.array([4, 4, 0]), np.array([1, 1, 1]), lost).tolist() == [6.0, 6.0, 1.0]

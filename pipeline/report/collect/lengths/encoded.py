@@ -5,7 +5,7 @@ They are the documents of the train split after filters, prompt and completion l
 weights are shares of packed tokens, which another length would shift slightly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .....schemas.config.config import RunConfig
+from .....schemas.config.config import RunConfig, SourceConfig
 from .....schemas.errors import ConfigError, IntegrityError, StoreError
-from .....schemas.ragged import offsets_of, ranges, sums_of
+from .....schemas.ragged import offsets_of, ranges
 from .....stages.forecast.length_stats import LengthStats, Parts
 from .....stages.mask.policy import Mask
 from ....dataset.ids import Address
 from ....dataset.open import Finished
 from ....dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
 from ....encode.parts import EncodedPart, PartPlace, Segment
-from ....pack.decide import MixtureSampler
-from ....pack.select import splitter_of
-from ....pack.survey import Surveyor, splits_of
-from ....pack.windows import DocumentChunk, mix64
+from ....pack.copies import mixes, set_copies
+from ....pack.outcomes import REASONS, limits_of, select, splitter_of
+from ....pack.table import HELD_OUT, Table, read_table
+from ....pack.windows import mix64
 from ....store.open import scratch_of
 from ...options import ReportOptions
 from .choice import candidates
@@ -50,15 +50,15 @@ def read_stats(
     tokenizer_json: str,
     scratch: Path,
     options: ReportOptions,
-    surveyor: Surveyor | None = None,
 ) -> tuple[LengthStats, int]:
     """The lengths, and the number of all documents, which is estimated if only `options.documents` are read.
 
     A sample consists of whole parts, chosen by the seed. Duplicates are found only within it.
 
     Args:
-        places, sizes, tokenizer_json, scratch: as for `Surveyor`.
-        surveyor: the run's, if it has read the parts.
+        places, sizes: the encoded parts, and the number of documents in each.
+        tokenizer_json: its vocabulary shows where long documents may be split.
+        scratch: a folder for anonymous files.
 
     Raises:
         ConfigError: a source weight needs too many copies.
@@ -68,11 +68,9 @@ def read_stats(
     some = [places[index] for index in parts.tolist()], [sizes[index] for index in parts.tolist()]
     table = None
     if config.truncate.overlong == "split":
-        splitter = splitter_of(config, Mask.of(config.mask), tokenizer_json)
+        splitter = splitter_of(config, tokenizer_json)
         table = PieceTable(splitter, candidates(config, options.lengths, options.shape.limit))
-    if surveyor is None or len(parts) < len(places):
-        surveyor = Surveyor(config, *some, tokenizer_json, scratch)
-    stats = _gathered(config, *some, surveyor, table)
+    stats = _gathered(config, *some, tokenizer_json, scratch, table)
     read, every = sum(some[1]), sum(sizes)
     return stats, len(stats.lengths) if read == every else round(len(stats.lengths) * every / max(read, 1))
 
@@ -115,76 +113,87 @@ def _unlimited(config: RunConfig) -> RunConfig:
         update={
             "truncate": config.truncate.model_copy(update={"overlong": "truncate"}),
             "pack": config.pack.model_copy(update={"strategy": "bfd_split"}),  # selects whole documents
-            "sources": tuple(one.model_copy(update={"weight": None, "repeat": None}) for one in config.sources),
+            "sources": _once(config),
         }
     )
+
+
+def _once(config: RunConfig) -> tuple[SourceConfig, ...]:
+    return tuple(one.model_copy(update={"weight": None, "repeat": None}) for one in config.sources)
 
 
 def _gathered(
     config: RunConfig,
     places: Sequence[PartPlace],
     sizes: Sequence[int],
-    surveyor: Surveyor,
-    table: PieceTable | None,
+    tokenizer_json: str,
+    scratch: Path,
+    pieces: PieceTable | None,
 ) -> LengthStats:
     """The documents of the train split, selected as a run does, but before `max_length`.
 
     Args:
         config: with its `max_length`, because the number of copies depends on it.
-        surveyor: of these parts; what it has read is not read again.
-        table: cuts long documents if they are split before packing; else None.
+        pieces: cuts long documents if they are split before packing; else None.
     """
-    mixes = MixtureSampler.needed(config)
-    whole = surveyor.of_whole_documents(_unlimited(config), keeps=mixes or config.duplicates == "drop")
-    whole.decide()
-    if mixes:
-        mixed = surveyor.under(config.model_copy(update={"duplicates": "keep"}))
-        mixed.decisions.duplicates = whole.decisions.duplicates
-        mixed.decide()
-        whole.decisions.quotas = mixed.decisions.quotas
-    gathered = _LengthsOfChunks(table)
-    for chunk in whole.chunks():
-        gathered.add(chunk, whole.config)
+    without = _unlimited(config)
+    whole = read_table(places, sizes, without, limits_of(without), scratch)
+    select(whole, without, tokenizer_json, scratch)
+    if mixes(config):
+        how = {"overlong": "truncate"} if config.truncate.overlong == "error" else {}
+        limited = {"truncate": config.truncate.model_copy(update=how), "duplicates": "keep", "sources": _once(config)}
+        once = config.model_copy(update=limited)
+        cut = read_table(places, sizes, once, limits_of(once), scratch)
+        select(cut, once, tokenizer_json, scratch)
+        same = REASONS.index("duplicate")
+        cut.documents.outcome[(whole.documents.outcome == same) & (cut.documents.outcome == 0)] = same
+        set_copies(cut, config, whole)
+    gathered = _LengthsOfParts(whole, Mask.of(config.mask), pieces)
+    for number in range(len(places)):
+        gathered.add(number)
     return gathered.stats(places, sizes, [source.name for source in config.sources])
 
 
-class _LengthsOfChunks:
-    """Collects the lengths chunk by chunk."""
+class _LengthsOfParts:
+    """Collects the lengths part by part."""
 
-    def __init__(self, table: PieceTable | None) -> None:
-        self._table = table
+    def __init__(self, whole: Table, mask: Mask, pieces: PieceTable | None) -> None:
+        self._whole, self._mask, self._table = whole, mask, pieces
         self._lengths: list[NDArray[np.int32]] = []
         self._copies: list[NDArray[np.int32]] = []
         self._runs: list[tuple[NDArray[np.int32], ...]] = []
-        self._sizes: list[NDArray[np.int64]] = []
-        """(parts,) per chunk: documents of each part, with copies."""
+        self._sizes: list[int] = []
+        """(parts,) documents of each part, with copies."""
         self._longest: list[tuple[int, int]] = []
         """(tokens, doc id) of the longest documents, the longest first."""
         self._count = 0
         self._held_out = 0
 
-    def add(self, chunk: DocumentChunk, config: RunConfig) -> None:
-        """Add the packed documents of a chunk."""
-        chosen, catalogue = chunk.chosen, chunk.chosen.catalogue
-        taken = chosen.packed & splits_of(config, catalogue)["train"]
+    def add(self, number: int) -> None:
+        """Add the packed documents of a part."""
+        place, starts = self._whole.places[number], self._whole.origins.starts
+        begin, end = int(starts[number]), int(starts[number + 1])
+        some = self._whole.documents.at(slice(begin, end))
+        packed = some.copies > 0
+        taken = packed & ~some.has(HELD_OUT)
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
         first = 0
-        for segment in self._segments(chunk, config):
-            last = first + len(segment.offsets) - 1
-            here = slice(first, last)
-            runs = _supervised_runs(segment, taken[here], catalogue.low[here], catalogue.high[here])
+        for segment in EncodedPart(place.path).segments(self._mask):
+            here = slice(first, first + len(segment.offsets) - 1)
+            first = here.stop
+            runs = _supervised_runs(segment, taken[here], some.low[here], some.high[here])
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
-            first = last
         if self._table is not None:
-            self._table.add(catalogue, taken, numbers)
-        self._lengths.append((catalogue.high - catalogue.low)[taken])
-        self._copies.append(chosen.selection.copies[taken])
-        longest = np.argsort(-self._lengths[-1], kind="stable")[:NAMED]
-        found = zip(self._lengths[-1][longest].tolist(), chunk.documents[taken][longest].tolist(), strict=True)
+            self._table.add(place.path, some, taken, numbers)
+        lengths = (some.high - some.low)[taken]
+        self._lengths.append(lengths)
+        self._copies.append(some.copies[taken].astype(np.int32))
+        longest = np.argsort(-lengths, kind="stable")[:NAMED]
+        found = zip(lengths[longest].tolist(), (np.flatnonzero(taken) + begin)[longest].tolist(), strict=True)
         self._longest = sorted([*self._longest, *found], key=lambda one: -one[0])[:NAMED]
-        self._sizes.append(sums_of(np.where(taken, chosen.selection.copies, 0), catalogue.part_starts))
+        self._sizes.append(int(some.copies[taken].sum(dtype=np.int64)))
         self._count += int(taken.sum())
-        self._held_out += int(np.count_nonzero(chosen.packed)) - int(taken.sum())
+        self._held_out += int(np.count_nonzero(packed)) - int(taken.sum())
 
     def stats(self, places: Sequence[PartPlace], sizes: Sequence[int], names: Sequence[str]) -> LengthStats:
         """Everything collected; this object is empty afterwards.
@@ -197,7 +206,7 @@ class _LengthsOfChunks:
         owners, begins, ends = (
             (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
         )
-        starts = offsets_of(np.concatenate([np.zeros(0, np.int64), *self._sizes]))
+        starts = offsets_of(self._sizes)
         parts = Parts(starts, np.array([place.source for place in places], dtype=np.int32))
         first = offsets_of(np.array(sizes, dtype=np.int64))
         longest = [(_id_of(document, places, first, names), tokens) for tokens, document in self._longest]
@@ -210,11 +219,6 @@ class _LengthsOfChunks:
             take, owners = _copied(owners, documents)
             begins, ends = begins[take], ends[take]
         return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out, longest)
-
-    def _segments(self, chunk: DocumentChunk, config: RunConfig) -> Iterator[Segment]:
-        mask = Mask.of(config.mask)
-        for place in chunk.chosen.catalogue.parts:
-            yield from EncodedPart(place.path).segments(mask)
 
 
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ are cut in batches of some million tokens, all in step, so the longest document 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from .....stages.forecast.length_stats import SplitPieceLengths
 from .....stages.mask.run_index import RunIndex
 from .....stages.select.split import Places
-from ....pack.document_index import Catalogue
-from ....pack.document_runs import read_runs
+from ....encode.parts import EncodedPart
+from ....pack.segments import Segments
 from ....pack.split import Splitter, breaks_for, cut_documents, places_of
+from ....pack.table import Documents
 
 AT_ONCE = 1 << 25
 """Tokens of the documents that are cut together; about 100 MB with the possible places of cuts."""
@@ -40,22 +42,30 @@ class PieceTable:
         self._places: list[Places] = []
         self._size = 0
 
-    def add(self, catalogue: Catalogue, taken: NDArray[np.bool_], numbers: NDArray[np.int32]) -> None:
-        """Add the taken documents of a catalogue that are too long for at least one length.
+    def add(self, path: Path, some: Documents, taken: NDArray[np.bool_], numbers: NDArray[np.int32]) -> None:
+        """Add the taken documents of a part that are too long for at least one length.
 
         Args:
-            taken: (N,)
+            path: of the part.
+            some: (N,) its documents.
             numbers: (N,) each document's number in `pieces`, ascending among the taken ones.
         """
-        documents = np.flatnonzero(taken & (catalogue.high - catalogue.low > self._least))
-        for close in read_runs(catalogue, documents, self._splitter.mask):
-            mine = documents[close.first : close.last]
-            places, bases = places_of(close, self._splitter, self._breaks), close.runs.bases[:-1] + self._size
+        rows = np.flatnonzero(taken & (some.high - some.low > self._least))
+        if not len(rows):
+            return
+        segments = Segments([path], [len(EncodedPart(path).batches)], self._splitter.mask)
+        some = replace(some, segment=some.segment - some.segment[0])
+        for number in np.unique(some.segment[rows]).tolist():
+            mine = rows[some.segment[rows] == number]
+            long = some.at(mine)
+            runs, tokens = segments.index(long), segments.tokens(long, np.zeros(1, np.int32), long.length)
+            places = places_of(runs, np.concatenate(tokens), self._splitter, self._breaks)
+            bases = runs.bases[:-1] + self._size
             self._owners.append(numbers[mine])
-            self._stretches.append((bases + catalogue.low[mine], bases + catalogue.high[mine]))
-            self._runs.append(close.runs)
+            self._stretches.append((bases + long.low, bases + long.high))
+            self._runs.append(runs)
             self._places.append(_moved(places, self._size))
-            self._size += int(close.runs.bases[-1])
+            self._size += int(runs.bases[-1])
             if self._size >= AT_ONCE:
                 self._cut()
 

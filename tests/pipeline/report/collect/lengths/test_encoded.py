@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.pack import survey as survey_module
+from packtrain.pipeline.pack import table as table_module
 from packtrain.pipeline.report.collect.lengths import pieces as pieces_module
 from packtrain.pipeline.report.collect.lengths.choice import choose
 from packtrain.pipeline.report.collect.lengths.encoded import FoundStats, stats_of
@@ -148,14 +148,17 @@ def agree(outcome: Point | PackingEstimate, folder: Path, manifest: Manifest, st
     config = manifest.plan["config"]
     if config["pack"]["window_tokens"]:
         assert len(split.windows) > 1
-    assert outcome.rows == split.rows == sum(one.rows for one in split.windows)
+    assert split.rows == sum(one.rows for one in split.windows)
+    # Copies that stand apart may cost 1 % of the rows of a window.
+    apart = sum(max(1, one.rows // 100) for one in split.windows) if total.examples_repeated else 0
+    assert outcome.rows <= split.rows <= outcome.rows + apart
     assert outcome.bound == sum(one.bound for one in split.windows)
     assert outcome.pieces == sum(one.pieces for one in split.windows)
     assert outcome.padding == total.tokens_created.get("alignment", 0)
     assert outcome.overlap == total.tokens_created.get("overlap", 0)
     assert outcome.tokens + outcome.padding == split.tokens == total.tokens_packed
     assert outcome.tokens == sum(one.tokens for one in split.windows)
-    assert outcome.fill == pytest.approx(outcome.tokens / (split.rows * manifest.max_length))
+    assert outcome.fill == pytest.approx(outcome.tokens / (outcome.rows * manifest.max_length))
     assert outcome.labels == split.trained == total.labels_trained
     weights = read_weights(open_dataset(folder), split)
     assert outcome.squares == int(weights.squares.sum(dtype="int64"))
@@ -247,8 +250,7 @@ def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.Mo
     config["truncate"]["split"] = {"at": "turns", "overlap": 3}
     packtrain.run(config)
     whole = found_of(tmp_path / "one", lengths=LENGTHS).stats
-    monkeypatch.setattr(survey_module, "CHUNK_DOCUMENTS", 20)
-    monkeypatch.setattr(survey_module, "KEPT_DOCUMENTS", 0)
+    monkeypatch.setattr(table_module, "SLICE", 20)
     monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
     lots = found_of(tmp_path / "one", lengths=LENGTHS).stats
     for left, right in zip(columns(whole), columns(lots), strict=True):

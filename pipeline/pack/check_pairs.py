@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ....stages.arrays import list_lengths, view
+from ...stages.arrays import list_lengths, view
 
 
 def check_pairs(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,37 @@
+"""Arrow files that tasks map: written in batches, read by column."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...stages.arrays import view
+from ..store.open import Store
+
+
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
+    """Put one record batch as a mappable Arrow file."""
+    put_batches(store, name, batch.schema, iter([batch]))
+
+
+def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
+    with store.draft(name.rpartition("/")[0]) as draft:
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        store.put(draft, name, replace_damaged=True)
+
+
+def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
+    """Read rows first..last - 1 of a mappable Arrow file, by column; columns must be numbers without nulls."""
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all().slice(first, last - first)
+    columns = []
+    for column in table.columns:
+        chunks = [view(chunk) for chunk in column.chunks]
+        columns.append(chunks[0] if len(chunks) == 1 else np.concatenate(chunks))
+    return columns

@@ -1,0 +1,103 @@
+"""Closes a run's ledger: the table says what became of every document, and the shards what was written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.config.config import RunConfig
+from ...schemas.ledger import Ledger, SourceLedger
+from .outcomes import REASONS
+from .shard import PackResult
+from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
+
+
+def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
+    """Add what was decided about every document."""
+    names = [source.name for source in config.sources]
+    for source, here in table.slices():
+        entry, some = ledger.sources[names[source]], table.documents.at(here)
+        _left_out(entry, some)
+        _packed(entry, some, config.holdout.fraction > 0)
+        _truncated(entry, some)
+        _copies(entry, some)
+
+
+def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackResult]) -> None:
+    """Add what was written, so that the ledger closes only if it is what was decided."""
+    for result in results:
+        for source, written in result.written_by.items():
+            entry = ledger.sources[names[source]]
+            trained, heads, padding = (
+                counts.get(source, 0) for counts in (result.trained_by, result.heads_by, result.padding_by)
+            )
+            entry.labels_trained += trained
+            entry.weight_trained += result.weights_by.get(source, 0.0)
+            entry.labels_head += heads
+            entry.labels_not_asked += written - trained - heads
+            entry.tokens_packed += padding
+            entry.turns_cut += result.cuts_by.get(source, 0)
+            _add(entry.tokens_created, {"alignment": padding})
+
+
+def _left_out(entry: SourceLedger, some: Documents) -> None:
+    """Count the examples that are left out as a whole, by reason, and their tokens."""
+    counts = np.bincount(some.outcome, minlength=len(REASONS)).tolist()
+    tokens = np.bincount(some.outcome, weights=some.length, minlength=len(REASONS)).astype(np.int64).tolist()
+    _add(entry.examples_dropped, dict(zip(REASONS[1:], counts[1:], strict=True)))
+    _add(entry.tokens_dropped, dict(zip(REASONS[1:], tokens[1:], strict=True)))
+    entry.examples_contaminated += _sum(some.has(CONTAMINATED))
+    entry.asked_dropped += _sum(some.asked, some.outcome > 0)
+    entry.asked_encoded += _sum(some.asked)
+
+
+def _packed(entry: SourceLedger, some: Documents, holds_out: bool) -> None:
+    """Count packed examples."""
+    packed, held_out = some.copies > 0, some.has(HELD_OUT)
+    _add(entry.examples_packed, {"train": _sum(packed & ~held_out)})
+    if holds_out:
+        _add(entry.examples_packed, {"holdout": _sum(packed & held_out)})
+    entry.examples_without_labels += _sum(packed & (some.labels <= 0))
+    entry.examples_split += _sum(packed & some.has(SPLIT))
+    entry.turns_trained += _sum(some.turns, packed)
+    entry.turns_stop_next += _sum(some.next_stops, packed)
+    entry.turns_without_end += _sum(some.endless, packed)
+
+
+def _truncated(entry: SourceLedger, some: Documents) -> None:
+    """Count tokens that packed examples lose."""
+    packed = some.copies > 0
+    stretch = some.high - some.low
+    lost = np.where(packed, some.length - stretch, 0)
+    entry.examples_truncated += _sum(lost > 0)
+    by_row = _sum(lost)
+    for reason, cut in (("max_prompt_length", some.prompt_cut), ("max_completion_length", some.completion_cut)):
+        tokens = _sum(cut, packed)
+        _add(entry.tokens_truncated, {reason: tokens})
+        by_row -= tokens
+    _add(entry.tokens_truncated, {"max_length": by_row})
+    entry.asked_truncated += _sum(some.asked - some.asked_kept, packed)
+    # untrained pieces of split examples
+    _add(entry.tokens_dropped, {"untrained_piece": _sum(stretch - some.kept, packed)})
+    entry.asked_dropped += _sum(some.asked_kept - some.asked_packed, packed)
+
+
+def _copies(entry: SourceLedger, some: Documents) -> None:
+    """Count tokens of all copies."""
+    copies = some.copies.astype(np.int64)
+    further = np.maximum(copies - 1, 0)
+    entry.tokens_packed += _sum(copies * (some.kept + some.overlap))
+    _add(entry.tokens_created, {"overlap": _sum(copies * some.overlap), "repeats": _sum(further * some.kept)})
+    entry.asked_repeated += _sum(further * some.asked_packed)
+    entry.examples_repeated += _sum(further)
+
+
+def _sum(values: NDArray[Any], which: NDArray[np.bool_] | None = None) -> int:
+    return int(values.sum(dtype=np.int64) if which is None else values.sum(dtype=np.int64, where=which))
+
+
+def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, count in more.items():
+        if count:
+            totals[key] = totals.get(key, 0) + count

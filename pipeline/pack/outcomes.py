@@ -1,0 +1,239 @@
+"""Decides in the table what is packed of each document, or why it is left out. Tokenizes nothing.
+
+Decisions follow one another, and the first that leaves a document out gives the reason. What depends on one document
+alone is decided for `table.SLICE` documents at a time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.config.config import RunConfig
+from ...schemas.config.hints import setting
+from ...schemas.errors import InputError
+from ...schemas.ragged import offsets_of
+from ...schemas.units import plural
+from ...stages.arrays import view
+from ...stages.mask.policy import Mask
+from ...stages.select.truncate import Keep, Limits, Overlong
+from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart
+from ..store.anonymous_files import nameless
+from .copies import later_copies, mixes, set_copies
+from .segments import Segments
+from .split import Splitter, breaks_for, cut_documents, places_of
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, REWRITTEN_PROMPT, SPLIT, Documents, Table
+
+CUT_UNTRAINED = "cut_untrained"
+"""The ledger's reason for documents that a limit left without a trained token."""
+REASONS = (
+    *("", "empty", "equal", UNPROVED, MIXED, REWRITTEN, "contaminated", "min_tokens", "max_tokens", "untrained"),
+    *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", "not_sampled", "holdout", "train"),
+)
+"""The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
+the documents of the other split.
+"""
+PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
+"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
+SPLIT_TOKENS = 1 << 22
+"""Tokens of the documents that are split together."""
+
+
+def mask_rejects(config: RunConfig) -> frozenset[str]:
+    """Return the reasons for which the mask rejects conversations."""
+    return frozenset(
+        reason
+        for reason, applies in (
+            (UNPROVED, Mask.of(config.mask).needs_turns),
+            (MIXED, Mask.of(config.mask).needs_parts),
+            (REWRITTEN, config.mask.on_rewritten == "reject"),
+        )
+        if applies
+    )
+
+
+def limits_of(config: RunConfig) -> Limits:
+    """The configured length limits."""
+    cuts = config.pack.strategy in ("bfd_split", "wrapped")
+    return Limits(
+        config.truncate.max_length,
+        Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),
+        Keep(config.truncate.keep),
+        config.truncate.max_prompt_length,
+        config.truncate.max_completion_length,
+    )
+
+
+def splitter_of(config: RunConfig, tokenizer_json: str) -> Splitter:
+    """The configured splitting."""
+    how = config.truncate
+    return Splitter(
+        how.max_length, how.split.at, how.split.overlap, Mask.of(config.mask), config.keep_untrained, tokenizer_json
+    )
+
+
+def select(
+    table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, *, only: str | None = None
+) -> NDArray[Any]:
+    """Decide about all documents, in place.
+
+    Args:
+        scratch: a folder for an anonymous file.
+        only: the only split to pack; by default all.
+
+    Returns:
+        (S,) of `PIECE`: the pieces of split documents, in order; mapped.
+
+    Raises:
+        InputError: `overlong: error`, and a document is too long.
+        ConfigError: a weight asks for too many copies.
+    """
+    documents, limits, pieces = table.documents, limits_of(config), nameless(scratch)
+    refused: list[int] = []
+    for source, here in table.slices():
+        some = documents.at(here)
+        some.outcome[:] = 0
+        _leave_out_by_mask(some, config)
+        leave_out_by_filters(some, some.length, config, source)
+        if not config.keep_untrained:
+            # The first token never counts, because a piece's first token has no label.
+            leave_out(some, some.asked - some.has(HEAD) <= 0, "untrained")
+        long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
+        if limits.overlong is Overlong.DROP:
+            leave_out(some, long, "overlong")
+        elif limits.overlong is Overlong.ERROR:
+            refused += (np.flatnonzero(long) + here.start).tolist()
+        elif limits.overlong is Overlong.SPLIT:
+            _split(table, np.flatnonzero(long) + here.start, splitter_of(config, tokenizer_json), pieces)
+        if not config.keep_untrained:
+            leave_out(some, some.labels <= 0, CUT_UNTRAINED)
+    if refused:
+        _refuse(table, refused, config)
+    decide_together(table, config, only)
+    pieces.flush()
+    return np.memmap(pieces, PIECE, "r") if pieces.tell() else np.zeros(0, PIECE)
+
+
+def decide_together(table: Table, config: RunConfig, only: str | None = None) -> None:
+    """Decide what depends on other documents: duplicates, and how often each is packed.
+
+    Only documents that are still in count: if the first of two equal documents is left out for another reason, the
+    second is not a duplicate.
+
+    Args:
+        only: the only split to pack; by default all.
+    """
+    documents = table.documents
+    if config.duplicates == "drop":
+        documents.outcome[later_copies(documents)] = REASONS.index("duplicate")
+    for _, here in table.slices():
+        documents.copies[here] = documents.outcome[here] == 0
+    if mixes(config):
+        set_copies(table, config)
+    for _, here in table.slices():
+        some = documents.at(here)
+        leave_out(some, some.copies == 0, "not_sampled")
+        if only is not None:
+            leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
+        gone = some.outcome > 0
+        some.copies[gone] = some.kept[gone] = some.overlap[gone] = 0
+
+
+def leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
+    """Leave out those of the documents that are still in."""
+    some.outcome[which & (some.outcome == 0)] = REASONS.index(reason)
+
+
+def _leave_out_by_mask(some: Documents, config: RunConfig) -> None:
+    """Leave out empty documents, and those that the mask rejects."""
+    mask = Mask.of(config.mask)
+    leave_out(some, some.length == 0, "empty")
+    if mask.needs_turns:
+        leave_out(some, some.has(NO_TURNS), UNPROVED)
+    if mask.needs_parts:
+        leave_out(some, some.has(NO_PARTS), MIXED)
+    if config.mask.on_rewritten == "reject":
+        leave_out(some, some.has(REWRITTEN_PROMPT), REWRITTEN)
+
+
+def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: RunConfig, source: int) -> None:
+    """Leave out documents of a source that share text with evaluation rows, or that its filter excludes.
+
+    Args:
+        lengths: (N,) what the filter compares.
+    """
+    if config.decontaminate is not None and config.decontaminate.action == "drop":
+        leave_out(some, some.has(CONTAMINATED), "contaminated")
+    own = config.sources[source].filter
+    least = own.min_tokens if own.min_tokens is not None else config.filter.min_tokens
+    most = own.max_tokens if own.max_tokens is not None else config.filter.max_tokens
+    if least is not None:
+        leave_out(some, lengths < least, "min_tokens")
+    if most is not None:
+        leave_out(some, lengths > most, "max_tokens")
+
+
+def _split(table: Table, rows: NDArray[np.int64], splitter: Splitter, pieces: IO[bytes]) -> None:
+    """Cut documents, ascending, into pieces; add those kept to a file."""
+    breaks = breaks_for(splitter) if len(rows) else None
+    parts = [place.path for place in table.places]
+    for group in _groups(table.documents.length[rows], rows):
+        some, segments = table.documents.at(group), Segments(parts, table.origins.segments, splitter.mask)
+        runs = segments.index(some)
+        bases = runs.bases[:-1]
+        low, high = bases + some.low, bases + some.high
+        tokens = segments.tokens(some, np.zeros(1, np.int32), some.length) if breaks is not None else []
+        places = places_of(runs, np.concatenate([np.zeros(0, np.int32), *tokens]), splitter, breaks)
+        made = cut_documents(runs, low, high, places, splitter)
+        stays, owner = made.stays, made.cut.document[made.stays]
+        kept = np.zeros(len(owner), PIECE)
+        kept["document"], kept["start"] = group[owner], made.cut.start[stays] - bases[owner]
+        kept["length"] = (made.cut.end - made.cut.start)[stays]
+        kept["repeated"] = (made.cut.fresh - made.cut.start)[stays]
+        kept.tofile(pieces)
+        overlap = _sums(kept["repeated"], owner, len(group))
+        table.documents.flags[group] |= SPLIT
+        table.documents.overlap[group] = overlap
+        table.documents.kept[group] = _sums(kept["length"], owner, len(group)) - overlap
+        table.documents.labels[group] = _sums(made.labels[stays], owner, len(group))
+        table.documents.asked_packed[group] = _sums(made.supervised[stays], owner, len(group))
+
+
+def _sums(values: NDArray[Any], owner: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """(count,) the sum of the values of each owner."""
+    return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
+
+
+def _groups(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Divide documents into groups of about `SPLIT_TOKENS` tokens."""
+    ends = offsets_of(lengths)
+    first = 0
+    while first < len(rows):
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + SPLIT_TOKENS, side="right")) - 1)
+        yield rows[first:last]
+        first = last
+
+
+def _refuse(table: Table, rows: list[int], config: RunConfig) -> None:
+    """Raise an error that names the first of the documents that are too long."""
+    some = table.documents.at(np.array(rows))
+    tokens = some.high - some.low
+    raise InputError(
+        f"{plural(len(rows), 'example is', 'examples are')} longer than truncate.max_length "
+        f"({config.truncate.max_length:,}); the first one has {int(tokens[0]):,} tokens and is in "
+        f"{where_from(table, rows[0], config)}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave "
+        "them out (drop), or raise the length "
+        f"({setting('truncate.max_length', config.pack.alignment.next_row(int(tokens.max())))})"
+    )
+
+
+def where_from(table: Table, document: int, config: RunConfig) -> str:
+    """Where a document comes from, in words."""
+    origins = table.origins
+    part = int(np.searchsorted(origins.starts, document, side="right")) - 1
+    lines = np.concatenate([view(one.column("line")) for one in EncodedPart(table.places[part].path).batches])
+    file, line = origins.lines[part].find(int(lines[document - int(origins.starts[part])]))
+    source = config.sources[origins.sources[part]].name
+    return f"{origins.lines[part].files[file]} of source {source!r}, line {line:,}"

@@ -1,0 +1,107 @@
+"""Preference pairs: decides in the table which to keep, and plans one row for each. Pairs are not packed together."""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.config.config import RunConfig
+from ...schemas.config.hints import setting
+from ...schemas.errors import InputError
+from ...schemas.units import plural
+from ...stages.arrays import numbers
+from ...stages.mask.policy import Mask
+from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
+from ...stages.select.truncate import Keep
+from ..store.open import Store
+from .arrow_files import put_arrow
+from .outcomes import decide_together, leave_out, leave_out_by_filters, where_from
+from .segments import Segments
+from .table import HELD_OUT, Documents, Table, pair_lengths
+from .window_plan import LAYOUT, WindowPlan, cut_shards
+from .windows import mix64, window_seed
+
+PAIR_TOKEN_BYTES = 4
+"""Bytes per token of a row."""
+
+
+def pair_limits(config: RunConfig) -> PairLimits:
+    """The configured length limits of pairs."""
+    how = config.truncate
+    return PairLimits(
+        how.max_length, Keep(how.keep), how.overlong == "truncate", how.max_prompt_length, how.max_completion_length
+    )
+
+
+def select_pairs(table: Table, config: RunConfig) -> None:
+    """Decide about all pairs, in place.
+
+    Raises:
+        InputError: `overlong: error`, and a pair is too long.
+        ConfigError: a weight asks for too many copies.
+    """
+    limits, refused, longest = pair_limits(config), list[int](), list[int]()
+    segments = Segments([place.path for place in table.places], table.origins.segments, Mask.of(config.mask))
+    for source, here in table.slices():
+        some = table.documents.at(here)
+        lengths = pair_lengths(segments.runs(some)[0])
+        cut = limits.cut(lengths)
+        whole, left = _equal(some, segments, lengths, cut)
+        some.outcome[:] = 0
+        leave_out(some, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
+        leave_out(some, whole, "equal")
+        leave_out_by_filters(some, lengths.longest, config, source)
+        if config.truncate.overlong == "drop":
+            leave_out(some, cut.overlong, "overlong")
+        elif config.truncate.overlong == "error":
+            long = np.flatnonzero(cut.overlong & (some.outcome == 0))
+            refused += (long + here.start).tolist()
+            longest += cut.kept.longest[long].tolist()
+        leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
+        leave_out(some, left, "cut_equal")
+    if refused:
+        raise InputError(
+            f"{plural(len(refused), 'pair is', 'pairs are')} longer than truncate.max_length "
+            f"({config.truncate.max_length:,}), prompt and longer "
+            f"completion together; the first one has {longest[0]:,} tokens and is in "
+            f"{where_from(table, refused[0], config)}. Cut them "
+            f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
+            f"({setting('truncate.max_length', config.pack.alignment.next_row(max(longest)))})"
+        )
+    decide_together(table, config)
+
+
+def _equal(
+    some: Documents, segments: Segments, lengths: PairLengths, cut: PairCut
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (N,) whether both completions have the same tokens, and (N,) whether they have the same tokens after
+    cutting.
+    """
+    whole, left = np.zeros(len(some), dtype=np.bool_), np.zeros(len(some), dtype=np.bool_)
+    kept, begins, zeros = cut.kept, cut.begins, np.zeros_like(lengths.chosen)
+    for suspects, chosen, rejected, size, out in (
+        (lengths.chosen == lengths.rejected, zeros, zeros, lengths, whole),
+        (kept.chosen == kept.rejected, begins.chosen, begins.rejected, kept, left),
+    ):
+        rows = np.flatnonzero(suspects)
+        those, first, middle = some.at(rows), lengths.prompt[rows], (lengths.prompt + lengths.chosen)[rows]
+        one = segments.tokens(those, first + chosen[rows], size.chosen[rows])
+        other = segments.tokens(those, middle + rejected[rows], size.rejected[rows])
+        out[rows] = [np.array_equal(a, b) for a, b in zip(one, other, strict=True)]
+    return whole, left
+
+
+def plan_pairs(table: Table, split: str, first_shard: int, config: RunConfig, out: Store) -> WindowPlan:
+    """Plan the rows of a split, which are ordered together, and put their layout."""
+    documents = table.documents
+    rows = np.flatnonzero((documents.copies > 0) & (documents.has(HELD_OUT) == (split == "holdout")))
+    rows = np.repeat(rows, documents.copies[rows])
+    if config.pack.shuffle:
+        keys = mix64(np.arange(len(rows), dtype=np.uint64), window_seed(config.seed, 0))
+        rows = rows[np.argsort(keys, kind="stable")]
+    lengths, nothing, row_offsets = documents.high[rows], np.zeros(len(rows), np.int32), np.arange(len(rows) + 1)
+    name = f"_run/layout/{split}"
+    columns = [numbers(column) for column in (rows, nothing, lengths, nothing)]
+    put_arrow(out, f"{name}-pieces.arrow", pa.RecordBatch.from_arrays(columns, schema=LAYOUT))
+    put_arrow(out, f"{name}-rows.arrow", pa.RecordBatch.from_arrays([numbers(row_offsets)], names=["row_offset"]))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return WindowPlan(name, None, cut_shards(ends, row_offsets, first_shard, PAIR_TOKEN_BYTES, config))

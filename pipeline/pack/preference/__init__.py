@@ -1,1 +1,0 @@
-"""Preference pairs: chooses, checks and writes them."""

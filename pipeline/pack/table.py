@@ -1,0 +1,334 @@
+"""The table of encoded documents: read from the parts once, decided in place, and mapped by everybody.
+
+N documents, in the order of sources, files, blocks and rows: a document's index is its doc id. While a run selects, the
+columns lie in an anonymous file, so that memory does not grow with N; then the table is put as one Arrow file, which
+planning, the tasks of shards, explain and the report map.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ...schemas.errors import IntegrityError
+from ...schemas.ragged import offsets_of
+from ...stages.arrays import booleans, numbers, view
+from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
+from ...stages.select.preference_limits import PairLengths, PairLimits
+from ...stages.select.truncate import Limits
+from ...stages.tokenize.run_kinds import IS_NEXT_STOP, completion_starts
+from ..encode.parts import EncodedPart, PartPlace
+from ..inputs.blocks import FileLines
+from ..store.anonymous_files import nameless
+from ..store.open import Store, StoredFile
+from .arrow_files import put_arrow
+from .runs import Runs
+
+if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
+    from ...schemas.config.config import RunConfig
+
+NAME = "_run/documents.arrow"
+SLICE = 1 << 20
+"""Documents decided at once, so that what is computed of them takes some tens of MB."""
+HELD_OUT, NO_TURNS, NO_PARTS, REWRITTEN_PROMPT, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(8))
+"""Bits of `Documents.flags`: held out; assistant turns, or parts of one, not located; the prompt is rendered
+differently alone; the first token is supervised; cut into pieces before packing; shares text with evaluation rows; some
+trained token has another loss weight than 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents:
+    """Columns of N documents. The last six are decided by `outcomes.select`.
+
+    A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
+    supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
+    contiguous.
+    """
+
+    segment: NDArray[np.int32]
+    """The record batch that holds the document, counted over all parts."""
+    begin: NDArray[np.int32]
+    """Where its tokens begin in the segment."""
+    run_begin: NDArray[np.int32]
+    run_count: NDArray[np.int32]
+    length: NDArray[np.int32]
+    """Tokens before any cut."""
+    low: NDArray[np.int32]
+    """First token that the limits keep."""
+    high: NDArray[np.int32]
+    """One past the last token that they keep."""
+    prompt_cut: NDArray[np.int32]
+    """Tokens that the prompt's own limit removes."""
+    completion_cut: NDArray[np.int32]
+    """Tokens that the completion's own limit removes."""
+    asked: NDArray[np.int32]
+    """Supervised tokens."""
+    asked_kept: NDArray[np.int32]
+    """Supervised tokens that the limits keep."""
+    turns: NDArray[np.int16]
+    """Trained assistant turns."""
+    endless: NDArray[np.int16]
+    """Trained turns without an end-of-turn token."""
+    next_stops: NDArray[np.int16]
+    """Trained turns whose stop token is trained in the next message's header."""
+    first_digest: NDArray[np.uint64]
+    second_digest: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    """Trained labels of one copy, before a strategy cuts it."""
+    asked_packed: NDArray[np.int32]
+    """Supervised tokens in what is packed of one copy, each counted once."""
+    kept: NDArray[np.int32]
+    """Tokens of one copy, each counted once; 0 if left out."""
+    overlap: NDArray[np.int32]
+    """Tokens that its pieces repeat."""
+    outcome: NDArray[np.uint8]
+    """Why it is left out, as an index into `outcomes.REASONS`; 0 if it is packed."""
+    copies: NDArray[np.uint16]
+    """How often it is packed; 0 if left out."""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def at(self, rows: slice | NDArray[np.int64]) -> "Documents":
+        """Some documents: views for a slice, copies for indices."""
+        return Documents(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+    def has(self, flag: int) -> NDArray[np.bool_]:
+        """(N,) whether each has a flag."""
+        out: NDArray[np.bool_] = (self.flags & flag) > 0
+        return out
+
+
+COLUMNS: dict[str, np.dtype[Any]] = {
+    name: np.dtype(get_args(get_args(kind)[1])[0]) for name, kind in get_type_hints(Documents).items()
+}
+"""The type of each column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The parts of the documents, in order; stored with the table. A segment is a record batch of a part."""
+
+    cache: str
+    parts: list[StoredFile]
+    sources: list[int]
+    """The source of each part."""
+    lines: list[FileLines]
+    documents: list[int]
+    """Documents of each part."""
+    segments: list[int]
+    """Segments of each part."""
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(parts + 1,) first document of each part, then N."""
+        return offsets_of(self.documents)
+
+    def bounds(self, sources: int) -> NDArray[np.int64]:
+        """(sources + 1,) first document of each source, then N; parts are in the order of sources."""
+        return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
+
+    @property
+    def segment_parts(self) -> NDArray[np.int64]:
+        """(segments,) the part of each."""
+        return np.repeat(np.arange(len(self.parts)), self.segments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """All documents of a run, and where they are."""
+
+    documents: Documents
+    places: Sequence[PartPlace]
+    """The parts."""
+    origins: Origins
+    bounds: NDArray[np.int64]
+    """(sources + 1,) first document of each source, then N."""
+    block_starts: NDArray[np.int64]
+    """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
+    block_sources: list[int]
+
+    def slices(self) -> Iterator[tuple[int, slice]]:
+        """Yield (source, documents) for at most `SLICE` documents at a time."""
+        for source, (first, last) in enumerate(zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True)):
+            for at in range(first, last, SLICE):
+                yield source, slice(at, min(at + SLICE, last))
+
+    def put(self, out: Store) -> None:
+        """Put the table, once all is decided."""
+        columns = [numbers(getattr(self.documents, name)) for name in COLUMNS]
+        schema = pa.schema([(name, column.type) for name, column in zip(COLUMNS, columns, strict=True)])
+        schema = schema.with_metadata({"origins": msgspec.json.encode(self.origins)})
+        put_arrow(out, NAME, pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def open_table(path: Path) -> tuple[Documents, Origins]:
+    """Map a table that was put.
+
+    Raises:
+        ValueError, KeyError, OSError: it is damaged, or another version wrote it.
+    """
+    with pa.memory_map(str(path)) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+    origins = msgspec.json.decode((batch.schema.metadata or {})[b"origins"], type=Origins)
+    return Documents(*(view(batch.column(name)) for name in COLUMNS)), origins
+
+
+def scratch_documents(rows: int, scratch: Path) -> Documents:
+    """Columns of zeros to be filled; of more than `SLICE` rows, in an anonymous file."""
+    if rows <= SLICE:
+        return Documents(*(np.zeros(rows, kind) for kind in COLUMNS.values()))
+    widths = [-(-kind.itemsize * rows // 64) * 64 for kind in COLUMNS.values()]
+    data = np.memmap(nameless(scratch, sum(widths)), np.uint8, "r+", shape=(sum(widths),))
+    begins = offsets_of(widths).tolist()
+    columns = zip(COLUMNS.values(), begins, strict=False)
+    return Documents(*(data[at : at + rows * kind.itemsize].view(kind) for kind, at in columns))
+
+
+def read_table(
+    places: Sequence[PartPlace],
+    sizes: Sequence[int],
+    config: "RunConfig",
+    limits: Limits | PairLimits,
+    scratch: Path,
+) -> Table:
+    """Read the lengths and runs of all parts, one part in memory at a time.
+
+    Args:
+        sizes: (parts,) documents of each part, as its record says.
+        limits: of documents, or of preference pairs.
+
+    Raises:
+        IntegrityError: a part has another number of documents.
+    """
+    documents, mask = scratch_documents(sum(sizes), scratch), Mask.of(config.mask)
+    marked = [np.frombuffer(place.contaminated, np.int64) for place in places]
+    segments: list[int] = []
+    blocks: list[int] = []
+    first = segment = 0
+    for place, size, keys in zip(places, sizes, marked, strict=True):
+        part = EncodedPart(place.path)
+        rows = sum(batch.num_rows for batch in part.batches)
+        if rows != size:
+            raise IntegrityError(
+                f"the encoded part {place.part.name} has {rows:,} examples, but its record says {size:,}; delete both "
+                "and run again to rebuild them"
+            )
+        blocks += _sizes_by_file(place, part, rows)
+        segments.append(len(part.batches))
+        for batch in part.batches:
+            here = documents.at(slice(first, first + batch.num_rows))
+            if batch.num_rows:
+                _read(batch, here, limits, mask)
+            here.segment[:] = segment
+            if len(keys):
+                lines = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1
+                here.flags[np.isin(lines, keys)] |= CONTAMINATED
+            if config.holdout.fraction > 0:
+                here.flags[_held_out(batch, config.sources[place.source].name, config)] |= HELD_OUT
+            first, segment = first + batch.num_rows, segment + 1
+    origins = Origins(
+        places[0].cache.url if places else "",
+        [place.part for place in places],
+        [place.source for place in places],
+        [place.lines for place in places],
+        list(sizes),
+        segments,
+    )
+    owners = [place.source for place in places for _ in place.lines.files]
+    return Table(documents, places, origins, origins.bounds(len(config.sources)), offsets_of(blocks), owners)
+
+
+def _read(batch: pa.RecordBatch, here: Documents, limits: Limits | PairLimits, mask: Mask) -> None:
+    """Fill the columns of a segment's documents from their runs."""
+    runs = Runs.of(batch, mask)
+    ids, offsets = view(batch.column("input_ids").offsets), runs.offsets.astype(np.int64)
+    here.begin[:], here.length[:] = ids[:-1], np.diff(ids)
+    here.run_begin[:], here.run_count[:] = offsets[:-1], np.diff(offsets)
+    if isinstance(limits, PairLimits):
+        _cut_pairs(here, limits, runs)
+    else:
+        _cut(here, limits, runs)
+    here.kept[:] = here.high - here.low
+    here.asked_packed[:] = here.asked_kept
+    next_stops = runs.supervised & IS_NEXT_STOP[runs.kind] & mask.next_stops
+    here.next_stops[:] = np.add.reduceat(next_stops, offsets[:-1], dtype=np.int32)
+    here.turns[:], here.endless[:] = supervised_turns(
+        runs.kind, runs.turn, runs.supervised, offsets, next_stops=mask.next_stops
+    )
+    for flag, which in (
+        (NO_TURNS, unlocated_documents(runs.kind, offsets)),
+        (NO_PARTS, unlocated_documents(runs.kind, offsets, parts=True)),
+        (REWRITTEN_PROMPT, booleans(batch.column("rewritten"))),
+    ):
+        here.flags[which] |= flag
+    if runs.weights is not None:
+        here.flags[np.logical_or.reduceat(runs.supervised & (runs.weights != 1), offsets[:-1])] |= WEIGHTED
+    digests = batch.column("digest")
+    halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(here)]
+    here.first_digest[:], here.second_digest[:] = halves.T
+
+
+def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
+    """What the limits keep of documents."""
+    offsets, boundaries = runs.offsets.astype(np.int64), None
+    if limits.needs_boundaries:
+        boundaries = completion_starts(runs.kind, runs.ends, offsets)
+    kept = limits.stretch(here.length, boundaries)
+    here.low[:], here.high[:] = kept.low, kept.high
+    if kept.prompt_cut is not None:
+        here.prompt_cut[:] = kept.prompt_cut
+    if kept.completion_cut is not None:
+        here.completion_cut[:] = kept.completion_cut
+    here.asked[:], head = supervised_tokens(runs.supervised, runs.ends, offsets)
+    here.flags[head] |= HEAD
+    here.asked_kept[:], heads = here.asked, head
+    if (kept.low > 0).any() or (kept.high < here.length).any():
+        here.asked_kept[:], heads = supervised_tokens(runs.supervised, runs.ends, offsets, kept.low, kept.high)
+    here.labels[:] = here.asked_kept - heads
+
+
+def _cut_pairs(here: Documents, limits: PairLimits, runs: Runs) -> None:
+    """What the limits keep of preference pairs."""
+    lengths = pair_lengths(runs.ends)
+    cut = limits.cut(lengths)
+    here.high[:], here.asked[:], here.asked_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
+    here.prompt_cut[:], here.completion_cut[:] = cut.prompt_cut, cut.completion_cut
+    here.flags[lengths.prompt == 0] |= HEAD
+    here.labels[:] = here.asked_kept - (cut.kept.prompt == 0)
+
+
+def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
+    """The lengths of pairs, from where their three runs end."""
+    whole = ends.reshape(-1, 3)
+    return PairLengths(whole[:, 0].copy(), whole[:, 1] - whole[:, 0], whole[:, 2] - whole[:, 1])
+
+
+def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[int]:
+    """Documents of each file of a part."""
+    if len(place.lines.files) == 1:
+        return [documents]
+    owners = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
+    counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *owners]), minlength=len(place.lines.files))
+    return [int(count) for count in counts]
+
+
+def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArray[np.bool_]:
+    """(N,) whether each document is held out, decided by a hash of its group or of its content.
+
+    So adding data does not move documents, and equal examples are in the same split.
+    """
+    limit, rows = int(config.holdout.fraction * 2**64), batch.num_rows
+    groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * rows
+    keys = (
+        f"{source}\n{group}".encode() if group else digest
+        for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True)
+    )
+    return np.fromiter((xxhash.xxh3_64_intdigest(key, seed=config.seed) < limit for key in keys), np.bool_, rows)

@@ -1,0 +1,266 @@
+"""Plans the rows of the table's documents: windows, pieces, rows, their order, and which rows are in which shard."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.layout import Certificate, LayoutPlan
+from ...schemas.ragged import offsets_of, ranges
+from ...stages.arrays import numbers
+from ...stages.pack.best_fit import rows_needed
+from ...stages.pack.bounds import size_counts
+from ...stages.pack.plan import plan_rows
+from ...stages.pack.row_count import tight_row_count
+from ...stages.pack.tight import WORK
+from ..store.open import Store
+from .arrow_files import put_arrow, put_batches
+from .table import HELD_OUT, SPLIT, Documents, Table
+from .windows import WINDOW_TOKENS, compose, mix64, window_seed
+
+if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
+    from ...schemas.config.config import RunConfig
+
+PIECES_AT_ONCE = 1 << 20
+"""Pieces of a layout to write at once."""
+TOKEN_BYTES, WEIGHT_BYTES = 12, 4
+"""input_ids, labels and position_ids, four bytes each; and loss_weights."""
+LAYOUT = pa.schema([("doc_id", pa.int64()), ("start", pa.int32()), ("length", pa.int32()), ("repeated", pa.int32())])
+"""Columns of a planned piece: its document, its tokens, and how many of the first ones an earlier piece has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One shard to lay out: rows `first_row:last_row` of one window's layout file."""
+
+    index: int
+    """Number of the shard within its split."""
+    first_row: int
+    last_row: int
+    first_piece: int
+    last_piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """One planned window of a split."""
+
+    name: str
+    """Name of its layout files below the output's folder: `{name}-pieces.arrow` and `{name}-rows.arrow`."""
+    certificate: Certificate | None
+    """Proof that no plan needs many fewer rows; None for preference pairs."""
+    shards: tuple[ShardPlan, ...]
+    rows_unpadded: int = 0
+    """Rows that the same pieces would need without padding; 0 for preference pairs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """M pieces of documents to plan."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    repeated: NDArray[np.int32]
+    """(M,) how many of the first tokens an earlier piece of the document has; they are not trained again."""
+
+    def at(self, index: "slice | NDArray[np.int64]") -> "Pieces":
+        """Some of them."""
+        return Pieces(self.documents[index], self.starts[index], self.lengths[index], self.repeated[index])
+
+
+def block_totals(table: Table, split: str) -> NDArray[np.int64]:
+    """(blocks,) packed tokens of each block in a split."""
+    totals = np.zeros(len(table.block_starts) - 1, np.int64)
+    for _, here in table.slices():
+        some = table.documents.at(here)
+        tokens = (
+            some.copies.astype(np.int64) * (some.kept + some.overlap) * (some.has(HELD_OUT) == (split == "holdout"))
+        )
+        block = np.searchsorted(table.block_starts, np.arange(here.start, here.stop), side="right") - 1
+        totals += np.bincount(block, weights=tokens, minlength=len(totals)).astype(np.int64)
+    return totals
+
+
+def windows(table: Table, split: str, config: "RunConfig") -> list[NDArray[np.int64]]:
+    """The blocks of each window of a split; see `windows.compose`."""
+    limit = config.pack.window_tokens or WINDOW_TOKENS
+    return compose(block_totals(table, split), table.block_sources, limit, config.seed)
+
+
+def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]) -> Pieces:
+    """The pieces to plan of some blocks, each as often as its document is packed.
+
+    Args:
+        split_pieces: (S,) of `outcomes.PIECE`.
+    """
+    none = np.zeros(0, np.int32)
+    found = [Pieces(np.zeros(0, np.int64), none, none, none)]
+    for here, rows in packed_in(table, split, blocks):
+        found.append(_pieces(table.documents.at(here), rows, here.start, split_pieces))
+    out = Pieces(
+        np.concatenate([one.documents for one in found]),
+        np.concatenate([one.starts for one in found]),
+        np.concatenate([one.lengths for one in found]),
+        np.concatenate([one.repeated for one in found]),
+    )
+    found.clear()
+    often = table.documents.copies[out.documents]
+    return out.at(np.repeat(np.arange(len(often)), often)) if len(often) and often.max() > 1 else out
+
+
+def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: NDArray[Any]) -> Pieces:
+    """The pieces of some documents of a slice, each once.
+
+    Args:
+        rows: their places in the slice, ascending.
+        first: the slice's first document.
+    """
+    cut = some.has(SPLIT)[rows]
+    whole = rows[~cut] if cut.any() else rows
+    low = some.low[whole]
+    out = Pieces(whole + first, low, some.high[whole] - low, np.zeros(len(whole), np.int32))
+    if len(whole) == len(rows):
+        return out
+    owners, documents = split_pieces["document"], rows[cut] + first
+    begins, ends = (np.searchsorted(owners, documents, side=side) for side in ("left", "right"))
+    taken = split_pieces[ranges(begins, ends - begins)]
+    both = Pieces(
+        np.concatenate([out.documents, taken["document"]]),
+        np.concatenate([out.starts, taken["start"]]),
+        np.concatenate([out.lengths, taken["length"]]),
+        np.concatenate([out.repeated, taken["repeated"]]),
+    )
+    return both.at(np.argsort(both.documents, kind="stable"))
+
+
+def packed_in(table: Table, split: str, blocks: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yield (documents, places in them of those that a split packs in some blocks, ascending)."""
+    among = np.zeros(len(table.block_starts), np.bool_)
+    among[blocks] = True
+    everywhere = bool(among[:-1].all())
+    for _, here in table.slices():
+        some = table.documents.at(here)
+        rows = np.flatnonzero((some.copies > 0) & (some.has(HELD_OUT) == (split == "holdout")))
+        if not everywhere:
+            rows = rows[among[np.searchsorted(table.block_starts, rows + here.start, side="right") - 1]]
+        yield here, rows
+
+
+def arrange(lengths: NDArray[np.int32], config: "RunConfig", seed: int) -> LayoutPlan:
+    """Plan which piece goes into which row.
+
+    Args:
+        seed: of the order of rows, if they are shuffled.
+    """
+    pack, align = config.pack, config.pack.alignment.document
+    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align)
+    return permute_rows(plan, seed) if pack.shuffle else plan
+
+
+def planned_pieces(plan: LayoutPlan, pieces: Pieces, here: slice = slice(None)) -> Pieces:
+    """Some pieces of a plan, row by row. Only pieces that are packed whole have repeated tokens."""
+    some = pieces.at(plan.order[here])
+    starts = plan.starts[here].astype(np.int32) + some.starts
+    return Pieces(some.documents, starts, plan.lengths[here], some.repeated)
+
+
+def plan_window(
+    table: Table,
+    split_pieces: NDArray[Any],
+    split: str,
+    number: int,
+    blocks: NDArray[np.int64],
+    first_shard: int,
+    config: "RunConfig",
+    out: Store,
+    *,
+    weighted: bool = False,
+) -> tuple[WindowPlan, LayoutPlan]:
+    """Plan a window of a split, and put its layout for the tasks of its shards.
+
+    Args:
+        number: of the window in its split.
+        first_shard: number of shards of the earlier windows.
+        weighted: whether the rows have `loss_weights`.
+    """
+    pieces = pieces_of(table, split_pieces, split, blocks)
+    plan = arrange(pieces.lengths, config, window_seed(config.seed, number))
+    name = f"_run/layout/{split}-{number:05d}"
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
+            some = planned_pieces(plan, pieces, slice(first, first + PIECES_AT_ONCE))
+            columns = (some.documents, some.starts, some.lengths, some.repeated)
+            yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=LAYOUT)
+
+    put_batches(out, f"{name}-pieces.arrow", LAYOUT, batches())
+    put_arrow(out, f"{name}-rows.arrow", pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"]))
+    padded = config.pack.alignment.padded(plan.lengths, plan.row_offsets)
+    ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
+    shards = cut_shards(ends, plan.row_offsets, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
+    return WindowPlan(name, plan.certificate, shards, rows_unpadded(plan, config)), plan
+
+
+def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
+    """Count the rows that the pieces of a plan would need without padding, by the same strategy."""
+    pack = config.pack
+    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "tight", "bfd_split"):
+        return len(plan.row_offsets) - 1
+    counts = size_counts(plan.lengths, config.truncate.max_length)
+    if pack.strategy == "tight":
+        return tight_row_count(plan.lengths, counts, pack.max_docs, WORK)
+    return rows_needed(counts, pack.max_docs)
+
+
+def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
+    """Return the same rows in another order, chosen by the seed.
+
+    Rows are sorted by a hash of their index and the seed, so the order does not depend on the machine or on a library's
+    random generator. The mixer is SplitMix64's finaliser (Steele, Lea, Flood, 2014).
+    """
+    rows = plan.rows
+    keys = mix64(np.arange(rows, dtype=np.uint64), seed)
+    order = np.argsort(keys, kind="stable")
+    sizes = np.diff(plan.row_offsets)[order]
+    take = ranges(plan.row_offsets[:-1][order], sizes)
+    return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets_of(sizes), plan.certificate)
+
+
+def cut_shards(
+    ends: NDArray[np.int64],
+    row_offsets: NDArray[np.int64],
+    first_index: int,
+    token_bytes: int,
+    config: "RunConfig",
+) -> tuple[ShardPlan, ...]:
+    """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`; at least one shard.
+
+    Args:
+        ends: (R,) running sum of the rows' tokens.
+        row_offsets: (R + 1,) first piece of each row, then the number of pieces.
+    """
+    if not len(ends):
+        return (ShardPlan(first_index, 0, 0, 0, 0),)
+    cuts = cut_rows(ends, token_bytes, config.output.shard_bytes)
+    pieces = row_offsets[cuts].tolist()
+    rows = cuts.tolist()
+    return tuple(
+        ShardPlan(first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1]) for i in range(len(rows) - 1)
+    )
+
+
+def cut_rows(ends: NDArray[np.int64], token_bytes: int, shard_bytes: int) -> NDArray[np.int64]:
+    """Return (shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
+
+    Args:
+        ends: (R,) running sum of the rows' tokens; at least one row.
+    """
+    total = int(ends[-1])
+    count = max(1, -(-total * token_bytes // shard_bytes))
+    targets = np.arange(1, count + 1, dtype=np.int64) * total // count
+    cuts = np.searchsorted(ends, targets, side="left") + 1
+    return np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))
