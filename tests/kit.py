@@ -438,7 +438,7 @@ def cli(*words: object, cwd: Path | None = None, stdin: str = "") -> Outcome:
         except SystemExit as leave:
             code = leave.code
     assert isinstance(code, int), code
-    said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    said = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return Outcome(code, *said)
 
 

@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..schemas.flops import ModelShape
-    from .loader.iterable import PackedIterable
-    from .loader.loader import PackedLoader
-    from .loader.packed_stream import PackedStream
-    from .loader.torch_dataset import PackedDataset, collate
-    from .loader.watchdog import Watchdog
-    from .order.balance import Balance
-    from .order.mixture import Source
+    from .ahead import Watchdog
+    from .batch import cp_part
+    from .loader import PackedDataset, PackedLoader, collate
+    from .order import Source
+    from .steps import Balance
+    from .stream import PackedStream
     from .trainer.loss import loss_units, weighted_loss
     from .trainer.run import train
     from .trainer.trainer import PackedTrainer
@@ -19,29 +18,29 @@ __all__ = [
     "Balance",
     "ModelShape",
     "PackedDataset",
-    "PackedIterable",
     "PackedLoader",
     "PackedStream",
     "PackedTrainer",
     "Source",
     "Watchdog",
     "collate",
+    "cp_part",
     "loss_units",
     "train",
     "weighted_loss",
 ]
 
 _HOMES = {
-    "Balance": "order.balance",
+    "Balance": "steps",
     "ModelShape": ".schemas.flops",
-    "PackedDataset": "loader.torch_dataset",
-    "PackedIterable": "loader.iterable",
-    "PackedLoader": "loader.loader",
-    "PackedStream": "loader.packed_stream",
+    "PackedDataset": "loader",
+    "PackedLoader": "loader",
+    "PackedStream": "stream",
     "PackedTrainer": "trainer.trainer",
-    "Source": "order.mixture",
-    "Watchdog": "loader.watchdog",
-    "collate": "loader.torch_dataset",
+    "Source": "order",
+    "Watchdog": "ahead",
+    "collate": "loader",
+    "cp_part": "batch",
     "loss_units": "trainer.loss",
     "train": "trainer.run",
     "weighted_loss": "trainer.loss",

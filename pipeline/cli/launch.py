@@ -22,7 +22,7 @@ def doctor(
     from ...training.launch.doctor import report
 
     if ranks:
-        from ...training.launch.links import report_ranks
+        from ...training.launch.ranks import report_ranks
 
         report_ranks(timeout=timeout, as_json=as_json, say=print_line)
         return

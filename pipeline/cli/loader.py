@@ -1,8 +1,7 @@
 """`packtrain loader`: the batches a trainer would get, how fast they come, and how evenly ranks share the work."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +17,7 @@ from .views.streams import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...training.loader.loader import PackedLoader
-    from ...training.loader.step_documents import StepDocument
+    from ...training.loader import PackedLoader
 
 
 def loader(
@@ -68,68 +66,21 @@ def loader(
         **({"split": split} if len(folders) == 1 else {}),
     )
     if as_json:
-        print_json(view.to_json())
+        print_json(view)
     else:
         print_view(make_console(), view)
 
 
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """One step of one rank."""
-
-    step: int
-    rows: int
-    """Rows on this rank."""
-    documents: int
-    tokens: int
-    trained: int
-    """Labels that are trained."""
-    fill: float
-    """See `schemas.layout.fill_of`; padding counts where the rows do not say which of their tokens it is."""
-    longest: int
-    """Tokens of the longest document."""
-    balance: float
-    """Model FLOPs of the busiest rank over the mean of all ranks."""
-    wait: float
-    """Seconds until the batch arrived."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerView:
-    """What `packtrain loader` shows."""
-
-    where: list[str]
-    rank: int
-    world_size: int
-    place: str
-    rows_per_step: int
-    steps: int
-    """Steps in the whole order."""
-    order: str
-    balance: str
-    opened: float
-    """Seconds to open the dataset."""
-    first: float
-    """Seconds from opening to the first batch."""
-    tokens_per_second: float
-    """Tokens per second on this rank, the first batch included, with no work between batches."""
-    batch: dict[str, str] = field(default_factory=dict)
-    """Name → dtype and shape of each tensor in a batch."""
-    seen: list[StepView] = field(default_factory=list)
-    documents: "list[StepDocument]" = field(default_factory=list)
-    """With `--explain`: the documents of the first step, on all ranks."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The view as plain data."""
-        return asdict(self)
-
-
-def look(where: Sequence[str], steps: int, start: int, explain: bool, **options: Any) -> TrainerView:
+def look(where: list[str], steps: int, start: int, explain: bool, **options: Any) -> dict[str, Any]:
     """Build the loader that a trainer would build, and take some batches.
 
     Args:
         where: folders or URLs; several are mixed so that all end together.
         options: those of `PackedLoader`.
+
+    Returns:
+        Plain data: the order, the tensors of a batch, the batches that were `seen`, and the `documents` of the first
+        step on all ranks if `explain` asks for them. Times are seconds. `tokens_per_second` includes the first batch.
 
     Raises:
         ConfigError: torch is not installed, or `start` is beyond the last step.
@@ -139,8 +90,8 @@ def look(where: Sequence[str], steps: int, start: int, explain: bool, **options:
         import torch
     except ModuleNotFoundError:
         raise ConfigError("the loader needs torch, which is not installed; pip install 'packtrain[train]'") from None
-    from ...training.loader.loader import PackedLoader
-    from ...training.order.mixture import Source
+    from ...training.loader import PackedLoader
+    from ...training.order import Source
 
     began = time.perf_counter()
     loader = PackedLoader(where[0] if len(where) == 1 else [Source(one) for one in where], **options)
@@ -149,125 +100,97 @@ def look(where: Sequence[str], steps: int, start: int, explain: bool, **options:
     if not 0 <= start < whole:
         raise ConfigError(f"--start {start:,}: the order has {whole:,} steps; choose 0 to {whole - 1:,}")
     loader.load_state_dict({**loader.state_dict(), "rows": start * loader.rows_per_step})
-    seen: list[tuple[float, dict[str, Any]]] = []
+    taken: list[tuple[float, dict[str, Any]]] = []
     began = last = time.perf_counter()
     for batch in loader:
         now = time.perf_counter()
-        seen.append((now - last, batch))
+        taken.append((now - last, batch))
         last = now
-        if len(seen) == steps:
+        if len(taken) == steps:
             break
-    taken = sum(batch["input_ids"].numel() for _, batch in seen)
-    start_state = loader.state_dict()
-    return TrainerView(
-        where=list(where),
-        rank=loader.place.rank,
-        world_size=loader.place.world_size,
-        place=loader.place.origin,
-        rows_per_step=loader.rows_per_step,
-        steps=whole,
-        order=start_state["order"],
-        balance=_balance(loader),
-        opened=opened,
-        first=seen[0][0],
-        tokens_per_second=taken / (last - began),
-        batch={
+    return {
+        "where": where,
+        "rank": loader.place.rank,
+        "world_size": loader.place.world_size,
+        "place": loader.place.origin,
+        "rows_per_step": loader.rows_per_step,
+        "steps": whole,
+        "order": loader.state_dict()["order"],
+        "balance": loader.balance_note,
+        "opened": opened,
+        "first": taken[0][0],
+        "tokens_per_second": sum(batch["input_ids"].numel() for _, batch in taken) / (last - began),
+        "batch": {
             name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
             if isinstance(value, torch.Tensor)
             else f"{type(value).__name__} {value}"
-            for name, value in seen[0][1].items()
+            for name, value in taken[0][1].items()
         },
-        seen=[_view(loader, start + number, wait, batch) for number, (wait, batch) in enumerate(seen)],
-        documents=loader.explain(start) if explain else [],
-    )
+        "seen": [_seen(loader, start + number, wait, batch) for number, (wait, batch) in enumerate(taken)],
+        "documents": [asdict(one) for one in loader.explain(start)] if explain else [],
+    }
 
 
-def _view(loader: "PackedLoader", number: int, wait: float, batch: dict[str, Any]) -> StepView:
-    import numpy as np
-
+def _seen(loader: "PackedLoader", number: int, wait: float, batch: dict[str, Any]) -> dict[str, Any]:
+    """One step of one rank. Of padding, `fill` leaves out what the rows say; `balance` is the FLOPs of the busiest rank
+    over the mean of all ranks.
+    """
     from ...schemas.layout import fill_of
     from ...schemas.rows import IGNORE_INDEX
 
     step = loader.steps.at(number * loader.rows_per_step)
-    rows = len(step.rank_rows[loader.place.rank])
-    bounds = batch["cu_seq_lens_q"]
-    costs = loader.schedule.global_order.costs(step.rows)[np.array(step.rank_rows)].sum(axis=1)
-    mine = step.rows[step.rank_rows[loader.place.rank]].tolist()
-    spans = [
-        span.seq_lengths if span.seq_lengths_unpadded is None else span.seq_lengths_unpadded
-        for span in loader.corpus.row_spans(mine)
-    ]
-    real = sum(int(lengths.sum()) for lengths in spans)
-    return StepView(
-        step=number,
-        rows=rows,
-        documents=int((bounds[1:] > bounds[:-1]).sum()),
-        tokens=int(batch["input_ids"].numel()),
-        trained=int((batch["labels"] != IGNORE_INDEX).sum()),
-        fill=fill_of(real, rows, loader.corpus.max_length),
-        longest=int((bounds[1:] - bounds[:-1]).max()),
-        balance=float(costs.max() / costs.mean()) if costs.any() else 1.0,
-        wait=wait,
-    )
+    hand = step.hands[loader.place.rank]
+    costs = loader.steps.costs(step.rows)[step.hands].sum(axis=1)
+    lengths = batch["cu_seq_lens_q"].diff()
+    own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[hand].tolist())
+    return {
+        "step": number,
+        "rows": len(hand),
+        "documents": int((lengths > 0).sum()),
+        "tokens": batch["input_ids"].numel(),
+        "trained": int((batch["labels"] != IGNORE_INDEX).sum()),
+        "fill": fill_of(own, len(hand), loader.corpus.max_length),
+        "longest": int(lengths.max()),
+        "balance": float(costs.max() / costs.mean()) if costs.any() else 1.0,
+        "wait": wait,
+    }
 
 
-def _balance(loader: "PackedLoader") -> str:
-    if loader.schedule.choice is not None:
-        return str(loader.schedule.choice)
-    balance = loader.schedule.global_order.balance
-    if balance is None:
-        return "rows are not grouped by cost"
-    return f"rows grouped by cost: blocks of {balance.block:,}, groups of {balance.group:,}"
-
-
-def print_view(console: "Console", view: TrainerView) -> None:
-    """Print the view as tables."""
+def print_view(console: "Console", view: dict[str, Any]) -> None:
+    """Print what `look` returns as tables."""
     from rich.table import Table
+    from rich.text import Text
 
     from ..report.draw.printing import say
 
-    steps = f"{plural(view.steps, 'step')} of {plural(view.rows_per_step, 'row')}"
-    say(console, f"{', '.join(view.where)}: {steps}, order {view.order}")
-    say(console, f"rank {view.rank} of {view.world_size} ({view.place})", "dim")
-    say(console, view.balance, "dim")
+    steps = f"{plural(view['steps'], 'step')} of {plural(view['rows_per_step'], 'row')}"
+    say(console, f"{', '.join(view['where'])}: {steps}, order {view['order']}")
+    say(console, f"rank {view['rank']} of {view['world_size']} ({view['place']})", "dim")
+    say(console, view["balance"], "dim")
     say(console)
     table = Table(title="What this rank gets", title_justify="left", show_edge=False, pad_edge=False)
     for name in ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in"):
         table.add_column(name, justify="right")
-    for one in view.seen:
-        table.add_row(
-            f"{one.step:,}",
-            f"{one.rows:,}",
-            f"{one.documents:,}",
-            f"{one.tokens:,}",
-            f"{one.trained / max(one.tokens, 1):.1%}",
-            f"{one.fill:.2%}",
-            f"{one.longest:,}",
-            f"{one.balance:.3f}",
-            duration(one.wait),
-        )
+    for one in view["seen"]:
+        counts = [f"{one[name]:,}" for name in ("step", "rows", "documents", "tokens")]
+        shares = [f"{one['trained'] / max(one['tokens'], 1):.1%}", f"{one['fill']:.2%}"]
+        table.add_row(*counts, *shares, f"{one['longest']:,}", f"{one['balance']:.3f}", duration(one["wait"]))
     console.print(table)
     say(console)
-    for name, what in view.batch.items():
+    for name, what in view["batch"].items():
         say(console, f"  {name:<14} {what}")
     say(console)
-    if view.documents:
-        documents = Table(title=f"Documents of step {view.seen[0].step:,}", title_justify="left", show_edge=False)
-        for name in ("rank", "row", "tokens", "source", "document"):
-            documents.add_column(name, justify="left" if name in ("source", "document") else "right", overflow="fold")
-        for placed in view.documents:
-            cells = (f"{placed.rank}", f"{placed.row:,}", f"{placed.tokens:,}", placed.source, placed.id)
-            documents.add_row(*map(_plain, cells))
+    if view["documents"]:
+        documents = Table(title=f"Documents of step {view['seen'][0]['step']:,}", title_justify="left", show_edge=False)
+        for name in ("rank", "row", "tokens", "source", "id"):
+            documents.add_column(name, justify="left" if name in ("source", "id") else "right", overflow="fold")
+        for one in view["documents"]:
+            cells = (f"{one['rank']}", f"{one['row']:,}", f"{one['tokens']:,}", one["source"], one["id"])
+            documents.add_row(*(Text(escape_line(cell)) for cell in cells))  # no markup: names come from the data
         console.print(documents)
         say(console)
     say(
         console,
-        f"opened in {duration(view.opened)}, first batch after {duration(view.first)}, "
-        f"{rate(view.tokens_per_second, 'tokens')} over {plural(len(view.seen), 'step')}",
+        f"opened in {duration(view['opened'])}, first batch after {duration(view['first'])}, "
+        f"{rate(view['tokens_per_second'], 'tokens')} over {plural(len(view['seen']), 'step')}",
     )
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(escape_line(text))  # no markup: ids come from the data

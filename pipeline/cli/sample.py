@@ -122,8 +122,6 @@ def sample(
         raise ConfigError("--engine vllm: vLLM is not installed; pip install 'packtrain[vllm]', or give another engine")
     if endpoint is not None and tokenizer is None:
         raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
-    if endpoint is not None and find_spec("openai") is None:
-        raise ConfigError("--endpoint needs the package openai; pip install 'packtrain[endpoint]'")
     part = parse_shard(shard)
     out = shard_file(out, part)
     check_place(out)

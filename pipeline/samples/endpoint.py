@@ -4,14 +4,20 @@ Prompts are sent as token ids where the server takes them, else as text. A text 
 its count of prompt tokens is compared with ours: a second beginning-of-sequence token would show, and is refused.
 """
 
+import http.client
+import json
 import os
 import re
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
-from ...schemas.errors import ConfigError, PacktrainError
+from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
+from ...schemas.jsontext import parse_json
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.tokenizer.load import TokenizerSpec
@@ -24,6 +30,9 @@ _ATTEMPTS = 8
 _REFUSED = (400, 415, 422)
 """A request of another form may do."""
 _SEED_BITS = 31
+_PAUSE_SECONDS, _LONGEST_PAUSE = 0.5, 8.0
+_LONGEST_BODY, _LONGEST_ERROR = 64 << 20, 4096
+"""Bytes of an answer that are read."""
 _LONGEST = 8 << 20
 """Characters of an answer. In a samples file, a line has room for eight times as many bytes."""
 
@@ -36,14 +45,11 @@ class EndpointEngine:
     """Asks a server for each answer. What the server computes together is its own affair.
 
     Args:
-        url: as for OpenAI's client, such as `http://localhost:8000/v1`.
+        url: such as `http://localhost:8000/v1`.
         model: as the server calls it.
         stop: the texts of `settings.stop_ids`.
         concurrency: requests at once.
         seconds: time limit of a request.
-
-    Raises:
-        ConfigError: the package openai is missing, or the URL is not one.
     """
 
     def __init__(
@@ -57,15 +63,9 @@ class EndpointEngine:
         concurrency: int,
         seconds: float,
     ) -> None:
-        try:
-            from openai import OpenAI
-        except ImportError as error:
-            raise ConfigError(
-                f"--endpoint needs the package openai ({error}); pip install 'packtrain[endpoint]'"
-            ) from None
         self._key = os.environ.get(KEY, "")
         self._shown = _PASSWORD.sub("", url)
-        self._client = OpenAI(base_url=url, api_key=self._key or "none", timeout=seconds, max_retries=_ATTEMPTS)
+        self._url, self._seconds = f"{url.rstrip('/')}/completions", seconds
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="packtrain-sample")
         self._ahead = 2 * concurrency
         self._prefix = tuple(tokenizer.prefix_ids)
@@ -76,9 +76,9 @@ class EndpointEngine:
         ends = {"stop_token_ids": list(settings.stop_ids), "skip_special_tokens": True}
         words = {"stop": list(stop)[:4]} if stop else {}  # OpenAI's limit
         self._forms = [
-            _Form(True, {**common, "extra_body": ends}),
+            _Form(True, {**common, **ends}),
             _Form(True, {**common, **words}),
-            _Form(False, {**common, "extra_body": {**ends, "add_special_tokens": True}}),
+            _Form(False, {**common, **ends, "add_special_tokens": True}),
             _Form(False, {**common, **words}),
             _Form(False, common),
         ]
@@ -108,7 +108,6 @@ class EndpointEngine:
     def close(self) -> None:
         """See `SampleEngine`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
 
     def _first(self, request: SampleRequest) -> SampleAnswer:
         """The first answer, which also finds how to ask."""
@@ -121,29 +120,9 @@ class EndpointEngine:
                 self._forms.pop(0)
 
     def _ask(self, request: SampleRequest, form: "_Form") -> SampleAnswer:
-        from openai import APIConnectionError, APIError, APIStatusError
-
         prompt = list(request.ids) if form.ids else self._text(request.ids)
-        try:
-            made = self._client.completions.create(
-                prompt=prompt, seed=request.seed >> (64 - _SEED_BITS), stream=False, **form.options
-            )
-        except APIStatusError as error:
-            said = self._clean(error.response.text or str(error))
-            if error.status_code in _REFUSED:
-                raise _RefusedFormError(said) from None
-            raise ServerError(
-                f"{self._shown} answers {error.status_code}: {said}{_advice(error.status_code)}"
-            ) from None
-        except APIConnectionError as error:
-            raise ServerError(
-                f"{self._shown} cannot be reached ({self._clean(str(error))}), in {_ATTEMPTS + 1} attempts; start it, "
-                "then run the same command again: it continues where it stopped"
-            ) from None
-        except (APIError, ValueError) as error:
-            raise ServerError(
-                f"{self._shown} answers with something other than completions: {self._clean(str(error))}"
-            ) from None
+        body = {"prompt": prompt, "seed": request.seed >> (64 - _SEED_BITS), "stream": False, **form.options}
+        made = self._post(json.dumps(body).encode())
         answer = _answer_in(made)
         if answer is None:
             raise ServerError(f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?")
@@ -154,6 +133,49 @@ class EndpointEngine:
                 "--tokenizer of the served model, or a server that takes token ids, such as vLLM"
             )
         return SampleAnswer(request.key, answer.finish_reason, text=answer.text, tokens=answer.tokens)
+
+    def _post(self, body: bytes) -> Any:
+        """The JSON that the server answers; None if it is none. A server that stumbles is asked again.
+
+        Raises:
+            ServerError: as said.
+        """
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
+        request = urllib.request.Request(self._url, body, headers)
+        for attempt in range(_ATTEMPTS + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=self._seconds) as response:
+                    return _json(self._read(response))
+            except urllib.error.HTTPError as error:
+                status, said = error.code, self._clean(error.read(_LONGEST_ERROR).decode("utf-8", "replace"))
+                if status in _REFUSED:
+                    raise _RefusedFormError(said) from None
+                if attempt == _ATTEMPTS or not (status in (408, 409, 429) or status >= 500):
+                    raise ServerError(f"{self._shown} answers {status}: {said}{_advice(status)}") from None
+            except (OSError, http.client.HTTPException) as error:
+                if attempt == _ATTEMPTS:
+                    raise ServerError(
+                        f"{self._shown} cannot be reached ({self._clean(str(error))}), in {attempt + 1} attempts; "
+                        "start it, then run the same command again: it continues where it stopped"
+                    ) from None
+            time.sleep(min(_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read(self, response: Any) -> bytes:
+        """The body of an answer, which may not be endless.
+
+        Raises:
+            ServerError: it is too long, or takes too long.
+        """
+        data, until = b"", time.monotonic() + self._seconds
+        while part := response.read1(1 << 16):
+            data += part
+            if len(data) > _LONGEST_BODY or time.monotonic() > until:
+                raise ServerError(
+                    f"{self._shown} gave an answer of more than {_LONGEST_BODY >> 20} MiB or {self._seconds:.0f} s; "
+                    "lower --max-new-tokens, or raise --timeout"
+                )
+        return data
 
     def _text(self, ids: Sequence[int]) -> str:
         """The text that the server's tokenizer turns into these ids, with what it puts before every text."""
@@ -172,7 +194,7 @@ class _Form:
 
     Args:
         ids: send token ids.
-        options: for OpenAI's client.
+        options: keys of the request besides.
     """
 
     def __init__(self, ids: bool, options: Mapping[str, Any]) -> None:
@@ -193,17 +215,25 @@ class _ServerAnswer(NamedTuple):
 
 
 def _answer_in(made: Any) -> _ServerAnswer | None:
-    """A completion as OpenAI's client gives it, which checks nothing; None if it is something else."""
-    choices, usage = getattr(made, "choices", None), getattr(made, "usage", None)
-    if not isinstance(choices, list) or not choices:
+    """What a server says; None if it is no completion."""
+    choices, usage = (made.get("choices"), made.get("usage")) if isinstance(made, dict) else (None, None)
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return None
-    text, reason = getattr(choices[0], "text", None), getattr(choices[0], "finish_reason", None)
-    prompt, tokens = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    usage = usage if isinstance(usage, dict) else {}
+    text, reason = choices[0].get("text"), choices[0].get("finish_reason")
+    prompt, tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
     counted = all(one is None or isinstance(one, int) for one in (prompt, tokens))
     if not isinstance(text, str) or len(text) > _LONGEST or not isinstance(reason, str | None) or not counted:
         return None
     # Half a surrogate pair, which JSON can say, is no text.
     return _ServerAnswer(text.encode("utf-8", "replace").decode(), reason, prompt, tokens)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return parse_json(data)
+    except ValueError:
+        return None
 
 
 def _advice(status: int) -> str:

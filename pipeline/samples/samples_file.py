@@ -1,16 +1,15 @@
 """The samples file: one JSON object a line.
 
-Lines are appended whole as samples finish, in any order, so that a killed process loses at most those it had not
-finished. The end of a run puts them into the order of (row, sample): a deterministic engine gives the same bytes, with
-however many interruptions. Which command makes the file is recorded beside it, in `NAME.run.json`.
+Groups of samples are appended whole, in the order of the groups, so that a killed process loses at most the group it
+was in, and the next one goes on with it. The file is opened once, without following links. Which command makes it is
+recorded beside it, in `NAME.run.json`.
 """
 
 import errno
 import os
-import time
-from array import array
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -27,8 +26,7 @@ from ..store.local import LocalStore, explain, open_regular, sync_folder
 RECORD = ".run.json"
 """The suffix of the file that says which command makes a samples file."""
 MAX_LINE_BYTES = 64 << 20
-_FORMAT = 1
-_SYNC_SECONDS = 1.0
+_FORMAT = 2
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,32 +53,38 @@ def read_samples(path: Path) -> Iterator[Sample]:
     """
     seen: set[tuple[int, int]] = set()
     ids: dict[int, str] = {}
-    for number, sample, _ in _lines(path):
-        if sample.key in seen:
-            raise InputError(
-                f"{path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; keep one of them"
-            )
-        if ids.setdefault(sample.row, sample.id) != sample.id:
-            raise InputError(
-                f"{path}, line {number:,}: row {sample.row} has the id {escape_line(sample.id)} here, and "
-                f"{escape_line(ids[sample.row])} above; these samples are not of one data file: keep those of one"
-            )
-        seen.add(sample.key)
-        yield sample
+    try:
+        with open_regular(path) as raw, open(raw.fileno(), "rb", closefd=False) as file:
+            for number, sample, _ in _lines(path, file):
+                if sample.key in seen:
+                    raise InputError(
+                        f"{path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; keep one "
+                        "of them"
+                    )
+                if ids.setdefault(sample.row, sample.id) != sample.id:
+                    raise InputError(
+                        f"{path}, line {number:,}: row {sample.row} has the id {escape_line(sample.id)} here, and "
+                        f"{escape_line(ids[sample.row])} above; these samples are not of one data file: keep those of "
+                        "one"
+                    )
+                seen.add(sample.key)
+                yield sample
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
 
 
 def check_place(path: Path) -> None:
     """Refuse a place where no samples file can be written, before any work.
 
     Raises:
-        OutputError: it is a folder, below a file, or a file that no command of ours made.
+        OutputError: it is a link or a folder, below a file, or a file that no command of ours made.
         StoreError: its folder cannot be written.
     """
     record = path.with_name(path.name + RECORD)
     there = next(one for one in path.absolute().parents if one.exists())
     if not there.is_dir():
         raise OutputError(f"--out {path}: {there} is a file, not a folder; choose another place")
-    if path.exists() and not path.is_file():
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise OutputError(f"--out {path} is not a regular file; choose another name")
     if path.exists() and path.stat().st_size and not record.exists():
         raise OutputError(
@@ -91,12 +95,17 @@ def check_place(path: Path) -> None:
 
 
 class SamplesFile:
-    """A samples file being written by one process, or resumed. The record of a file without samples binds no command.
+    """A samples file being written by one process, or continued. A context manager.
 
     Args:
         path: the file, made if needed.
         options: everything that decides the samples, as plain data.
-        wanted: the keys that this run makes.
+        groups: the keys of each group that this run makes, in order.
+
+    Attributes:
+        groups_done: how many of the groups are in the file.
+        tokens: tokens of the samples in the file, as far as known.
+        reasons: samples in the file by `finish_reason`.
 
     Raises:
         BusyError: another process writes it.
@@ -105,106 +114,69 @@ class SamplesFile:
         StoreError: it cannot be written, or the disk is full. Every method may raise it.
     """
 
-    def __init__(self, path: Path, options: Mapping[str, Any], wanted: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, path: Path, options: Mapping[str, Any], groups: Sequence[Sequence[tuple[int, int]]]) -> None:
         self.path = path
-        self.done: set[tuple[int, int]] = set()
-        """Keys of the samples in the file."""
-        self.tokens = 0
-        """Tokens of the samples in the file, as far as known."""
+        self.groups_done = self.tokens = 0
         self.reasons: Counter[str] = Counter()
-        """Samples in the file by `finish_reason`."""
         check_place(path)
         self._store = LocalStore(path.absolute().parent)
-        self._record = path.name + RECORD
-        record = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
-        self._store.put_bytes(self._record, record)
         try:
-            self._lock = self._locked()
-            try:
-                self._keep_record(options, record)
-                self._store.sweep_top()
-                self._file = self._resumed(set(wanted))
-            except BaseException:
-                lock.release(self._lock)
-                raise
+            self._store.root.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
+            raise explain(error, path) from error
+        try:
+            lock.own(self._descriptor)
+            if lock.lock(self._descriptor, wait=False) is False:
+                raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another file")
+            self._keep_record(options)
+            self._continue(groups)
+        except OSError as error:
+            lock.release(self._descriptor)
             raise explain(error, self._store.root) from error
-        self._synced = time.monotonic()
+        except BaseException:
+            lock.release(self._descriptor)
+            raise
 
     def append(self, samples: Iterable[Sample]) -> None:
-        """Write samples that are not in the file yet."""
-        lines = []
-        for sample in samples:
-            assert sample.key not in self.done
-            self._count(sample)
-            lines.append(_encode(sample) + b"\n")
+        """Write the next group, and sync it."""
+        some = list(samples)
+        left = memoryview(b"".join(_encode(sample) + b"\n" for sample in some))
         try:
-            self._file.write(b"".join(lines))
-            if time.monotonic() - self._synced > _SYNC_SECONDS:
-                os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+            os.fsync(self._descriptor)
         except OSError as error:
             raise explain(error, self._store.root) from error
-
-    def finish(self) -> None:
-        """Put the lines into the order of (row, sample). They are not held in memory."""
-        try:
-            os.fsync(self._file.fileno())
-            keys, sizes, at = [], array("Q"), array("Q")
-            end = 0
-            for _, sample, size in _lines(self.path):
-                keys.append(sample.key)
-                at.append(end)
-                sizes.append(size)
-                end += size
-            order = sorted(range(len(keys)), key=keys.__getitem__)
-            if order == list(range(len(keys))):
-                return
-            with self._store.draft("") as draft, open_regular(self.path) as old:
-                for one in order:
-                    draft.file.write(os.pread(old.fileno(), sizes[one], at[one]))
-                with draft.path.open("rb") as written:
-                    os.fsync(written.fileno())
-                draft.path.replace(self.path)
-                sync_folder(self._store.root)
-        except OSError as error:
-            raise explain(error, self._store.root) from error
-
-    def close(self) -> None:
-        """Close the file, finished or not."""
-        try:
-            os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-            lock.release(self._lock)
+        self._count(some)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        lock.release(self._descriptor)
 
-    def _count(self, sample: Sample) -> None:
-        self.done.add(sample.key)
-        self.tokens += sample.tokens or 0
-        self.reasons[sample.finish_reason or "unknown"] += 1
+    def _count(self, group: Sequence[Sample]) -> None:
+        self.groups_done += 1
+        self.tokens += sum(sample.tokens or 0 for sample in group)
+        self.reasons.update(sample.finish_reason or "unknown" for sample in group)
 
-    def _keep_record(self, options: Mapping[str, Any], record: bytes) -> None:
-        there = self._store.read(self._record) or b""
-        if there == record:
-            return
-        if not self.path.exists() or next(_lines(self.path, cut=True), None) is None:
-            # In place, as the lock is on this file: a command that failed before its first sample.
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, record, 0)
-            os.fsync(self._lock)
+    def _keep_record(self, options: Mapping[str, Any]) -> None:
+        """Refuse samples of another command. The record of a file without samples binds no command."""
+        name = self.path.name + RECORD
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            whole = file.readline(MAX_LINE_BYTES).endswith(b"\n")
+        if not whole:
+            self._store.replace_bytes(name, indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n")
             return
         try:
-            found = parse_json(there)
+            found = parse_json(self._store.read(name) or b"")
             theirs = found["options"] if found["format"] == _FORMAT else {}
             different = [one for one in sorted({*options, *theirs}) if theirs.get(one) != options.get(one)]
         except (ValueError, KeyError, TypeError):
-            raise OutputError(f"{self._store.where(self._record)} is damaged; choose another --out") from None
+            raise OutputError(f"{self._store.where(name)} is damaged; choose another --out") from None
         if different:
             said = "; ".join(f"{one}: {_shown(theirs.get(one))} then, {_shown(options.get(one))} now"
                              for one in different)  # fmt: skip
@@ -213,56 +185,43 @@ class SamplesFile:
                 "that command"
             )
 
-    def _locked(self) -> int:
-        descriptor = os.open(self._store.path(self._record), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        lock.own(descriptor)
-        if lock.lock(descriptor, wait=False) is False:
-            lock.release(descriptor)
-            raise BusyError(f"--out {self.path}: another process is writing it; let it finish, or choose another file")
-        return descriptor
-
-    def _resumed(self, wanted: set[tuple[int, int]]) -> IO[bytes]:
-        end = 0
-        if self.path.exists():
-            for number, sample, size in _lines(self.path, cut=True):
-                if sample.key not in wanted:
+    def _continue(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Count the groups that are there, and cut off what a killed process had begun to write."""
+        end = at = 0
+        group: list[Sample] = []
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            for number, sample, size in _lines(self.path, file, cut=True):
+                wanted = groups[self.groups_done][len(group)] if self.groups_done < len(groups) else None
+                if sample.key != wanted:
                     raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is not one that "
-                        "this command makes; choose another file"
+                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is not the one that "
+                        "this command makes there; choose another file"
                     )
-                if sample.key in self.done:
-                    raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; "
-                        "remove one of them"
-                    )
-                self._count(sample)
-                end += size
-        file = self.path.open("ab", buffering=0)
-        if file.tell() > end:
-            file.truncate(end)  # the line that a killed process was writing
+                group.append(sample)
+                at += size
+                if len(group) == len(groups[self.groups_done]):
+                    self._count(group)
+                    group, end = [], at
+        os.ftruncate(self._descriptor, end)
         sync_folder(self._store.root)
-        return file
 
 
-def _lines(path: Path, *, cut: bool = False) -> Iterator[tuple[int, Sample, int]]:
+def _lines(path: Path, file: IO[bytes], *, cut: bool = False) -> Iterator[tuple[int, Sample, int]]:
     """(line from 1, sample, bytes) of each line.
 
     Args:
         cut: leave out a last line without a line end, instead of refusing it if it is no JSON.
     """
-    try:
-        with open_regular(path) as raw, open(raw.fileno(), "rb", closefd=False) as file:
-            number = 0
-            while line := file.readline(MAX_LINE_BYTES):
-                number += 1
-                whole = line.endswith(b"\n")
-                if cut and not whole and len(line) < MAX_LINE_BYTES:
-                    return
-                if line.isspace() and not cut:
-                    continue
-                yield number, _sample(path, number, line, whole), len(line)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        whole = line.endswith(b"\n")
+        if cut and not whole and len(line) < MAX_LINE_BYTES:
+            return
+        if line.isspace() and not cut:
+            continue
+        yield number, _sample(path, number, line, whole), len(line)
 
 
 def _sample(path: Path, number: int, line: bytes, whole: bool) -> Sample:

@@ -1,7 +1,7 @@
 """The loop: requests that the file lacks → an engine → lines of the file."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -118,7 +118,7 @@ def draw_samples(
     make_engine: Callable[[], SampleEngine],
     observer: Observer,
 ) -> SampleCounts:
-    """Draw the samples that the file lacks, and put the file into order.
+    """Draw the groups of samples that the file lacks.
 
     Args:
         options: what else decides the samples, recorded beside the file.
@@ -131,36 +131,39 @@ def draw_samples(
     groups = plan.groups(found.prompts)
     wanted = {request.key: prompt for group in groups for prompt, request in group}
     decode = _Decoder(found.tokenizer.json, settings)
-    made = 0
-    with SamplesFile(out, options, wanted) as file:
-        before = len(file.done)
-        if before and before < len(wanted):
+    with SamplesFile(out, options, [[request.key for _, request in group] for group in groups]) as file:
+        before = file.reasons.total()
+        if 0 < before < len(wanted):
             observer.note(f"{out} has {before:,} of {len(wanted):,} samples; going on with the others")
-        todo = [group for group in groups if any(request.key not in file.done for _, request in group)]
+        todo = [[request for _, request in group] for group in groups[file.groups_done :]]
         if todo:
             observer.begin("load the model", 0, "")
             engine = make_engine()
             observer.begin("sample", len(wanted) - before, "samples")
             try:
-                for answer in engine.answers(_requests(todo, file.done, plan)):
-                    if answer.key in file.done:
-                        continue  # drawn before the run was interrupted, and only computed again for the others
-                    sample = decode(wanted[answer.key], answer)
-                    file.append([sample])
-                    made += 1
-                    observer.advance(1, rows=1, tokens=sample.tokens or 0)
+                for answers in _in_order(todo, engine.answers(iter(todo))):
+                    samples = [decode(wanted[answer.key], answer) for answer in answers]
+                    file.append(samples)
+                    tokens = sum(sample.tokens or 0 for sample in samples)
+                    observer.advance(len(samples), rows=len(samples), tokens=tokens)
             finally:
                 engine.close()
             observer.end()
-        file.finish()
-        return SampleCounts(len(file.done), made, file.tokens, dict(sorted(file.reasons.items())))
+        held = file.reasons.total()
+        return SampleCounts(held, held - before, file.tokens, dict(sorted(file.reasons.items())))
 
 
-def _requests(
-    groups: Sequence[Sequence[tuple[SamplePrompt, SampleRequest]]], done: set[tuple[int, int]], plan: SamplePlan
-) -> Iterator[list[SampleRequest]]:
-    for group in groups:
-        yield [request for _, request in group if plan.together or request.key not in done]
+def _in_order(
+    groups: Sequence[Sequence[SampleRequest]], answers: Iterable[SampleAnswer]
+) -> Iterator[list[SampleAnswer]]:
+    """The answers of each group, in order, as soon as all of them are there."""
+    held: dict[tuple[int, int], SampleAnswer] = {}
+    at = 0
+    for answer in answers:
+        held[answer.key] = answer
+        while at < len(groups) and all(request.key in held for request in groups[at]):
+            yield [held.pop(request.key) for request in groups[at]]
+            at += 1
 
 
 class _Decoder:

@@ -135,9 +135,9 @@ class Remote:
                 failures += 1
                 self._after(error, failures, name)
 
-    def read(self, name: str) -> bytes:
-        """A small object, whole. Raises what `ask` raises."""
-        return self.ask(name, lambda fs, path, limit: bytes(fs.cat_file(path, **limit)))
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """A small object, whole. Raises what `ask` raises, and ShortError if a web server sends more than `most`."""
+        return self.ask(name, lambda fs, path, limit: self._get(fs, path, None, None, most, limit))
 
     def pieces(self, name: str, size: int, tried: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
         """The content of an object, in order; the next pieces are fetched meanwhile.
@@ -153,7 +153,7 @@ class Remote:
 
         def get(start: int) -> "Future[bytes]":
             end = min(start + PIECE, size)
-            return pool.submit(fs.cat_file, path, start=start, end=end, **self._limit(fs, end - start))
+            return pool.submit(self._get, fs, path, start, end, size, self._limit(fs, end - start))
 
         left, failures = deque(range(0, size, PIECE)), 0
         coming: deque[tuple[int, Future[bytes]]] = deque()
@@ -276,6 +276,16 @@ class Remote:
             f"reached from here and is not overloaded, then {self.resume}"
         ) from error
 
+    def _get(
+        self, fs: Any, path: str, start: int | None, end: int | None, most: int | None, limit: dict[str, float]
+    ) -> bytes:
+        """The bytes of a range, or of the whole object. A web server is not listened to beyond `most` bytes."""
+        if self.protocol not in _HTTP or most is None:
+            return bytes(fs.cat_file(path, start=start, end=end, **limit))
+        from fsspec.asyn import sync
+
+        return bytes(sync(fs.loop, _web_bytes, fs, path, start, end, most, **limit))
+
     def _path(self, name: str, tries: int) -> tuple[Any, str]:
         fs, root = self.filesystem(tries)
         base, query = self._split(root)
@@ -288,6 +298,22 @@ class Remote:
 
     def _limit(self, fs: Any, size: int) -> dict[str, float]:
         return {"timeout": self.request_seconds + size / 2**20} if _is_async(fs) else {}
+
+
+async def _web_bytes(fs: Any, path: str, start: int | None, end: int | None, most: int) -> bytearray:
+    """As fsspec's `cat_file` over HTTP, which reads whatever a server sends. Raises CutError beyond `most` bytes."""
+    given = dict(fs.kwargs)
+    if start is not None and end is not None:
+        given["headers"] = {**given.get("headers", {}), "Range": f"bytes={start}-{end - 1}"}
+    session = await fs.set_session()
+    found = bytearray()
+    async with session.get(fs.encode_url(path), **given) as answer:
+        answer.raise_for_status()
+        async for data in answer.content.iter_chunked(1 << 20):
+            found += data
+            if len(found) > most:
+                raise CutError(f"received more than the {most:,} bytes that it may have")
+    return found
 
 
 def _is_async(fs: Any) -> bool:

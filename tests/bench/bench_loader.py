@@ -257,12 +257,12 @@ def print_wait(folder: Path, seconds: float) -> None:
     table = []
     for order in ("sequential", "full"):
         for rate in RATES:
-            for workers in (1, 0):
-                options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "num_workers": workers}
+            for ahead in (2, 0):
+                options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "prefetch": ahead}
                 loader = PackedLoader(folder, rows_per_step=8, epochs=10_000, **options)
                 waits, slept = wait_times(iter(loader), rate, seconds)
                 share = sum(waits) / (sum(waits) + slept)
-                row = [f"{order}, num_workers={workers}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
+                row = [f"{order}, prefetch={ahead}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
                 row += [f"{median(waits) * 1e3:.3f}", f"{max(waits) * 1e3:.3f}", f"{share:.3%}"]
                 table.append([*row, "yes" if share < WAIT_LIMIT else "NO"])
     print_header("Waiting for a batch of 8 rows, warm page cache", ("packtrain", "torch", "numpy"))

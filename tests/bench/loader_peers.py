@@ -328,9 +328,9 @@ def packtrain_contenders(folder: Path) -> list[Contender]:
 
     variants: list[tuple[str, dict[str, Any]]] = [
         (IN_ORDER, {"order": "sequential"}),
-        ("packtrain, in order, num_workers=0", {"order": "sequential", "num_workers": 0}),
+        ("packtrain, in order, prefetch=0", {"order": "sequential", "prefetch": 0}),
         (SHUFFLED, {"order": "full", "first_epoch_sequential": False}),
-        ("packtrain, full, num_workers=0", {"order": "full", "first_epoch_sequential": False, "num_workers": 0}),
+        ("packtrain, full, prefetch=0", {"order": "full", "first_epoch_sequential": False, "prefetch": 0}),
     ]
 
     def passes(rows: int, options: dict[str, Any]) -> Iterator[Batch]:

@@ -306,3 +306,19 @@ def test_a_manifest_that_is_cut_short_is_no_json(foreign: Path) -> None:
     code, said = outcome(("verify",), foreign)
     assert code == 1
     assert "manifest.json is not JSON (" in said.replace("\n", " ")
+
+
+def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: Path) -> None:
+    """A chat template is taken from where the run had it only if it is still the one of the rows."""
+    pytest.importorskip("torch")
+    from packtrain.training.shards.dataset_rows import PackedRows
+    from packtrain.training.trainer.export import find_tokenizer
+
+    (tmp_path / "secret").write_text(SECRET)
+    before = find_tokenizer(None, PackedRows(foreign)).chat_template
+    forge(
+        foreign,
+        lambda content: put(content, ("tokenizer", "chat_template"), str(tmp_path / "secret")),
+        "_run/request.json",
+    )
+    assert find_tokenizer(None, PackedRows(foreign)).chat_template == before

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -313,3 +314,11 @@ def test_a_lost_output_is_said_in_a_line(made: Callable[[str], Path], warm_progr
     assert "standard output cannot be written (No space left on device)" in said
     assert re.search(r"\n1\n(141|0)\n$", said), "a reader that has left is told nothing"
     assert said.count("\n") == 3
+
+
+@pytest.mark.slow
+def test_streams_that_are_closed(made: Callable[[str], Path]) -> None:
+    program, out = Path(sys.executable).with_name("packtrain"), str(output(made(HARMLESS))).replace(" ", "\\ ")
+    script = f"{program} wait {out} >&-; echo $?; {program} wait {out} <&- >&- 2>&-; echo $?"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n0\n", "")

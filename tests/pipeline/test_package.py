@@ -89,7 +89,7 @@ LAZILY = {
     "pipeline.cli.sample": {"training"},
     "pipeline.cli.train": {"training"},
     "pipeline.report.collect.rows.balance": {"training"},
-    "training.loader.packed_stream": {"pipeline.stream"},
+    "training.stream": {"pipeline.stream"},
 }
 """What these modules import besides, and only when it is needed: inside a function."""
 LAYERS = {
@@ -111,6 +111,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
+    "training": ("trainer", "generate", "launch", "probe", "attention"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

@@ -29,14 +29,14 @@ PIPELINE = ("packtrain.pipeline.",)
 """What a server imports, and all modules of a name that ends in a dot; but not what they import late, such as torch."""
 TRAINING = (*PIPELINE, "warm_training")
 """The same, with torch and everything else that trains."""
-SHARDS = ("packtrain.training.shards.shard_files", "fsspec.implementations.http")
+SHARDS = ("packtrain.training.files", "fsspec.implementations.http")
 """For processes that fetch shards."""
 UNDER_XDIST = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process was forked from the server `TRAINING`, which is there then."""
 RANKS = (
     TRAINING
     if UNDER_XDIST
-    else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("rank_check", "links", "doctor")))
+    else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("ranks", "doctor")))
 )
 """For ranks that only meet."""
 TOKENIZER = "packtrain.pipeline.encode.tokenizer.child"

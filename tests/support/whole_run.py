@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import Config, configure, corpus, merged, packed, source, tree, write
+from tests.kit import Config, configure, corpus, merged, packed, source, tokenizer, tree, write
 
 
 @dataclass(frozen=True)
@@ -60,4 +60,6 @@ def whole_run(folder: Path, config: Config) -> Whole:
             os.utime(path, (time.time() - 60,) * 2)
         time.sleep(0.2)  # inputs that have just changed are not noted
         packed(config)
+        other = {"out": str(folder / "other"), "tokenizer": {"path": str(tokenizer(folder / "tokenizer"))}}
+        packed(merged(config, other))  # so that every kind of note in the caches has a neighbour
     return Whole(folder, config, tree(folder / "out"))

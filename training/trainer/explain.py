@@ -13,12 +13,12 @@ import torch
 
 from ...schemas.errors import ConfigError, InputError
 from ..attention import use_packed
-from ..loader.loader import PackedLoader
+from ..loader import PackedLoader
 from .checkpoint import last_whole, read_checkpoint
 from .config import TrainConfig
 from .forward import Forward
 from .loss import targets, token_losses
-from .model import add_adapters, load_model
+from .model import ModelLimits, add_adapters, load_model
 from .run import loader_options, sources_of
 
 
@@ -68,7 +68,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
 
     Raises:
         ConfigError: the checkpoint's weights cannot be loaded, or are of another order of rows.
-        InputError: the training has no such step.
+        InputError: the training has no such step, or the model has too few ids for the data.
     """
     options = {**loader_options(config, base), "static_shapes": False, "accumulate": config.rows_per_step}
     loader = PackedLoader(
@@ -85,10 +85,11 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).eval()
     use_packed(model, config.attention)
-    forward = Forward(model)
+    forward, limits = Forward(model), ModelLimits.of(model)
     found: list[tuple[Any, int, float]] = []
     documents = iter(loader.explain(step - 1))
     for batch, _ in zip(loader, range(config.rows_per_step), strict=False):
+        limits.check_batch(batch)
         wanted = targets(batch)
         moved = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bool(config.trainer.get("bf16"))):

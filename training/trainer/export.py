@@ -8,8 +8,8 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..shards.dataset_rows import PackedRows
-from ..shards.shard_files import LocalShardFiles
+from ..files import LocalFiles
+from ..rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
 _REQUEST = "_run/request.json"
@@ -32,7 +32,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         ConfigError: transformers cannot load the tokenizer.
     """
     folder, template = given, None
-    if folder is None and isinstance(rows.files, LocalShardFiles):
+    if folder is None and isinstance(rows.files, LocalFiles):
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]
             folder, template = Path(noted["path"]), noted.get("chat_template")

@@ -17,8 +17,8 @@ from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.positions import Limit
 from ..attention.apply import refuse_foreign_attention
-from ..order.concat import ConcatRows
 from ..probe.probing import document_limit, row_limit
+from ..rows import ConcatRows
 from .config import ModelConfig
 from .watch import EXPERTS
 

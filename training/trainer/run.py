@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from ..order.balance import Balance
-from ..order.mixture import Source
-from ..order.rank import detect_rank
+from ..order import Source
+from ..place import detect_rank
 from ..printing import Say, print_line
+from ..steps import Balance
 from .config import BalanceConfig, TrainConfig
 
 _PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
@@ -56,8 +56,7 @@ def train(
         ConfigError, InputError: a mistake in the configuration or the data; says which key, and how to fix it.
         LeakError: documents of a row see each other.
     """
-    from ..launch.orphans import end_with_launcher
-    from ..launch.rank_check import rank_check
+    from ..launch.ranks import end_with_launcher, rank_check
 
     end_with_launcher()
     config, base = read_config(config, base)
@@ -82,7 +81,7 @@ def check(config: TrainConfig, base: Path) -> None:
         ConfigError, InputError, IntegrityError: see `train`.
     """
     _require("transformers", "accelerate")
-    from ..shards.dataset_rows import PackedRows
+    from ..rows import PackedRows
     from .model import read_model_config
 
     _check_places(config, base)

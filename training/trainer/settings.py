@@ -19,7 +19,7 @@ import torch
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import BusyError, ConfigError
 from ...schemas.files import lock
-from ..order.options import divisible
+from ..place import divisible
 from .config import CUT, OWNED, TrainConfig
 
 _LOG = logging.getLogger(__name__)

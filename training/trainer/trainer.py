@@ -28,10 +28,10 @@ from ...schemas.errors import ConfigError, DivergedError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..generate.sharded import find_shards
-from ..loader.loader import PackedLoader
-from ..order.concat import ConcatRows
-from ..order.mixture import Source
+from ..loader import PackedLoader
+from ..order import Source
 from ..printing import Say, print_line
+from ..rows import ConcatRows
 from . import checkpoint
 from .evaluate import HeldOut, loss_metrics, measure
 from .forward import Forward, fuse_loss, offloaded

@@ -125,7 +125,6 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "loader.tail": ("drop", "pad", "repeat"),
     "loader.mix_by": ("tokens", "rows"),
     "loader.until": ("first", "all"),
-    "loader.num_workers": ("1",),
     "loader.prefetch": ("2",),
     "loader.static_shapes": ("false",),
     "loader.seq_idx": ("true", "false"),

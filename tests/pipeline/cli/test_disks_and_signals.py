@@ -1,9 +1,8 @@
-"""Odd lines, damaged outputs, full disks, kills and interruptions: the same dataset, or nothing that looks finished."""
+"""Odd lines, other runs in a folder, small disks and interruptions: the same rows, or nothing that looks finished."""
 
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -150,36 +149,6 @@ def long_row(megabytes: int) -> bytes:
     return b'{"text": "' + b"so it goes " * -(-megabytes * 1_000_000 // 11) + b'"}\n'
 
 
-# Says at the end how much memory it had at most. (ru_maxrss would count the process that started it.)
-MEASURED = """
-import sys
-from pathlib import Path
-from packtrain.pipeline.cli.main import main
-note = Path(sys.argv.pop(1))
-try:
-    main()
-finally:
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    note.write_text(line.split()[1])
-"""
-
-
-@pytest.mark.slow
-def test_a_row_of_fifty_megabytes_is_rejected_in_bounded_memory(pack: Packer) -> None:
-    peaks = []
-    for name, data in (("small", TEXT * 3), ("large", TEXT + long_row(50) + TEXT)):
-        pack.file.write_bytes(data)
-        pack.out = pack.folder / name
-        words = pack.arguments()
-        subprocess.run([sys.executable, "-c", MEASURED, pack.folder / "peak", *map(str, words)], check=True)
-        peaks.append(int((pack.folder / "peak").read_text()))
-        assert pack.command("verify", pack.out, "--deep").code == 0
-    ((line, reason, detail),) = pack.rejects()
-    assert (line, reason) == (2, "row_too_long")
-    assert "50,000,018" in detail
-    assert peaks[1] < peaks[0] + 32 * 1024, "KiB"
-
-
 @pytest.mark.slow
 def test_a_row_beyond_the_default_limit_is_packed_where_it_may_be(pack: Packer) -> None:
     manifest = pack.packed(
@@ -224,32 +193,6 @@ def test_the_same_run_on_a_copy_without_its_notes(pack: Packer) -> None:
     assert pack.packed(None) == manifest
 
 
-DAMAGED = ["shards/*.arrow", "documents.parquet", "state.json", "rejects.jsonl"]
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-@pytest.mark.parametrize("damage", ["cut", pytest.param("gone", marks=pytest.mark.slow)])
-def test_what_is_damaged_is_written_anew(pack: Packer, name: str, damage: str) -> None:
-    manifest = pack.packed(TEXT * 5 + b"{\n")
-    (path,) = pack.out.glob(name)
-    if damage == "cut":
-        os.truncate(path, path.stat().st_size - 7)
-    else:
-        path.unlink()
-    done = pack.command("verify", pack.out)
-    assert done.code == 1
-    assert path.name in done.out
-    assert pack.packed(None) == manifest
-
-
-def test_a_cached_part_that_is_damaged_is_made_anew(pack: Packer) -> None:
-    manifest = pack.packed(TEXT)
-    (part,) = pack.cache.glob("encoded/*/*.arrow")
-    os.truncate(part, part.stat().st_size - 7)
-    shutil.rmtree(pack.out)
-    assert pack.packed(None) == manifest
-
-
 # Disks. Root may write anywhere, so these need a file system of their own, and leave to mount it.
 
 
@@ -289,29 +232,6 @@ def test_a_disk_too_small_is_told_before_the_work(pack: Packer, mounted: Callabl
     assert str(pack.out) in pack.refused(TEXT * 100_000, code=1)
     left = sorted(path.name for path in pack.out.rglob("*") if path.is_file())
     assert left == ["failed.json", "run-000001.json"]  # for whoever waits for it
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up(pack: Packer, mounted: Callable[[str], Path]) -> None:
-    """Documents of one token need more beside their tokens than the estimate allows for."""
-    options = ("--set", "output.shard_bytes=256KiB")
-    expected = pack.packed(b'{"text": "a"}\n' * 60_000, *options)
-    pack.out, pack.cache = mounted("size=2m") / "out", pack.out.parent / "disk" / "cache"
-    stopped = set()
-    for size in range(2, 40, 2):
-        mounted(f"size={size}m")
-        done = pack(None, *options)
-        assert list(pack.out.parent.rglob(".tmp-*")) == []
-        if done.code == 0:
-            break
-        assert done.code == 1
-        assert not (pack.out / "manifest.json").exists()
-        found = re.search(rf"{pack.out.parent}/(\w+)", done.err)
-        assert found is not None, done.err
-        stopped.add(found[1])
-    assert done.code == 0
-    assert stopped, "it never filled up"
-    assert pack.packed(None, *options) == expected
 
 
 # Kills and interruptions
@@ -397,10 +317,6 @@ class Started:
             time.sleep(0.002)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
-    def workers(self) -> list[psutil.Process]:
-        """The processes below the fork server."""
-        return [process for process in self.family if process.ppid() != self.process.pid]
-
     def ended(self) -> Outcome:
         """Wait for the run and for everything that it started."""
         out, err = self.process.communicate(timeout=60)
@@ -453,31 +369,6 @@ def start(corpus: Corpus, folder: Path, how: Callable[[list[str]], warm.Process 
     run.process.communicate()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["encode", "pack"])
-def test_a_run_that_is_killed_goes_on(started: Started, corpus: Corpus, stage: str) -> None:
-    started.reach(stage)
-    os.killpg(started.process.pid, signal.SIGKILL)
-    assert started.ended().code == -signal.SIGKILL
-    started.finish(corpus)
-    assert list(started.cache.rglob(".tmp-*")) == []
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.slow),
-    ],
-)
-def test_workers_do_not_outlive_their_driver(started: Started, corpus: Corpus, number: int, code: int) -> None:
-    started.reach("encode")
-    assert len(started.workers()) == 2
-    started.process.send_signal(number)
-    assert started.ended().code == code
-    started.finish(corpus)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ["encode", pytest.param("pack", marks=pytest.mark.slow)])
 def test_an_interruption_says_how_to_go_on(
@@ -489,16 +380,3 @@ def test_an_interruption_says_how_to_go_on(
     assert ended.code == 130
     assert list(started.out.rglob(".tmp-*")) + list(started.cache.rglob(".tmp-*")) == []
     started.finish(corpus)
-
-
-@pytest.mark.parametrize("stage", ["encode", pytest.param("pack", marks=pytest.mark.slow)])
-def test_a_worker_that_is_killed_is_replaced(started: Started, corpus: Corpus, stage: str) -> None:
-    started.reach(stage)
-    workers = started.workers()
-    if not workers:
-        pytest.skip("it was done already")
-    workers[0].kill()
-    ended = started.ended()
-    assert (ended.code, ended.err) == (0, "")
-    assert (started.out / "manifest.json").read_bytes() == corpus.manifest
-    assert list(started.out.rglob(".tmp-*")) == []

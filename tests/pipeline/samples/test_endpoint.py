@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("openai")
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
@@ -217,10 +217,7 @@ def test_a_second_beginning_of_sequence_is_noticed(scripted: Any) -> None:
 
 
 def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import openai._base_client as client
-
-    monkeypatch.setattr(client, "INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(client, "MAX_RETRY_DELAY", 0.02)
+    monkeypatch.setattr(endpoint, "_PAUSE_SECONDS", 0.01)
     faults: Iterator[Any] = iter([(503, {}), None, (429, {}), (500, {})])
     server = scripted(lambda body: next(faults, completion("ok", 3)))
     assert {one.text for one in ask(server).values()} == {"ok"}
@@ -260,3 +257,36 @@ def test_no_server_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scripted: Any
     server = scripted(lambda body: None)
     with pytest.raises(ServerError, match=r"cannot be reached .* start it, then run the same command again"):
         ask(server)
+
+
+@pytest.mark.parametrize("kind", ["long", "slow"])
+def test_an_endless_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Of any length, or a byte now and then."""
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b" " * (1 << 20 if kind == "long" else 1))
+                    time.sleep(0 if kind == "long" else 0.1)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(endpoint, "_LONGEST_BODY", 8 << 20)
+    engine = EndpointEngine(
+        f"http://127.0.0.1:{server.server_address[1]}/v1", "m", SampleSettings(), load_tokenizer(TOKENIZER), (),
+        concurrency=1, seconds=600 if kind == "long" else 3,
+    )  # fmt: skip
+    try:
+        with pytest.raises(ServerError, match="gave an answer of more than 8 MiB or"):
+            list(engine.answers([[SampleRequest(0, 0, (1, 300), 1)]]))
+    finally:
+        engine.close()
+        server.shutdown()
+        server.server_close()

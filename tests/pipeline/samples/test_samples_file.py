@@ -1,4 +1,4 @@
-"""The samples file: resumed after any cut, in one order, with each sample once; and refused where it is another's."""
+"""The samples file: continued after any cut, in whole groups; and refused where it is another's."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
 
 KEYS = [(row, sample) for row in range(3) for sample in range(2)]
+GROUPS = [KEYS[:2], KEYS[2:5], KEYS[5:]]
 OPTIONS = {"model": "m", "n": 2}
 
 
@@ -20,59 +21,73 @@ def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
     return Sample(f"p{key[0]}", *key, text=f"{text}{key}", finish_reason="stop", tokens=key[1] + 1)
 
 
-def write(path: Path, keys: list[tuple[int, int]], *, finish: bool = True, wanted: Any = KEYS) -> None:
-    with SamplesFile(path, OPTIONS, wanted) as file:
-        for key in keys:
-            if key not in file.done:
-                file.append([sample(key)])
-        if finish:
-            file.finish()
+def write(path: Path, groups: int = 3) -> None:
+    """Write so many groups in all."""
+    with SamplesFile(path, OPTIONS, GROUPS) as file:
+        for group in GROUPS[file.groups_done : groups]:
+            file.append([sample(key) for key in group])
 
 
 def test_a_line_is_one_object(tmp_path: Path) -> None:
-    write(tmp_path / "s.jsonl", KEYS)
+    write(tmp_path / "s.jsonl")
     first = (tmp_path / "s.jsonl").read_text(encoding="utf-8").split("\n")[0]
     assert first == '{"id":"p0","row":0,"sample":0,"text":"ä\\n\u2028(0, 0)","finish_reason":"stop","tokens":1}'
     assert list(read_samples(tmp_path / "s.jsonl")) == [sample(key) for key in KEYS]
 
 
-@given(order=st.permutations(KEYS), cuts=st.lists(st.integers(0, 600), max_size=3))
-def test_cut_anywhere_and_resumed_it_is_the_same_file(
-    tmp_path_factory: pytest.TempPathFactory, order: list[tuple[int, int]], cuts: list[int]
+@given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600)), max_size=3))
+def test_cut_anywhere_and_continued_it_is_the_same_file(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    write(folder / "whole.jsonl", KEYS)
+    write(folder / "whole.jsonl")
     path = folder / "s.jsonl"
-    for cut in cuts:
-        write(path, order, finish=False)
+    for groups, cut in cuts:
+        write(path, groups)
         os.truncate(path, min(cut, path.stat().st_size))
-    write(path, order)
+    write(path)
     assert path.read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert sorted(one.name for one in folder.iterdir()) == [
         name for one in ("s.jsonl", "whole.jsonl") for name in (one, one + RECORD)
     ]
 
 
-def test_what_is_done_is_known(tmp_path: Path) -> None:
-    write(tmp_path / "s.jsonl", [(1, 1), (0, 0)], finish=False)
-    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS) as file:
-        assert (file.done, file.tokens) == ({(1, 1), (0, 0)}, 3)
+def test_what_is_done_is_known_and_groups_are_whole(tmp_path: Path) -> None:
+    write(tmp_path / "s.jsonl", 2)
+    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS) as file:
+        assert (file.groups_done, file.tokens, file.reasons) == (2, 1 + 2 + 1 + 2 + 1, {"stop": 5})
+    lines = (tmp_path / "s.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "s.jsonl").write_bytes(b"".join(lines[:4]))
+    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS) as file:
+        assert file.groups_done == 1
+    assert (tmp_path / "s.jsonl").read_bytes() == b"".join(lines[:2])
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim.jsonl"
+    victim.write_text('{"id": "mine"')
+    for name in ("s.jsonl", f"t.jsonl{RECORD}"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(OutputError, match="is not a regular file"):
+        write(tmp_path / "s.jsonl")
+    write(tmp_path / "t.jsonl")  # the record is written anew
+    assert victim.read_text() == '{"id": "mine"'
 
 
 def test_another_command_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "s.jsonl", KEYS)
+    write(tmp_path / "s.jsonl")
     before = (tmp_path / "s.jsonl").read_bytes()
     with pytest.raises(OutputError, match=r"samples of another command \(n: 2 then, 3 now\); choose another file"):
-        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, KEYS)
+        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, GROUPS)
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
-        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, KEYS)
-    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is not one that this command makes"):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS[:2])
+        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, GROUPS)
+    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is not the one that this command makes"):
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS[:1])
     with pytest.raises(OutputError, match=r"s\.jsonl is a file, not a folder"):
-        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, KEYS)
+        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, GROUPS)
     with pytest.raises(OutputError, match="is not a regular file"):
-        SamplesFile(tmp_path, OPTIONS, KEYS)
+        SamplesFile(tmp_path, OPTIONS, GROUPS)
     assert (tmp_path / "s.jsonl").read_bytes() == before
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
@@ -80,26 +95,26 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", [None, b"", b'{"id": "p0", "row"'], ids=["gone", "empty", "cut"])
 def test_a_file_without_samples_binds_no_command(tmp_path: Path, left: bytes | None) -> None:
     path, record = tmp_path / "s.jsonl", tmp_path / f"s.jsonl{RECORD}"
-    with SamplesFile(path, {**OPTIONS, "much": "more" * 100}, KEYS):
+    with SamplesFile(path, {**OPTIONS, "much": "more" * 100}, GROUPS):
         pass
     path.unlink() if left is None else path.write_bytes(left)
-    write(path, KEYS)
+    write(path)
     assert json.loads(record.read_text())["options"] == OPTIONS
     assert list(read_samples(path)) == [sample(key) for key in KEYS]
     record.unlink()
     path.write_bytes(b"")  # as mktemp makes it
-    write(path, KEYS[:1])
+    write(path, 1)
     with pytest.raises(OutputError, match="samples of another command"):
-        SamplesFile(path, {**OPTIONS, "n": 3}, KEYS)
+        SamplesFile(path, {**OPTIONS, "n": 3}, GROUPS)
 
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS),
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS),
         pytest.raises(BusyError, match="another process is writing it"),
     ):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS)
-    write(tmp_path / "s.jsonl", KEYS)
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS)
+    write(tmp_path / "s.jsonl")
 
 
 GOOD = {"id": "a", "row": 0, "sample": 0, "text": "t"}

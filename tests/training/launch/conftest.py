@@ -22,8 +22,7 @@ import json, os, sys
 ranks, program, limit = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 import torch
 import torch.distributed
-from packtrain.training.launch import rank_check
-from packtrain.training.launch import links
+from packtrain.training.launch import ranks as launch
 torch.set_num_threads(1)
 code = compile(program, "program", "exec")
 children = []
@@ -40,7 +39,7 @@ for number, environ in enumerate(ranks):
     signal.alarm(limit)
     status = 1
     try:
-        exec(code, {"number": number, "torch": torch, "rank_check": rank_check, "links": links})
+        exec(code, {"number": number, "torch": torch, "launch": launch})
         status = 0
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else 1

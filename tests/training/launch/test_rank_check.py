@@ -1,7 +1,6 @@
 """The rank check among real processes: all present, one missing, one doubled, one different, and rank 0 missing."""
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,22 +8,22 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packtrain.training.launch.rank_check import rank_check
-from packtrain.training.launch.rank_report import RankReport, absence, disagreement, named
+from packtrain.schemas.errors import ConfigError
+from packtrain.training.launch.ranks import Launch, RankReport, fault_of, rank_check
 
-CALL = "rank_check.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
+CALL = "launch.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
 Environs = Callable[..., list[dict[str, str]]]
 
 
 def test_all_there_and_the_process_group_finds_the_same_store(run_ranks: Any, environs: Environs) -> None:
     program = """
-roll = rank_check.rank_check(20)
-again = rank_check.rank_check(20)
+roll = launch.rank_check(20)
+again = launch.rank_check(20)
 import torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(total)
-print(len(roll.reports), len(again.reports), [r.rank for r in roll.reports], total.item())
+print(len(roll), len(again), [r.rank for r in roll], total.item())
 dist.destroy_process_group()
 """
     ended = run_ranks(program, environs(3))
@@ -34,22 +33,18 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(run_ranks: Any, environs: Environs) -> None:
     those = environs(4)
-    began = time.monotonic()
     ended = run_ranks(CALL.format(seconds=2), [those[0], those[3]])
-    assert time.monotonic() - began < 25
     for one in ended:
         assert "here" not in one.out
         assert "2 of 4 ranks did not report in 2 seconds: ranks 1-2." in one.err
-        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
+        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
 
 
 def test_two_processes_of_one_rank(run_ranks: Any, environs: Environs) -> None:
     those = environs(3)
     ended = run_ranks(CALL.format(seconds=8), [those[0], those[1], those[1] | {"SLURM_NODEID": "1"}])
     for one in ended:
-        match = re.search(
-            r"two processes are rank 1: process (\d+) on .*, and process (\d+) on .*the same host", one.err
-        )
+        match = re.search(r"two processes are rank 1: .*process (\d+), .*process (\d+), ", one.err)
         assert match, one.err
         assert match[1] != match[2]
         assert "SLURM_NODEID=1" in one.err
@@ -64,7 +59,7 @@ def test_two_processes_of_rank_0(run_ranks: Any, environs: Environs) -> None:
 
 
 def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> None:
-    program = "rank_check.rank_check(10, agree={'dataset': 'aaaa' if number else 'bbbb'})"
+    program = "launch.rank_check(10, agree={'dataset': 'aaaa' if number else 'bbbb'})"
     for one in run_ranks(program, environs(3)):
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
 
@@ -83,38 +78,35 @@ def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
     unknown = alone | {"MASTER_ADDR": "no-such-host.invalid"}
     ended = run_ranks(CALL.format(seconds=2), [alone, unknown])
     assert "rank 1 of 2 on" in ended[0].err
-    assert "did not reach 127.0.0.1:" in ended[0].err
+    assert "did not reach the job's store at 127.0.0.1:" in ended[0].err
     assert "It saw RANK=1, WORLD_SIZE=2" in ended[0].err
-    assert "cannot resolve MASTER_ADDR 'no-such-host.invalid'" in ended[1].err
+    assert "did not reach the job's store at no-such-host.invalid:" in ended[1].err
 
 
-@pytest.mark.parametrize("how", ["KILL", pytest.param("STOP", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["KILL", "STOP"])
 def test_the_keeper_of_the_store_ends_or_freezes(run_ranks: Any, environs: Environs, how: str) -> None:
     program = f"""
-import json, os, signal
-rank_check._GRACE = 2.0
-open_store = rank_check._open_store
-
-def opened(*arguments):  # by rank 1, once rank 0 has reported
-    store = open_store(*arguments)
-    os.kill(json.loads(store.get("report/0"))["pid"], signal.SIG{how})
-    return store
-
-if number == 1:
-    rank_check._open_store = opened
-rank_check.rank_check(20 if number == 0 else 3)
+import os, signal, time
+if number == 0:  # as soon as the store is there
+    import torch.distributed as dist
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, True, wait_for_workers=False)
+    store.wait(["there"])
+    os.kill(os.getpid(), signal.SIG{how})
+import torch.distributed as dist
+dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, wait_for_workers=False).set("there", "1")
+launch.rank_check(3)
 """
-    ended = run_ranks(program, environs(3)[:2], limit=60)
-    assert "was lost during the rank check" in ended[1].err, ended[1]
-    assert "rank 0, which keeps it, has ended or hangs" in ended[1].err
+    ended = run_ranks(program, environs(3)[:2], limit=120)
+    assert "which rank 0 keeps, in 3 seconds, or lost it" in ended[1].err, ended[1]
 
 
 def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     roll = rank_check(1)
-    assert roll.world_size == 1
-    assert roll.reports[0].agree["packtrain"] != "not installed"
+    assert [one.world_size for one in roll] == [1]
+    assert roll[0].agree["packtrain"] != "not installed"
 
 
 def report(rank: int, **changes: Any) -> RankReport:
@@ -122,41 +114,63 @@ def report(rank: int, **changes: Any) -> RankReport:
         "rank": rank,
         "world_size": 8,
         "host": f"node-{rank // 4}",
-        "machine": f"node-{rank // 4}/boot",
         "pid": 100 + rank,
         "device": f"cuda:{rank % 4} of all",
-        "agree": {"torch": "2.13.0"},
-        "variables": {
-            "WORLD_SIZE": "8",
-            "LOCAL_WORLD_SIZE": "4",
-            "MASTER_ADDR": "node-0",
-            "GROUP_RANK": str(rank // 4),
-        },
+        "agree": {"WORLD_SIZE": "8", "torch": "2.13.0"},
+        "variables": {"WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "GROUP_RANK": str(rank // 4)},
     }
     return RankReport(**(values | changes))
 
 
-def test_who_is_missing_and_where_the_others_are() -> None:
-    text = absence([report(rank) for rank in (1, 2, 3, 4, 6)], 8, 60)
+def test_what_is_missing_or_differs_is_one_sentence() -> None:
+    assert fault_of([report(rank) for rank in range(8)], 8, 60) == ""
+    text = fault_of([report(rank) for rank in (1, 2, 3, 4, 6)], 8, 60)
     assert "3 of 8 ranks did not report in 60 seconds: ranks 0, 5, 7." in text
     assert "Present: ranks 1-3 on node-0; ranks 4, 6 on node-1." in text
-    assert "Rank 1 saw WORLD_SIZE=8, LOCAL_WORLD_SIZE=4, MASTER_ADDR=node-0, GROUP_RANK=0." in text
+    assert "Rank 1 saw WORLD_SIZE=8, MASTER_ADDR=node-0, GROUP_RANK=0." in text
+    reports = [report(rank) for rank in range(3)]
+    reports[2] = report(2, agree={"WORLD_SIZE": "8", "torch": "2.11.0"})
+    assert "do not agree on torch: 2.13.0 on ranks 0-1, 2.11.0 on rank 2" in fault_of(reports, 3, 60)
+    reports[2] = report(2, device="cuda:1 of all")
+    assert "would use one device: LOCAL_RANK" in fault_of(reports, 3, 60)
 
 
-def test_ranks_are_named_in_spans() -> None:
-    assert named([3]) == "rank 3"
-    assert named([5, 0, 1, 2, 7, 8]) == "ranks 0-2, 5, 7-8"
+# What a launcher says
 
 
-def test_what_differs_is_listed_with_its_ranks() -> None:
-    reports = [report(rank) for rank in range(8)]
-    assert disagreement(reports) == ""
-    reports[5] = report(5, agree={"torch": "2.11.0"})
-    reports[7] = report(7, device="cuda:2 of all")
-    assert disagreement(reports) == (
-        "the ranks do not agree on torch: 2.13.0 on ranks 0-4, 6-7, 2.11.0 on rank 5; give every rank the same; "
-        "ranks 6-7 on node-1 would all use cuda:2 of all: LOCAL_RANK must count the processes of one node, "
-        "and a node must not start more than it has devices"
-    )
-    reports = [report(rank, world_size=4 if rank < 4 else 8) for rank in range(8)]
-    assert disagreement(reports).startswith("the ranks do not agree on WORLD_SIZE: 4 on ranks 0-3, 8 on ranks 4-7")
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node-0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "job",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_torchrun() -> None:
+    launch = Launch.read(TORCHRUN)
+    assert launch == Launch(5, 8, 1, "node-0", 29500, "job/2", True)
+
+
+@pytest.mark.parametrize("environ", [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1"}])
+def test_a_process_alone(environ: dict[str, str]) -> None:
+    assert Launch.read(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"RANK": "0"}, "RANK=0, but WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set"),
+        (TORCHRUN | {"MASTER_ADDR": ""}, "but MASTER_ADDR not set"),
+        (TORCHRUN | {"RANK": "$SLURM_PROCID"}, r"RANK=\$SLURM_PROCID, .*inside the quotes"),
+        (TORCHRUN | {"RANK": "8"}, "of all nodes together"),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "Slurm started 4 tasks.*each task would train alone"),
+    ],
+)
+def test_half_of_it_is_refused(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Launch.read(environ)

@@ -100,7 +100,7 @@ def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Se
         pytest.param({"trainer": {"bf16": True}}, marks=pytest.mark.slow),
         {"model": {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 32, "n_layer": 2, "n_head": 2}}},
         pytest.param({"loader": {"static_shapes": True}}, marks=pytest.mark.slow),
-        {"loader": {"num_workers": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}},
+        {"loader": {"prefetch": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}},
     ],
     ids=["checkpointing", "cosine", "bf16", "gpt2", "static shapes", "loader"],
 )
@@ -139,8 +139,8 @@ def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
     settings: Settings, two_sources: Path, document_losses: Callable[..., Any], rows_per_device: int
 ) -> None:
     import pyarrow.parquet as pq
-    from packtrain.training.loader.collate import flatten
-    from packtrain.training.shards.dataset_rows import PackedRows
+    from packtrain.training.batch import flatten
+    from packtrain.training.rows import PackedRows
 
     config = settings(
         data=str(two_sources), eval={"rows_per_device": rows_per_device}, export=True, trainer={"max_steps": 1}

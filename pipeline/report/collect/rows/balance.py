@@ -20,12 +20,12 @@ def balance_of(weight: RowWeight, shape: ReportShape, world_size: int, *, shuffl
     Args:
         shuffled: whether packing shuffled the rows. If so, the loader reads its first epoch in file order.
     """
-    from .....training.order.balance import choose_balance, slowest
+    from .....training.steps import choose_balance, slowest
 
     order = _order(len(weight.tokens), shuffled)
     plain = shape.model.weigh(weight.tokens[order], weight.squares[order])
     sample = plain[: _sample()]
-    dealt = _grouped(plain, order, choose_balance(sample).balance)
+    dealt = _grouped(plain, order, choose_balance(sample)[0])
     out = []
     for share in SHARES:
         before = slowest(plain, world_size, share, dealt=False)
@@ -39,7 +39,7 @@ def balance_of(weight: RowWeight, shape: ReportShape, world_size: int, *, shuffl
 
 def balance_note(packing: Packing) -> str | None:
     """Why the loader cannot rebalance with one row per rank, if ranks wait for each other; else None."""
-    from .....training.order.balance import GROUP, IDLE
+    from .....training.steps import GROUP, IDLE
 
     one = next((each for each in packing.balance if each.rows_each == 1), None)
     if one is None or one.balanced < one.plain or one.plain < _SEEN:
@@ -53,14 +53,14 @@ def balance_note(packing: Packing) -> str | None:
 
 
 def _sample() -> int:
-    from .....training.order.balance import SAMPLE
+    from .....training.steps import SAMPLE
 
     return SAMPLE
 
 
 def _order(rows: int, shuffled: bool) -> NDArray[np.int64]:
     """The first rows of the loader's first epoch with seed 0, before rows of similar cost are grouped."""
-    from .....training.order.permutation import EpochOrder, Order
+    from .....training.order import EpochOrder, Order
 
     if not rows:
         return np.zeros(0, np.int64)
@@ -69,8 +69,8 @@ def _order(rows: int, shuffled: bool) -> NDArray[np.int64]:
 
 def _grouped(costs: NDArray[np.float64], order: NDArray[np.int64], balance: object) -> NDArray[np.float64]:
     """The costs in the loader's order, with rows of similar cost grouped."""
-    from .....training.order.balance import Balance, grouped
-    from .....training.order.permutation import epoch_key
+    from .....training.order import epoch_key
+    from .....training.steps import Balance, grouped
 
     if not isinstance(balance, Balance):
         return costs

@@ -82,8 +82,8 @@ def test_the_list_of_keys_is_that_of_the_schema() -> None:
 
 
 def test_the_names_are_those_that_the_package_knows() -> None:
-    from packtrain.training.order.permutation import Order
-    from packtrain.training.order.steps import Tail
+    from packtrain.training.order import Order
+    from packtrain.training.steps import Tail
 
     assert set(config_keys.TRAIN["loader.order"]) == {str(one) for one in Order}
     assert set(config_keys.TRAIN["loader.tail"]) == {str(one) for one in Tail}

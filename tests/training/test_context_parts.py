@@ -1,0 +1,199 @@
+"""Parts of a batch for devices that share a sequence: which tokens, which labels, and the same loss and gradients."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import AttentionError, ConfigError
+from packtrain.schemas.parallel import ParallelLayout
+from packtrain.training import PackedLoader, cp_part
+from packtrain.training.attention import use_packed
+from packtrain.training.attention.varlen import find_bounds
+from torch.distributed.tensor.experimental._context_parallel import _HeadTailLoadBalancer
+
+from tests.support import warm
+from tests.training.conftest import MakePacked
+from tests.training.context_rank import model_of, places
+
+LAYOUTS: tuple[ParallelLayout, ...] = ("thd", "ring", "ulysses")
+TWO = {"cp": 2, "layout": "thd"}
+
+
+OPTIONS: dict[str, Any] = {"rank": 0, "world_size": 1, "prefetch": 0}
+
+
+def held(bounds: Sequence[int], size: int, layout: ParallelLayout) -> list[list[int]]:
+    """Which tokens each device holds."""
+    return [places(torch.tensor(bounds, dtype=torch.int32), rank, size, layout).tolist() for rank in range(size)]
+
+
+def test_each_device_takes_a_chunk_from_both_ends_of_every_document() -> None:
+    assert held([0, 8, 12], 2, "thd") == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
+
+
+@pytest.mark.parametrize("layout", ["ring", "ulysses"])
+def test_each_device_takes_a_contiguous_part(layout: ParallelLayout) -> None:
+    assert held([0, 5, 12], 3, layout) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "rank", "layout", "message"),
+    [
+        (
+            [0, 8, 14],
+            0,
+            "thd",
+            r"a document of 6 tokens cannot be divided into 4 chunks; pack again .*cp: 2, layout: thd",
+        ),
+        ([0, 13], 0, "ring", "a sequence of 13 tokens cannot be divided into 2"),
+        ([0, 8], 2, "ring", "rank 2 of 2 devices"),
+        ([0, 8], 0, "rings", "layout='rings': choose one of thd, ring, ulysses"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(bounds: list[int], rank: int, layout: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        places(torch.tensor(bounds), rank, 2, layout)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 5), st.sampled_from(LAYOUTS))
+def test_every_token_is_on_one_device(chunks: list[int], size: int, layout: ParallelLayout) -> None:
+    bounds = [0, *np.cumsum(np.array(chunks) * 2 * size).tolist()]
+    parts = held(bounds, size, layout)
+    assert sorted(token for part in parts for token in part) == list(range(bounds[-1]))
+    assert all(part == sorted(part) for part in parts)
+    assert len({len(part) for part in parts}) == 1
+    # causal work: pairs of a token and what it sees in its document are about the same for every device
+    if layout == "thd":
+        begins = np.repeat(bounds[:-1], np.diff(bounds))
+        work = [sum(int(token - begins[token]) + 1 for token in part) for part in parts]
+        assert len(set(work)) == 1
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_parts_of_a_batch_make_the_whole_batch(make_packed: MakePacked, static: bool) -> None:
+    folder = make_packed("context", 120, parallel=TWO)
+    seen = 0
+    for batch in PackedLoader(folder, rows_per_step=3, static_shapes=static, seq_idx=True, **OPTIONS):
+        bounds = batch["cu_seq_lens_q"]
+        following = torch.cat([batch["labels"][:, 1:], torch.tensor([[-100]])], 1)
+        for rank in range(2):
+            part, index = cp_part(batch, rank, 2, "thd"), places(bounds, rank, 2, "thd")
+            for name in ("input_ids", "labels", "position_ids", "seq_idx"):
+                assert torch.equal(part[name], batch[name][:, index])
+            assert torch.equal(part["shift_labels"], following[:, index])
+            for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
+                assert torch.equal(part[name], batch[name])
+            assert part["max_length_q"] == batch["max_length_q"]
+        assert "shift_labels" not in batch
+        unpadded, padded = batch["cu_seq_lens_unpadded"].diff(), bounds.diff()
+        assert bool((unpadded <= padded).all())
+        assert bool((padded % 4 == 0).all())
+        assert bool((unpadded < padded).any())
+        seen += 1
+    assert seen > 3
+
+
+def test_weights_are_divided_and_shifted_as_labels(weighted: Path) -> None:
+    batch = next(iter(PackedLoader(weighted, rows_per_step=2, static_shapes=True, **OPTIONS)))
+    parts = [cp_part(batch, rank, 2, "ring") for rank in range(2)]
+    joined = {name: torch.cat([part[name] for part in parts], 1)[0] for name in ("loss_weights", "shift_loss_weights")}
+    assert torch.equal(joined["loss_weights"], batch["loss_weights"][0])
+    assert torch.equal(joined["shift_loss_weights"][:-1], batch["loss_weights"][0, 1:])
+    assert joined["shift_loss_weights"][-1] == 0
+    assert float(batch["loss_weights"].sum()) > 0
+
+
+@pytest.mark.parametrize("parallel", [TWO, {"cp": 4, "layout": "ring"}], ids=["thd", "ring"])
+def test_no_token_sees_padding(make_packed: MakePacked, parallel: dict[str, Any]) -> None:
+    """Other padding changes nothing of what the documents' own tokens give, to the bit, and none of it is trained."""
+    folder = make_packed("context" if parallel is TWO else "context-ring", 120, parallel=parallel)
+    batch = next(iter(PackedLoader(folder, rows_per_step=4, **OPTIONS)))
+    bounds, own = batch["cu_seq_lens_q"], batch["cu_seq_lens_unpadded"].diff()
+    places = torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(bounds.diff())
+    padding = places >= own.repeat_interleave(bounds.diff())
+    assert 0 < int(padding.sum()) < len(places) // 4
+    assert set(batch["labels"][0, padding].tolist()) == {-100}
+    model = model_of(int(batch["input_ids"].max()) + 1)
+    use_packed(model)
+    other = {**batch, "input_ids": torch.where(padding, batch["input_ids"] + 1, batch["input_ids"])}
+    with torch.no_grad():
+        one, two = (model(**each).logits[0] for each in (batch, other))
+    assert torch.equal(one[~padding], two[~padding])
+    assert not torch.equal(one[padding], two[padding])
+
+
+def test_attention_that_exchanges_nothing_refuses_a_part(make_packed: MakePacked) -> None:
+    folder = make_packed("context", 120, parallel=TWO)
+    part = cp_part(next(iter(PackedLoader(folder, rows_per_step=2, **OPTIONS))), 0, 2, "thd")
+    model = model_of(int(part["input_ids"].max()) + 1)
+    use_packed(model)
+    with pytest.raises(AttentionError, match=r"context parallelism\) needs attention that exchanges keys"):
+        model(**part)
+    cu = part["cu_seq_lens_q"].to("meta")  # on a device, only the longest document is seen without waiting
+    with pytest.raises(AttentionError, match="not those of this row of 8 tokens"):
+        find_bounds({"cu_seq_lens_q": cu, "max_length_q": 9}, 1, 8, "Llama")
+
+
+def test_documents_of_a_step_are_counted_without_padding(make_packed: MakePacked) -> None:
+    loader = PackedLoader(make_packed("context", 120, parallel=TWO), rows_per_step=2, **OPTIONS)
+    batch = next(iter(loader))
+    own = batch["cu_seq_lens_unpadded"].diff().tolist()
+    assert sorted(one.tokens for one in loader.explain(0)) == sorted(own)
+    assert sum(own) < batch["input_ids"].shape[1]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6))
+def test_torch_divides_a_document_in_the_same_way(chunks: list[int], size: int) -> None:
+    """Within each document, rank r holds the r-th part of the order of torch's own context parallelism."""
+    lengths = [2 * size * chunk for chunk in chunks]
+    parts = held([0, *np.cumsum(lengths).tolist()], size, "thd")
+    begin = 0
+    for length in lengths:
+        order = _HeadTailLoadBalancer(length, size, "cpu")._generate_indices()[0]
+        for rank, expected in enumerate((order + begin).reshape(size, -1).tolist()):
+            assert [token for token in parts[rank] if begin <= token < begin + length] == expected
+        begin += length
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ring", 2), ("ulysses", 2), ("ring", 4)])
+def test_a_group_computes_what_one_device_computes(
+    make_packed: MakePacked, tmp_path: Path, layout: str, size: int
+) -> None:
+    folder = make_packed(f"group-{layout}-{size}", 60, max_length=128, parallel={"cp": size, "layout": layout})
+    found = ranks_of("context_rank.py", size, [str(size), layout], folder, tmp_path)
+    for name, alone in found[0]["alone"].items():
+        shared = sum(one["shared"][name] for one in found)
+        torch.testing.assert_close(shared, alone, rtol=1e-6, atol=1e-6 * float(alone.abs().max()))
+    leaks = torch.stack([one["leaks"] for one in found]).amax(0)
+    assert len(leaks) > 3
+    assert bool((leaks.diagonal() > 0).all())
+    assert float(leaks.fill_diagonal_(0).max()) == 0.0
+
+
+@pytest.mark.slow
+def test_torchs_own_context_parallelism(make_packed: MakePacked, tmp_path: Path) -> None:
+    """Two processes with torch's attention by documents compute the loss of one; Megatron divides documents alike."""
+    found = ranks_of("torch_context_rank.py", 2, [], make_packed("context", 120, parallel=TWO), tmp_path)
+    alone = found[0]["alone"]
+    assert float(alone) > 1
+    torch.testing.assert_close(sum(one["shared"] for one in found), alone, rtol=1e-6, atol=0)
+    for one in found:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one["loader"], one["torch"], strict=True))
+        assert one["document"] == one["megatron"] or one["megatron"] is None
+
+
+def ranks_of(program: str, size: int, arguments: list[str], folder: Path, out: Path) -> list[dict[str, Any]]:
+    """What each of `size` processes saved."""
+    where = [*arguments, str(out / "rendezvous"), str(folder), str(out)]
+    command = [sys.executable, str(Path(__file__).with_name(program))]
+    ranks = [subprocess.Popen([*command, str(rank), *where], env=warm.python()) for rank in range(size)]
+    assert [rank.wait(240) for rank in ranks] == [0] * size
+    return [torch.load(out / f"{rank}.pt") for rank in range(size)]

@@ -1,0 +1,636 @@
+"""The loader at its public boundary: every row once, the same steps on any ranks, batches as a model takes them."""
+
+import copy
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError  # noqa: E402
+from packtrain.training import Balance, ModelShape, PackedDataset, PackedLoader, Source, collate  # noqa: E402
+
+from tests import kit  # noqa: E402
+from tests.support.resumption import Shape, check_resumption  # noqa: E402
+from tests.training.conftest import MakePacked  # noqa: E402
+
+Batch = dict[str, Any]
+Document = tuple[tuple[int, ...], tuple[int, ...]]
+X = -100
+ALONE: dict[str, Any] = {"rank": 0, "world_size": 1}
+
+
+def documents(batch: Batch) -> list[Document]:
+    """(ids, labels) of a batch's documents; the padding of fixed shapes is one without labels."""
+    ids, labels, bounds = batch["input_ids"][0].tolist(), batch["labels"][0].tolist(), batch["cu_seq_lens_q"].tolist()
+    return [(tuple(ids[a:b]), tuple(labels[a:b])) for a, b in pairwise(bounds) if a < b]
+
+
+def stored(folder: Path, split: str = "train") -> list[list[Document]]:
+    """The documents of each row, read with pyarrow alone."""
+    rows = []
+    for row in kit.Packed(folder).rows(split):
+        bounds = [0, *np.cumsum(row["seq_lengths"]).tolist()]
+        rows.append([(tuple(row["input_ids"][a:b]), tuple(row["labels"][a:b])) for a, b in pairwise(bounds)])
+    return rows
+
+
+def loader(data: Any, rows_per_step: int = 4, **options: Any) -> PackedLoader:
+    return PackedLoader(data, rows_per_step=rows_per_step, **{**ALONE, **options})
+
+
+def makes(data: Any, **options: Any) -> Callable[[int, Shape], PackedLoader]:
+    """Loaders over the same data in every shape."""
+
+    def make(rank: int, shape: Shape) -> PackedLoader:
+        return loader(data, shape.rows_per_step, rank=rank, world_size=shape.world_size, **options)
+
+    return make
+
+
+# Every row once, on any ranks, resumed anywhere.
+
+
+@pytest.mark.parametrize("order", ["sequential", "full", "blocks"])
+@pytest.mark.parametrize("balance", [None, Balance(8, 4)], ids=["plain", "grouped"])
+def test_every_row_once_an_epoch(folder: Path, order: str, balance: Balance | None) -> None:
+    rows = stored(folder)
+    everything = Counter(document for row in rows for document in row)
+    given = [
+        documents(batch) for batch in loader(folder, 1, epochs=3, order=order, balance=balance, seed=3, prefetch=0)
+    ]
+    assert len(given) == 3 * len(rows)
+    epochs = [given[begin : begin + len(rows)] for begin in range(0, len(given), len(rows))]
+    for epoch in epochs:
+        assert Counter(document for row in epoch for document in row) == everything
+    if order == "sequential" and balance is None:
+        assert epochs == [rows] * 3
+    if order != "sequential":
+        assert epochs[1] != epochs[2]
+        assert balance is not None or epochs[0] == rows, "packing has shuffled the rows"
+
+
+@pytest.mark.parametrize(
+    ("tail", "options"),
+    [
+        ("pad", {"balance": Balance(8, 4)}),
+        ("drop", {"balance": Balance(8, 4), "first_epoch_sequential": False}),
+        ("repeat", {"order": "blocks"}),
+        ("pad", {"static_shapes": True, "balance": None}),
+    ],
+)
+def test_resuming_at_every_step_on_any_other_shape(make_packed: MakePacked, tail: str, options: dict[str, Any]) -> None:
+    make = makes(make_packed("some", 60), seed=5, epochs=2, tail=tail, **options)
+    assert check_resumption(make, [Shape(1, 5), Shape(2, 4), Shape(3, 6), Shape(4, 8)], every=3) > 100
+
+
+@pytest.mark.parametrize("weights", [(None, None), (0.6, 0.4)], ids=["even", "weighted"])
+def test_a_mixture_resumes_in_any_shape(make_packed: MakePacked, weights: tuple[Any, Any]) -> None:
+    where = make_packed("few", 100), make_packed("fewer", 36)
+    sources = [Source(one, weight=weight) for one, weight in zip(where, weights, strict=True)]
+    make = makes(sources, epochs=2, tail="pad", until="all")
+    assert check_resumption(make, [Shape(1, 7), Shape(2, 6), Shape(4, 4)], every=3) > 50
+
+
+class Early(PackedLoader):
+    """Counts a step before it is returned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {**state, "rows": min(state["rows"] + self.rows_per_step, self.total_rows)}
+
+
+class Forgetful(PackedLoader):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({**state, "rows": 0})
+
+
+class Twice(PackedLoader):
+    def __iter__(self) -> Iterator[Batch]:
+        before = None
+        for batch in super().__iter__():
+            yield before or batch
+            before = batch
+
+
+@pytest.mark.parametrize("kind", [Early, Forgetful, Twice])
+def test_the_check_of_resumption_finds_faults(folder: Path, kind: type[PackedLoader]) -> None:
+    def make(rank: int, shape: Shape) -> PackedLoader:
+        return kind(folder, rows_per_step=shape.rows_per_step, rank=rank, world_size=shape.world_size, tail="pad")
+
+    with pytest.raises(AssertionError, match=r"counts|missing"):
+        check_resumption(make, [Shape(1, 3), Shape(2, 4)])
+
+
+@pytest.mark.parametrize("balance", ["auto", None, Balance(8, 4)])
+def test_a_step_holds_the_same_rows_on_any_number_of_ranks(folder: Path, balance: Any) -> None:
+    def steps(world: int) -> list[Counter[Document]]:
+        ranks = [loader(folder, 12, rank=r, world_size=world, tail="repeat", balance=balance) for r in range(world)]
+        return [Counter(d for batch in hands for d in documents(batch)) for hands in zip(*ranks, strict=True)]
+
+    alone = steps(1)
+    assert len(alone) > 2
+    assert all(steps(world) == alone for world in (2, 3, 6, 12))
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_the_state_counts_what_was_returned_not_what_was_made(folder: Path, prefetch: int) -> None:
+    one = loader(folder, 4, prefetch=prefetch)
+    batches = iter(one)
+    for number in range(1, 4):
+        next(batches)
+        assert one.state_dict()["rows"] == 4 * number
+    expected = [documents(batch) for batch in loader(folder, 4)][3:]
+    other = loader(folder, 4)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert [documents(batch) for batch in other] == [documents(batch) for batch in batches] == expected
+    assert len(expected) > 2
+
+
+@pytest.mark.parametrize("width", [5, 7])
+def test_the_tail(folder: Path, width: int) -> None:
+    rows = stored(folder)
+    whole, rest = divmod(len(rows), width)
+    if not rest:
+        return
+    for tail in ("drop", "pad", "repeat"):
+        ranks = [loader(folder, width, rank=r, world_size=width, tail=tail, balance=None) for r in range(width)]
+        steps = [list(one) for one in ranks]
+        assert {len(one) for one in steps} == {whole + (tail != "drop")}, "every rank makes as many steps"
+        assert all(len(one) == 0 for one in ranks)
+        last = [documents(one[whole]) for one in steps if tail != "drop"]
+        assert last[:rest] == (rows[whole * width :] if last else [])
+        filler = last[rest:]
+        if tail == "repeat":
+            assert filler == rows[: width - rest]
+        assert tail != "pad" or all(set(labels) == {X} for row in filler for _, labels in row)
+    everything = list(loader(folder, 2 * len(rows) + 1, tail="repeat"))
+    assert documents(everything[0]) == [d for row in [*rows, *rows, rows[0]] for d in row]
+
+
+def test_accumulation_divides_a_step(folder: Path) -> None:
+    whole = list(loader(folder, 8, rank=1, world_size=2, tail="pad"))
+    parts = loader(folder, 8, rank=1, world_size=2, tail="pad", accumulate=2)
+    assert len(parts) == 2 * len(whole)
+    for number, batch in enumerate(list(parts)):
+        own = documents(whole[number // 2])
+        half = documents(batch)
+        assert half == (own[: len(half)] if number % 2 == 0 else own[-len(half) :])
+    again = loader(folder, 8, accumulate=2)
+    batches = iter(again)
+    next(batches)
+    assert again.state_dict()["rows"] == 0
+    next(batches)
+    assert again.state_dict()["rows"] == 8
+
+
+def test_costs_are_alike_on_all_ranks(make_packed: MakePacked) -> None:
+    """The sum of squared lengths of the busiest rank over the mean: dealt by cost, and in groups of similar cost."""
+
+    def unevenness(**options: Any) -> float:
+        options = {"first_epoch_sequential": False, "model": ModelShape(parameters=1.0), **options}
+        ranks = [list(loader(folder, 8, rank=r, world_size=4, **options)) for r in range(4)]
+        ratios = []
+        for hands in zip(*ranks, strict=True):
+            work = [sum(len(ids) ** 2 for ids, _ in documents(batch)) for batch in hands]
+            ratios.append(max(work) / np.mean(work))
+        return float(np.mean(ratios))
+
+    folder = make_packed("number", 170)
+    plain, dealt = unevenness(balance=None), unevenness(balance=Balance(1, 1))
+    assert unevenness(balance=Balance(32, 8)) < dealt < plain
+
+
+# Batches.
+
+
+def test_a_batch_is_what_a_model_takes(folder: Path) -> None:
+    rows = kit.Packed(folder).rows()[:2]
+    batch = next(iter(loader(folder, 2, order="sequential", balance=None, seq_idx=True)))
+    for name in ("input_ids", "labels", "position_ids"):
+        assert batch[name].dtype == torch.int64
+        assert batch[name].tolist() == [rows[0][name] + rows[1][name]]
+    lengths = rows[0]["seq_lengths"] + rows[1]["seq_lengths"]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert batch[name].dtype == torch.int32
+        assert batch[name].tolist() == [0, *np.cumsum(lengths).tolist()]
+    assert batch["max_length_q"] == batch["max_length_k"] == max(lengths)
+    assert type(batch["max_length_q"]) is int
+    assert batch["use_cache"] is False
+    assert batch["seq_idx"].dtype == torch.int32
+    assert batch["seq_idx"][0].tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    assert {"attention_mask", "loss_weights", "cu_seq_lens_unpadded"}.isdisjoint(batch)
+    starts = batch["cu_seq_lens_q"][:-1].long()
+    assert (batch["position_ids"][0, starts] == 0).all()
+    assert (batch["labels"][0, starts] == X).all()
+    collated = collate([PackedDataset(folder)[0], PackedDataset(folder)[1]])
+    for name, value in collated.items():
+        same = torch.equal(value, batch[name]) if isinstance(value, torch.Tensor) else value == batch[name]
+        assert same, name
+
+
+def test_every_batch_has_the_same_shape(folder: Path) -> None:
+    shapes, longest = set(), set()
+    flat = loader(folder, 3, balance=None)
+    for fixed, plain in zip(loader(folder, 3, balance=None, static_shapes=True, pad_id=7), flat, strict=True):
+        shapes.add(tuple((name, tuple(value.shape)) for name, value in fixed.items() if torch.is_tensor(value)))
+        longest.add((fixed["max_length_q"], fixed["max_length_k"]))
+        found = documents(fixed)
+        real = documents(plain)
+        padding = list((Counter(found) - Counter(real)).elements())
+        assert Counter(real) <= Counter(found)
+        assert all(set(ids) == {7} and set(labels) == {X} for ids, labels in padding)
+        assert fixed["position_ids"][0].tolist() == [p for ids, _ in found for p in range(len(ids))]
+    assert len(shapes) == 1
+    assert longest == {(256, 256)}
+    assert ("input_ids", (1, 3 * 256)) in next(iter(shapes))
+    most = max(len(row) for row in stored(folder))
+    assert next(iter(loader(folder, 3, static_shapes=most + 2)))["cu_seq_lens_q"].shape == (3 * (most + 3) + 1,)
+
+
+def test_unpacked_documents_hold_the_same_tokens(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flat = next(iter(loader(folder, 3, balance=None)))
+    padded = next(iter(loader(folder, 3, balance=None, unpacked=True)))
+    kept = padded["attention_mask"].bool()
+    for name in ("input_ids", "labels", "position_ids"):
+        assert torch.equal(padded[name][kept], flat[name][0])
+    assert (padded["labels"][~kept] == X).all()
+    assert padded["attention_mask"].sum(1).tolist() == flat["cu_seq_lens_q"].diff().tolist()
+    assert "will be padding" in caplog.text
+
+
+def test_batches_stay_as_they_are_when_they_are_kept(folder: Path) -> None:
+    kept = list(loader(folder, 2, epochs=3))
+    copies = copy.deepcopy(kept)
+    for one in kept[::2]:
+        one["input_ids"].fill_(0)
+    for number in range(1, len(kept), 2):
+        assert torch.equal(kept[number]["input_ids"], copies[number]["input_ids"])
+
+
+def test_weights_come_with_the_rows(weighted: Path, folder: Path) -> None:
+    rows = kit.Packed(weighted).rows()
+    expected = sum(sum(row["loss_weights"]) for row in rows)
+    for options in ({}, {"static_shapes": True}, {"unpacked": True}, {"prefetch": 0, "seq_idx": True}):
+        total = 0.0
+        for batch in loader(weighted, 4, tail="pad", loss_weights=True, **options):
+            assert batch["loss_weights"].dtype == torch.float32
+            assert torch.equal(batch["loss_weights"] > 0, batch["labels"] != X), options
+            total += float(batch["loss_weights"].double().sum())
+        assert total == pytest.approx(expected, rel=1e-6), options
+    assert "loss_weights" not in next(iter(loader(weighted, 4, loss_weights=False)))
+    dataset = PackedDataset(weighted, loss_weights=True)
+    assert dataset[1]["loss_weights"].tolist() == rows[1]["loss_weights"]
+    assert collate([dataset[0], dataset[1]])["loss_weights"][0].tolist() == (
+        rows[0]["loss_weights"] + rows[1]["loss_weights"]
+    )
+    kinds = {
+        set(batch["loss_weights"][0].tolist()) - {0.0} == {1.0}
+        for batch in loader([Source(weighted), Source(folder)], 1, loss_weights=True)
+    }
+    assert kinds == {True, False}, "labels of data without weights weigh one"
+
+
+def test_a_dataset_in_torchs_own_loader(folder: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(PackedDataset(folder)))
+    rows = kit.Packed(folder).rows()
+    assert len(dataset) == len(rows)
+    assert dataset[-1]["labels"].tolist() == rows[-1]["labels"]
+    batches = torch.utils.data.DataLoader(dataset, batch_size=3, collate_fn=collate, num_workers=1)
+    assert [d for batch in batches for d in documents(batch)] == [d for row in stored(folder) for d in row]
+    with pytest.raises(IndexError):
+        dataset[len(rows)]
+
+
+# Mixtures.
+
+
+@pytest.mark.parametrize("order", ["sequential", "full", "blocks"])
+def test_epochs_of_each_source(make_packed: MakePacked, folder: Path, order: str) -> None:
+    other = make_packed("other", 60)
+    given = Counter(
+        d for batch in loader([Source(folder), Source(other, epochs=3)], 1, order=order) for d in documents(batch)
+    )
+    expected = Counter(d for row in stored(folder) + 3 * stored(other) for d in row)
+    assert given == expected
+
+
+@pytest.mark.parametrize("by", ["tokens", "rows"])
+def test_shares_of_a_mixture_hold_everywhere(make_packed: MakePacked, folder: Path, by: str) -> None:
+    other = make_packed("other", 60)
+    sources = [Source(folder, weight=3), Source(other, weight=1)]
+    mixed = loader(sources, 20, epochs=10, mix_by=by, until="all", balance=None)
+    rows = {"number": len(stored(folder)), "other": len(stored(other))}
+    amounts: list[dict[str, int]] = []
+    for step in range(len(mixed)):
+        amount = dict.fromkeys(rows, 0)
+        seen = set()
+        for one in mixed.explain(step):
+            name = Path(one.dataset).name
+            amount[name] += one.tokens if by == "tokens" else (one.dataset, one.row) not in seen
+            seen.add((one.dataset, one.row))
+        amounts.append(amount)
+    for part in (amounts, amounts[: len(amounts) // 2], amounts[len(amounts) // 2 :]):
+        total = {name: sum(one[name] for one in part) for name in rows}
+        assert total["number"] / sum(total.values()) == pytest.approx(0.75, abs=0.04)
+
+
+def test_a_mixture_ends_where_it_is_told(make_packed: MakePacked, folder: Path) -> None:
+    few = make_packed("fewer", 36)
+    sources = [Source(folder, weight=1), Source(few, weight=1)]
+    first, both = (loader(sources, 1, until=until, mix_by="rows").total_rows for until in ("first", "all"))
+    sizes = sorted(len(stored(one)) for one in (folder, few))
+    assert first == pytest.approx(2 * sizes[0], abs=1)
+    assert both == pytest.approx(2 * sizes[1], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ((1.0, None), "some sources of the mixture have a weight and others do not"),
+        ((1.0, 0.0), "weight 0.0; weights must be positive"),
+        ((1.0, float("inf")), "weights must be positive"),
+        ((1.0, 1e-15), "leave it out"),
+    ],
+)
+def test_weights_that_cannot_be(folder: Path, weights: tuple[float | None, float | None], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loader([Source(folder, weight=weight) for weight in weights], 1, mix_by="rows")
+
+
+# States, ranks, documents of a step.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fingerprint": "0" * 32}, "another dataset"),
+        ({"seed": 2}, "seed differs"),
+        ({"order": "blocks"}, "order differs"),
+        ({"balance": "512/64"}, "balance differs"),
+        ({"mixture": "1:2"}, "mixture differs"),
+        ({"format": 2}, "format 3, not 2"),
+        ({"format": "\x1b[31m"}, r"not '\\x1b\[31m'"),
+        ({"moon": 1}, "should have no 'moon'"),
+        ({"rows": -1}, r"rows: -1, which should be a count"),
+        ({"rows": 10**30}, r"rows: a number of 100 bits, which should be a count"),
+        ({"rows": 10**12}, r"after 1,000,000,000,000 rows"),
+        ({"rows": "12"}, r"rows: '12', which should be a count"),
+        ({"rows": 2.0}, r"rows: 2.0, which"),
+        ({"rows": True}, r"rows: True, which"),
+        ({"order": 3}, r"order: 3, which should be text"),
+        ({"fingerprint": {"a": "b" * 500}}, r"fingerprint: \{'a': 'b+\.\.\., which should be text"),
+        ({"first_epoch_sequential": 1}, r"first_epoch_sequential: 1, which should be true or false"),
+    ],
+)
+def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    one = loader(folder, 2, seed=1, balance=None)
+    before = one.state_dict()
+    with pytest.raises(ConfigError, match=message):
+        one.load_state_dict({**before, **change})
+    assert one.state_dict() == before
+    assert len(list(one)) > 3
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 3, {}, {"format": 3}])
+def test_what_is_no_state_is_refused(folder: Path, state: Any) -> None:
+    with pytest.raises(ConfigError, match=r"state"):
+        loader(folder, 2).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world"),
+    [
+        ({}, 0, 1),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, 2, 4),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 1, 2),
+        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 2, 4),
+    ],
+)
+def test_the_rank_comes_from_the_environment(
+    folder: Path, environment: dict[str, str], rank: int, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    place = PackedLoader(folder, rows_per_step=4).place
+    assert (place.rank, place.world_size) == (rank, world)
+
+
+def test_explain_names_the_documents_of_a_step(make_packed: MakePacked, folder: Path) -> None:
+    other = make_packed("other", 60)
+    options: dict[str, Any] = {"world_size": 2, "balance": Balance(8, 4)}
+    ranks = [loader([Source(folder), Source(other)], 6, rank=rank, **options) for rank in (0, 1)]
+    rows = {str(one): stored(one) for one in (folder, other)}
+    for number, hands in enumerate(zip(*ranks, strict=True)):
+        placed = ranks[0].explain(number)
+        for rank, batch in enumerate(hands):
+            mine = [one for one in placed if one.rank == rank]
+            assert [one.tokens for one in mine] == batch["cu_seq_lens_q"].diff().tolist()
+            places = list(dict.fromkeys((one.dataset, one.row) for one in mine))
+            assert [d for where, row in places for d in rows[where][row]] == documents(batch)
+        for one in placed:
+            assert one.source == "text"
+            assert one.id == f"text/{one.file}:{one.line}"
+    with pytest.raises(IndexError, match="no step 1000"):
+        ranks[0].explain(1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows_per_step": 10, "rank": 0, "world_size": 4}, r"rows_per_step=10 .* 4 ranks.* take 8 or 12"),
+        ({"rows_per_step": 8, "accumulate": 3}, r"with 3 batches each.* take 6 or 9"),
+        ({"rows_per_step": 1, "rank": 0, "world_size": None}, "both rank and world_size"),
+        ({"rows_per_step": 1, "rank": 4, "world_size": 4}, "ranks count from 0"),
+        ({"rows_per_step": 1, "split": "holdout"}, "no split 'holdout'; it has train"),
+        ({"rows_per_step": 1, "epochs": 0}, "epochs=0: must be at least 1"),
+        ({"rows_per_step": 1, "prefetch": -1}, "prefetch=-1: must be at least 0"),
+        ({"rows_per_step": 1, "order": "random"}, "choose one of sequential, full, blocks"),
+        ({"rows_per_step": 1, "balance": "yes"}, "give a Balance, 'auto' or None"),
+        ({"rows_per_step": 1, "verify": "always"}, "verify='always': choose one of never, first"),
+        ({"rows_per_step": 100_000}, "not one step would be full"),
+        ({"rows_per_step": 1, "static_shapes": 1}, "static_shapes=1: a row of this dataset has"),
+        ({"rows_per_step": 1, "static_shapes": True, "unpacked": True}, "exclude each other"),
+    ],
+)
+def test_mistakes_are_named(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, InputError), match=message):
+        PackedLoader(folder, **{**ALONE, **options})
+
+
+def test_what_is_no_dataset_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no manifest\.json, so it is not a finished dataset"):
+        loader(tmp_path)
+    with pytest.raises(InputError, match=r"does not exist"):
+        loader(tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"is a file"):
+        loader(folder / "manifest.json")
+    with pytest.raises(InputError, match=r"for a part of it, open"):
+        loader(folder / "shards")
+    with pytest.raises(ConfigError, match=r"no source was given"):
+        loader([])
+    with pytest.raises(ConfigError, match=r"PackedDataset\(folder\), collate_fn=collate"):
+        next(iter(torch.utils.data.DataLoader(loader(folder))))
+
+
+# Damage: an error that names the file, and a process that ends.
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    shutil.copytree(folder, tmp_path / "copy")
+    for path in (tmp_path / "copy").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return tmp_path / "copy"
+
+
+def shards(folder: Path) -> list[Path]:
+    return [folder / shard["name"] for shard in kit.Packed(folder).record["splits"]["train"]["shards"]]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_bytes_are_compared_with_their_hash_if_asked(copied: Path) -> None:
+    assert len(list(loader(copied, 2, verify="first", epochs=2))) > 10
+    flip(shards(copied)[-1])
+    assert len(list(loader(copied, 2))) > 0
+    with pytest.raises(IntegrityError, match=f"{shards(copied)[-1].name} is damaged"):
+        list(loader(copied, 2, verify="first"))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("fault", ["cut", "grown", "gone", "empty", "pipe", "link", "folder", "garbage"])
+def test_a_damaged_shard_is_an_error_at_its_own_batch(copied: Path, tmp_path: Path, fault: str, prefetch: int) -> None:
+    last = shards(copied)[-1]
+    data = last.read_bytes()
+    last.unlink()
+    if fault == "pipe":
+        os.mkfifo(last)
+    elif fault == "link":
+        (tmp_path / "elsewhere").write_bytes(data)
+        last.symlink_to(tmp_path / "elsewhere")
+    elif fault == "folder":
+        last.mkdir()
+    elif fault != "gone":
+        damaged = {"cut": data[:-8], "grown": data + b"x", "empty": b"", "garbage": bytes(len(data))}
+        last.write_bytes(damaged[fault])
+    batches = iter(loader(copied, 1, prefetch=prefetch, balance=None))
+    good = 0
+    with pytest.raises(IntegrityError, match=last.name):  # noqa: PT012  # and no batch before
+        for _ in batches:
+            good += 1
+    before = sum(shard["rows"] for shard in kit.Packed(copied).record["splits"]["train"]["shards"][:-1])
+    assert good == before > 3
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("name", ["shard", "rows.arrow"])
+def test_a_file_cut_under_a_running_loader_is_an_error(copied: Path, name: str, prefetch: int) -> None:
+    """Reading behind the end of a mapped file kills a process, so another one tries."""
+    victim = shards(copied)[0] if name == "shard" else copied / name
+    program = """
+import os, sys
+from packtrain.training import Balance, PackedLoader
+folder, victim, prefetch = sys.argv[1:]
+loader = PackedLoader(folder, rows_per_step=2, epochs=50, balance=Balance(8, 4), prefetch=int(prefetch))
+for number, batch in enumerate(loader):
+    if number == 3:
+        os.truncate(victim, 64)
+"""
+    done = python(program, copied, victim, prefetch)
+    assert done.returncode == 1, done.stderr
+    assert f"{victim.name} was changed while it was read" in done.stderr
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_process_with_an_error_ends(copied: Path, prefetch: int) -> None:
+    last = shards(copied)[-1]
+    last.unlink()
+    os.mkfifo(last)
+    program = """
+import sys
+from packtrain.training import PackedLoader
+for batch in PackedLoader(sys.argv[1], rows_per_step=1, prefetch=int(sys.argv[2])):
+    pass
+"""
+    done = python(program, copied, prefetch)
+    assert done.returncode == 1
+    assert "is not a regular file" in done.stderr
+
+
+def test_a_process_that_leaves_a_loop_early_ends_quietly(folder: Path) -> None:
+    program = """
+import sys
+from packtrain.training import PackedLoader
+kept = iter(PackedLoader(sys.argv[1], rows_per_step=2, epochs=1000, prefetch=8))
+print(next(kept)["input_ids"].shape[1])
+"""
+    done = python(program, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
+
+
+def python(program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+# What it costs, and what it needs.
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_epochs(folder: Path) -> None:
+    program = """
+import gc, sys
+from packtrain.training import PackedLoader
+
+def anonymous():
+    gc.collect()
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+
+loader = PackedLoader(sys.argv[1], rows_per_step=2, epochs=400, prefetch=2)
+held = []
+for number, batch in enumerate(loader):
+    if number % (len(loader) // 20 + 1) == 0 or number == 200:
+        held.append(anonymous())
+print(held[-1] - held[1])
+"""
+    done = python(program, folder)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 8 << 10  # KiB
+
+
+def test_a_trainer_needs_nothing_of_the_pipeline(folder: Path) -> None:
+    """pyarrow, numpy, torch and pydantic are enough: everything else cannot be imported, and ours is not loaded."""
+    program = """
+import sys
+for name in "datasets polars pandas transformers tokenizers blake3 msgspec xxhash rich typer".split():
+    sys.modules[name] = None
+from packtrain.training import PackedLoader, PackedStream
+print(sum(b["input_ids"].numel() for b in PackedLoader(sys.argv[1], rows_per_step=1)))
+print([name for name in sys.modules if name.startswith(("packtrain.pipeline", "packtrain.stages"))])
+"""
+    done = python(program, folder)
+    assert done.returncode == 0, done.stderr
+    tokens, loaded = done.stdout.splitlines()
+    assert loaded == "[]"
+    assert int(tokens) == sum(len(ids) for row in stored(folder) for ids, _ in row)

@@ -1,0 +1,484 @@
+"""Remote shards on bad days: every fault ends in the batches of the folder, or in an error that names file and fix."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("aiohttp")
+
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError  # noqa: E402
+from packtrain.schemas.files import lock, remote  # noqa: E402
+from packtrain.training import PackedDataset, PackedLoader, Watchdog  # noqa: E402
+
+from tests import kit  # noqa: E402
+from tests.bench.loopback import Store  # noqa: E402
+
+PIECE = 32 << 10
+OPTIONS: dict[str, Any] = {"rows_per_step": 4, "rank": 0, "world_size": 1}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a shard takes several requests, and failures pass quickly."""
+    monkeypatch.setattr(remote, "PIECE", PIECE)
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+
+
+@pytest.fixture
+def store(folder: Path, tmp_path: Path) -> Iterator[Store]:
+    """A server with a copy of the dataset under /bucket/data."""
+    shutil.copytree(folder, tmp_path / "bucket" / "data", ignore=shutil.ignore_patterns("_run"))
+    for path in (tmp_path / "bucket").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with Store(tmp_path) as opened:
+        yield opened
+
+
+def where(store: Store) -> str:
+    return f"{store.address}/bucket/data"
+
+
+def shards(folder: Path) -> list[dict[str, Any]]:
+    return kit.Packed(folder).record["splits"]["train"]["shards"]  # type: ignore[no-any-return]
+
+
+def cached(cache: Path) -> dict[str, int]:
+    """Names and sizes of the files of a cache."""
+    return {path.name: path.stat().st_size for path in cache.rglob("*") if path.is_file()}
+
+
+def soon(settled: Callable[[], bool]) -> None:
+    """Wait for those who fetch ahead, which may still be at it."""
+    until = time.monotonic() + 120
+    while not settled():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def ids(loader: PackedLoader) -> list[list[int]]:
+    return [batch["input_ids"][0].tolist() for batch in loader]
+
+
+def test_without_faults_every_byte_is_asked_for_once(store: Store, folder: Path, tmp_path: Path) -> None:
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", epochs=2)
+    assert ids(loader) == ids(PackedLoader(folder, **OPTIONS, epochs=2))
+    for shard in shards(folder):
+        assert store.bytes_asked(shard["name"]) == shard["bytes"]
+    assert set(cached(tmp_path / "cache")) >= {shard["sha256"] for shard in shards(folder)}
+    asked = len(store.asked)
+    again = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+    assert ids(again) == ids(PackedLoader(folder, **OPTIONS))
+    assert {each.path.rpartition("/")[2] for each in store.asked[asked:]} == {"manifest.json"}
+    assert again.explain(1) == [
+        replace(each, dataset=where(store)) for each in PackedLoader(folder, **OPTIONS).explain(1)
+    ]
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "cut", "reset", "flip", "short", "whole", "gzip"])
+def test_a_fault_that_passes_ends_in_the_right_batches(store: Store, folder: Path, tmp_path: Path, fault: str) -> None:
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+    store.faults.extend([fault, "ok", fault, "ok"])
+    assert ids(loader) == ids(PackedLoader(folder, **OPTIONS))
+    assert sum(each.fault == fault for each in store.asked) == 2
+
+
+@pytest.mark.parametrize("fault", ["500", "cut", "reset"])
+def test_a_fault_that_stays_is_an_error(
+    store: Store, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", balance=None)
+    store.always = fault
+    with pytest.raises(StoreError, match=rf"{where(store)}/shards/.* failed 2 times in a row.*resume"):
+        next(iter(loader))
+    with pytest.raises(StoreError, match=r"manifest\.json failed 2 times"):
+        PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+    soon(lambda: not [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")])
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("404", InputError, "there is no .*copied incompletely"),
+        ("403", InputError, "may not be read .*storage_options"),
+        ("400", StoreError, "cannot be read or written"),
+    ],
+)
+def test_what_does_not_pass_is_said_at_once(
+    store: Store, tmp_path: Path, fault: str, error: type[Exception], message: str
+) -> None:
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", balance=None, prefetch=0)
+    asked, store.always = len(store.asked), fault
+    with pytest.raises(error, match=f"{where(store)}/shards/.*{message}|{message}"):
+        next(iter(loader))
+    counts: dict[str, int] = {}
+    for each in store.asked[asked:]:
+        counts[each.path] = counts.get(each.path, 0) + 1
+    assert max(counts.values()) <= 2, "by the batch, and by who fetches ahead"
+    with pytest.raises((InputError, StoreError), match=r"manifest\.json"):
+        PackedLoader(where(store), **OPTIONS)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "longer"])
+def test_a_file_that_is_not_what_its_manifest_says(
+    store: Store, folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    path = tmp_path / "bucket" / "data" / shards(folder)[0]["name"]
+    data = path.read_bytes()
+    path.write_bytes({"flip": data[:-1] + bytes([data[-1] ^ 128]), "cut": data[:-5], "longer": data + b"more"}[damage])
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", order="sequential", balance=None)
+    if damage == "longer":
+        assert ids(loader) == ids(PackedLoader(folder, **OPTIONS, order="sequential", balance=None))
+        return
+    with pytest.raises(IntegrityError, match=rf"{path.name}.*copy the dataset there again"):
+        next(iter(loader))
+    assert shards(folder)[0]["sha256"] not in cached(tmp_path / "cache")
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Sends the files of a folder, but without end, and knows no ranges."""
+
+    protocol_version = "HTTP/1.1"
+    folder: Path
+    endless: str
+    sent = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        path = self.folder / self.path.lstrip("/")
+        if not self.path.endswith(self.endless):
+            data = path.read_bytes()
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            return
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+                type(self).sent += 1 << 16
+        except OSError:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("endless", ["manifest.json", ".arrow"])
+def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    monkeypatch.setattr("packtrain.training.files.MANIFEST_BYTES", 4 << 20)
+    handler = type("Handler", (Endless,), {"folder": folder, "endless": endless, "sent": 0})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with pytest.raises((StoreError, IntegrityError), match=r"received more than the|has the wrong length"):
+            next(iter(PackedLoader(address, **OPTIONS, cache=tmp_path / "cache", balance=None)))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert 0 < handler.sent < 1 << 30  # type: ignore[attr-defined]
+
+
+def test_a_store_that_hangs_is_reported_and_given_up(
+    store: Store, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog = Watchdog(report_after=0.2, give_up_after=1.0)
+    options = {**OPTIONS, "world_size": 2, "rank": 1}
+    loader = PackedLoader(
+        where(store), **options, cache=tmp_path / "cache", order="sequential", balance=None, watchdog=watchdog
+    )
+    store.always = "hang"
+    with pytest.raises(StalledError) as caught:
+        next(iter(loader))
+    first = f"{where(store)}/{shards(folder)[0]['name']}"
+    assert f"rank 1 of 2 waits for step 0, whose rows are in {first}" in str(caught.value)
+    assert f"downloading: {first}: for" in str(caught.value)
+    assert "gave up after" in str(caught.value)
+    assert any("by now" in record.getMessage() for record in caplog.records)
+
+
+def test_a_process_whose_store_hangs_ends(store: Store, tmp_path: Path) -> None:
+    """Its threads still wait when it has given up."""
+    program = """
+import sys
+from packtrain.training import PackedLoader, Watchdog
+watchdog = Watchdog(report_after=0.2, give_up_after=0.5)
+loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None, watchdog=watchdog)
+print("made", flush=True)
+sys.stdin.readline()
+next(iter(loader))
+"""
+    process = start(program, where(store), tmp_path / "cache")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "made\n"
+    store.always = "hang"
+    _, said = process.communicate("\n", timeout=300)
+    assert process.returncode == 1
+    assert "StalledError" in said
+    assert not store.released.is_set()
+
+
+def start(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_address_keeps_its_secrets_to_itself(store: Store, tmp_path: Path) -> None:
+    signed = f"{where(store)}?signature=secret"
+    loader = PackedLoader(signed, **OPTIONS, cache=tmp_path / "cache", balance=None, prefetch=0)
+    store.always = "403"
+    with pytest.raises(InputError) as caught:
+        next(iter(loader))
+    assert "secret" not in str(caught.value)
+    for address in ("nothing://bucket", "ftp://person:secret@127.0.0.1:1/folder"):
+        with pytest.raises((ConfigError, OSError)) as failed:
+            PackedLoader(address, **OPTIONS)
+        assert "secret" not in str(failed.value)
+    with pytest.raises(ConfigError, match="cache_bytes=0"):
+        PackedLoader(where(store), **OPTIONS, cache_bytes=0)
+
+
+# The cache.
+
+
+def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Store, folder: Path, tmp_path: Path) -> None:
+    """With a third of the requests failing."""
+    largest = max(shard["bytes"] for shard in shards(folder))
+    assert len(shards(folder)) >= 3
+    kinds = ["503", "500", "cut", "reset", "short", "429"]
+    store.most_in_a_row = 4
+    order = hashlib.shake_128(b"loader").digest(4000)
+    store.faults.extend(["ok"] + [kinds[byte % len(kinds)] if byte < 85 else "ok" for byte in order])
+    options = {**OPTIONS, "epochs": 3, "seed": 5}
+    there = PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=2 * largest + 100)
+    assert ids(there) == ids(PackedLoader(folder, **options))
+    soon(lambda: sum(cached(tmp_path / "cache").values()) <= 2 * largest + 100)
+    assert sum(each.fault != "ok" for each in store.asked) > 5
+    with pytest.raises(StoreError, match="raise cache_bytes"):
+        next(iter(PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=1000)))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_file_of_the_cache_is_fetched_again(
+    store: Store, folder: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = ids(PackedLoader(folder, **OPTIONS))
+    assert ids(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")) == expected
+    shard = shards(folder)[0]
+    path = tmp_path / "cache" / "shards" / shard["sha256"][:2] / shard["sha256"]
+    data = bytearray(path.read_bytes())
+    data[777] ^= 1
+    path.unlink()
+    path.write_bytes({"flip": bytes(data), "cut": bytes(data[:100]), "empty": b""}[damage])
+    asked = store.bytes_asked(shard["name"])
+    assert ids(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")) == expected
+    assert store.bytes_asked(shard["name"]) == asked + shard["bytes"]
+    assert f"{path} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_in_the_cache_is_an_error(
+    store: Store, folder: Path, tmp_path: Path, kind: str, prefetch: int
+) -> None:
+    shard = shards(folder)[0]
+    path = tmp_path / "cache" / "shards" / shard["sha256"][:2] / shard["sha256"]
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(folder / shard["name"])
+    else:
+        path.mkdir()
+    loader = PackedLoader(
+        where(store), **OPTIONS, cache=tmp_path / "cache", order="sequential", balance=None, prefetch=prefetch
+    )
+    with pytest.raises(IntegrityError, match=rf"{path} is (not a regular file|a link)"):
+        next(iter(loader))
+
+
+def test_a_process_with_a_pipe_in_its_cache_ends(store: Store, folder: Path, tmp_path: Path) -> None:
+    shard = shards(folder)[0]
+    path = tmp_path / "cache" / "shards" / shard["sha256"][:2] / shard["sha256"]
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    program = """
+import sys
+from packtrain.training import PackedLoader
+for batch in PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], order="sequential"):
+    pass
+"""
+    process = start(program, where(store), tmp_path / "cache")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "is not a regular file" in said
+
+
+READS = """
+import sys
+from packtrain.training import PackedLoader
+loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None, order="sequential")
+print("made", flush=True)
+sys.stdin.readline()
+print(sum(batch["input_ids"].sum().item() for batch in loader), flush=True)
+"""
+
+
+def test_processes_share_one_download(store: Store, folder: Path, tmp_path: Path) -> None:
+    expected = sum(sum(one) for one in ids(PackedLoader(folder, **OPTIONS)))
+    processes = [start(READS, where(store), tmp_path / "cache") for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+    store.latency = 0.05
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert {process.communicate(timeout=300)[0] for process in processes} == {f"{expected}\n"}
+    for shard in shards(folder):
+        assert store.bytes_asked(shard["name"]) == shard["bytes"]
+
+
+def test_after_a_kill_in_mid_download_another_process_goes_on(store: Store, folder: Path, tmp_path: Path) -> None:
+    expected = sum(sum(one) for one in ids(PackedLoader(folder, **OPTIONS)))
+    victim = start(READS, where(store), tmp_path / "cache")
+    other = start(READS, where(store), tmp_path / "cache")
+    for process in (victim, other):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+    asked, store.always = len(store.asked), "hang"
+    assert victim.stdin is not None
+    victim.stdin.write("\n")
+    victim.stdin.flush()
+    while len(store.asked) == asked:
+        time.sleep(0.01)
+    assert [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
+    store.always = None
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    said, _ = other.communicate("\n", timeout=300)
+    assert said == f"{expected}\n"
+    assert not [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
+
+
+def test_a_forked_child_downloads_on_connections_of_its_own(store: Store, folder: Path, tmp_path: Path) -> None:
+    dataset = PackedDataset(where(store), cache=tmp_path / "cache")
+    batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    expected = [row["input_ids"] for row in kit.Packed(folder).rows()]
+    assert [row["input_ids"].tolist() for row in batches] == expected
+    assert dataset[0]["input_ids"].tolist() == expected[0]
+
+
+def test_without_locks_everything_but_sharing_works(
+    store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "lock", lambda descriptor, **_: None)
+    loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+    assert ids(loader) == ids(PackedLoader(folder, **OPTIONS))
+    assert not [name for name in cached(tmp_path / "cache") if "." in name]
+
+
+def test_a_cache_that_cannot_be_made_is_named(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    with pytest.raises(StoreError, match=rf"the cache {tmp_path}/cache cannot be used.*PACKTRAIN_CACHE"):
+        PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], check=False)
+    if done.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_on_a_full_disk_old_files_make_room_and_then_it_is_an_error(
+    store: Store, folder: Path, small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert sum(shard["bytes"] for shard in shards(folder)) < 512 << 10
+    filler = small_disk / "shards" / "00" / ("0" * 64)
+    filler.parent.mkdir(parents=True)
+    filler.write_bytes(bytes(400 << 10))
+    os.utime(filler, (0, 0))
+    assert ids(PackedLoader(where(store), **OPTIONS, cache=small_disk)) == ids(PackedLoader(folder, **OPTIONS))
+    assert not filler.exists()
+    shutil.rmtree(small_disk / "shards")
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "other").write_bytes(bytes(1 << 20))
+    with pytest.raises(StoreError, match=r"is full, and nothing in it can be removed"):
+        next(iter(PackedLoader(where(store), **OPTIONS, cache=small_disk)))
+
+
+# Other stores.
+
+
+def test_a_file_system_without_an_event_loop(folder: Path, tmp_path: Path) -> None:
+    memory = import_module("fsspec").filesystem("memory")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/shelf/{path.relative_to(folder)}", path.read_bytes())
+    expected = ids(PackedLoader(folder, **OPTIONS))
+    assert ids(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path)) == expected
+    record = json.loads(memory.cat_file("/shelf/manifest.json"))
+    memory.rm("/shelf", recursive=True)
+    memory.pipe_file("/shelf/manifest.json", json.dumps(record).encode())
+    assert ids(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path)) == expected, "the store is not asked again"
+    with pytest.raises(InputError, match=r"there is no memory://shelf/.*copied incompletely"):
+        next(iter(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path / "other")))
+
+
+@pytest.mark.slow
+def test_a_bucket(folder: Path, tmp_path: Path) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"key": "a", "secret": "b", "endpoint_url": f"http://{host}:{port}"}
+        s3 = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+        s3.mkdir("mules")
+        for path in folder.rglob("*"):
+            if path.is_file():
+                s3.pipe_file(f"mules/data/{path.relative_to(folder)}", path.read_bytes())
+        there = {**OPTIONS, "cache": tmp_path, "storage_options": options}
+        assert ids(PackedLoader("s3://mules/data", **there)) == ids(PackedLoader(folder, **OPTIONS))
+        with pytest.raises(InputError, match=r"s3://mules/other has no manifest"):
+            PackedLoader("s3://mules/other", **there)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("form", ["text", "file", "quoted", "local"])
+def test_a_folder_is_used_as_it_is(folder: Path, tmp_path: Path, form: str) -> None:
+    place = tmp_path / "data set"
+    shutil.copytree(folder, place)
+    address = {"text": str(place), "file": f"file://{place}", "quoted": place.as_uri(), "local": f"local://{place}"}
+    assert ids(PackedLoader(address[form], **OPTIONS, cache=tmp_path / "cache")) == ids(PackedLoader(folder, **OPTIONS))
+    assert not (tmp_path / "cache").exists()

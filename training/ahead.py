@@ -1,0 +1,190 @@
+"""Makes things in threads before they are asked for, and says what is waited for if they do not come."""
+
+import atexit
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any, Generic, TypeVar
+
+from ..schemas.errors import PacktrainError, StalledError
+from ..schemas.units import duration
+from .steps import Steps
+
+_LOG = logging.getLogger(__name__)
+_Task = TypeVar("_Task")
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """How long a batch may take. Collectives time out after ten minutes (NCCL) or thirty (gloo), and name no reason."""
+
+    report_after: float = 30.0
+    """Seconds until a warning says what the rank waits for. The warning is repeated after twice that time, and so
+    on.
+    """
+    give_up_after: float | None = 480.0
+    """Seconds until the waiting rank stops with an error; None waits forever."""
+
+    def wait(self, queue: "SimpleQueue[_Made]", what: Callable[[], str]) -> _Made:
+        """Wait for a queue's next item, and return it.
+
+        Args:
+            what: describes what the rank waits for; only called if it takes too long.
+
+        Raises:
+            StalledError: nothing came in time.
+        """
+        began = time.monotonic()
+        report = self.report_after
+        while True:
+            limit = report if self.give_up_after is None else min(report, self.give_up_after)
+            try:
+                return queue.get(timeout=max(0.0, limit - (time.monotonic() - began)))
+            except Empty:
+                pass
+            waited = time.monotonic() - began
+            if self.give_up_after is not None and waited >= self.give_up_after:
+                raise StalledError(
+                    f"{what()}; gave up after {duration(waited)}, to report this before other ranks time out. Check "
+                    "the store that is named, or give Watchdog(give_up_after=...) more time"
+                )
+            _LOG.warning("%s; %s by now", what(), duration(waited))
+            report *= 2
+
+
+class Threads(Generic[_Task]):
+    """Threads that do one task after another. They end with the process, even if one hangs in a store."""
+
+    def __init__(self, work: Callable[[_Task], object], count: int) -> None:
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._closed = Event()
+        arguments = (work, self._tasks, self._closed)
+        self._threads = [Thread(target=_work, args=arguments, name="packtrain", daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        _RUNNING.add(self)
+
+    def submit(self, task: _Task) -> None:
+        """Have a task done."""
+        self._tasks.put(task)
+
+    def close(self, wait: float = 0.0) -> None:
+        """Drop the tasks that have not been begun.
+
+        Args:
+            wait: seconds to wait for the others.
+        """
+        self._closed.set()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads if wait else ():
+            thread.join(wait)
+
+
+_RUNNING: "weakref.WeakSet[Threads[Any]]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Let threads finish what takes a moment: the interpreter should not stop them in the middle of foreign code."""
+    for threads in list(_RUNNING):
+        threads.close(wait=1.0)
+
+
+def _work(work: Callable[[_Task], object], tasks: "SimpleQueue[_Task | None]", closed: Event) -> None:
+    while (task := tasks.get()) is not None and not closed.is_set():
+        work(task)
+
+
+def made_ahead(
+    make: Callable[[_Task], _Made], tasks: Iterable[_Task], count: int, watchdog: Watchdog, what: Callable[[_Task], str]
+) -> Iterator[_Made]:
+    """Yield `make(task)` for every task, in order, while a thread makes the next `count`.
+
+    Args:
+        count: with 0, each is made when it is asked for, without a watchdog.
+        what: describes what a task waits for.
+
+    Raises:
+        StalledError: see `Watchdog.wait`. Errors of `make` come when their turn comes.
+    """
+    if not count:
+        yield from map(make, tasks)
+        return
+    made: SimpleQueue[tuple[list[_Made], BaseException | None]] = SimpleQueue()
+
+    def work(task: _Task) -> None:
+        try:
+            made.put(([make(task)], None))
+        except BaseException as error:
+            made.put(([], error))
+
+    threads: Threads[_Task] = Threads(work, 1)
+    left, waiting = iter(tasks), deque[_Task]()
+    try:
+        while True:
+            for task in islice(left, count - len(waiting)):
+                waiting.append(task)
+                threads.submit(task)
+            if not waiting:
+                return
+            found, error = watchdog.wait(made, partial(what, waiting.popleft()))
+            if error is not None:
+                raise error
+            yield found.pop()
+    finally:
+        threads.close()
+
+
+class ShardsAhead:
+    """Downloads the shards of the next rows into the cache."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, corpus = steps, steps.corpus
+        shards = sum(len(part.shards) for part in corpus.parts)
+        self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(shards, 1))
+        self._room = min(part.room for part in corpus.parts if not part.is_local)
+        """Bytes that shards which are not used yet may take in the cache."""
+        self._next = -1
+        self._asked: set[tuple[int, int]] = set()
+        self._threads: Threads[tuple[int, int]] = Threads(self._fetch, 4)
+
+    def move(self, position: int) -> None:
+        """Ask for the shards after a position. Cheap if little has changed."""
+        if position < self._next:
+            return
+        corpus, taken, wanted = self._steps.corpus, 0, set[tuple[int, int]]()
+        rows = self._steps.near(position, min(position + self._rows, self._steps.total)).tolist()
+        end = position
+        for end, row in enumerate(rows, position + 1):  # noqa: B007  # the last one counts
+            part, index = corpus.locate(row)
+            shard = part, corpus.parts[part].shard_of(index)
+            if shard in wanted:
+                continue
+            taken += corpus.parts[part].shards[shard[1]].bytes
+            if wanted and taken > self._room:
+                break
+            wanted.add(shard)
+            if shard not in self._asked:
+                self._threads.submit(shard)
+        self._asked = wanted  # others may be gone from the cache by the time they are needed again
+        self._next = position + max(1, (end - position) // 2)
+
+    def close(self) -> None:
+        """Ask for no more."""
+        self._threads.close()
+
+    def _fetch(self, shard: tuple[int, int]) -> None:
+        part, number = shard
+        try:
+            self._steps.corpus.parts[part].fetch(number)
+        except PacktrainError as error:  # reading the shard will raise it again
+            _LOG.debug("fetching ahead: %s", error)

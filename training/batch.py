@@ -1,0 +1,229 @@
+"""Turns packed rows into batches for a model. Legend: `T` tokens, `D` documents (pieces) of a batch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..schemas.errors import ConfigError
+from ..schemas.parallel import ParallelLayout
+from ..schemas.ragged import offsets_of, ranges
+from ..schemas.rows import IGNORE_INDEX
+from .rows import ConcatRows
+from .shard import Row
+
+_COLUMNS = ("input_ids", "labels", "position_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShape:
+    """The size to which every row is padded, so that all batches have the same shape.
+
+    A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents. So R rows
+    have R·C tokens, R·(docs + 1) + 1 entries of `cu_seq_lens_q` and `_k`, and C as `max_length_q` and `_k`.
+    """
+
+    length: int
+    """Tokens of a row with padding (C). Also the `max_length` passed to attention."""
+    docs: int
+    """Maximum number of documents in a row."""
+    pad_id: int = 0
+
+    @staticmethod
+    def of(corpus: ConcatRows, static_shapes: bool | int, pad_id: int) -> "FixedShape | None":
+        """The shape that a loader's `static_shapes` asks for.
+
+        Raises:
+            ConfigError: a row has more documents than that.
+        """
+        if static_shapes is False:
+            return None
+        most = corpus.max_docs
+        if static_shapes is not True and static_shapes < most:
+            raise ConfigError(
+                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
+                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
+            )
+        return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
+
+    def padded(self, row: Row) -> Row:
+        """The row with its padding behind it.
+
+        Raises:
+            ValueError: the row does not fit.
+        """
+        left, docs = self.length - len(row.input_ids), self.docs + 1 - len(row.seq_lengths)
+        if left < 0 or docs < 1:
+            raise ValueError(
+                f"a row of {len(row.input_ids):,} tokens, {len(row.seq_lengths):,} documents exceeds {self}"
+            )
+        lengths = np.zeros(docs, np.int32)
+        lengths[0] = left
+        weights = row.loss_weights
+        return Row(
+            np.concatenate([row.input_ids, np.full(left, self.pad_id, np.int32)]),
+            np.concatenate([row.labels, np.full(left, IGNORE_INDEX, np.int32)]),
+            np.concatenate([row.position_ids, np.arange(left, dtype=np.int32)]),
+            np.concatenate([row.seq_lengths, lengths]),
+            doc_ids=row.doc_ids,
+            seq_lengths_unpadded=np.concatenate([row.own_lengths, np.zeros_like(lengths)]),
+            loss_weights=None if weights is None else np.concatenate([weights, np.zeros(left, np.float32)]),
+        )
+
+
+def flatten(
+    rows: Sequence[Row],
+    *,
+    seq_idx: bool = False,
+    weights: bool | None = None,
+    unpadded: bool | None = None,
+    shape: FixedShape | None = None,
+) -> dict[str, Any]:
+    """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
+
+    Args:
+        seq_idx: also return the number of each token's document, for convolution and state-space layers.
+        weights: also return the weight of each label, at the label's own token, 0 where there is none; rows without
+            weights count 1. None does so if a row has some.
+        unpadded: also return the running sum of lengths without padding. None does so if a row says them.
+        shape: pad every row to this.
+
+    Returns:
+        `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
+        `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
+        `use_cache`: False, because the cache's mask lets documents see each other; if asked for, `seq_idx`: int32
+        (1, T), `loss_weights`: float32 (1, T), `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask.
+    """
+    unpadded = any(row.seq_lengths_unpadded is not None for row in rows) if unpadded is None else unpadded
+    if shape is not None:
+        rows = [shape.padded(row) for row in rows]
+    lengths = np.concatenate([row.seq_lengths for row in rows])
+    bounds = torch.from_numpy(offsets_of(lengths, np.int32))
+    longest = int(lengths.max(initial=0)) if shape is None else shape.length
+    batch: dict[str, Any] = {name: _widened([getattr(row, name) for row in rows]) for name in _COLUMNS}
+    batch |= {
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
+    if seq_idx:
+        batch["seq_idx"] = torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None])
+    if any_weighted(rows) if weights is None else weights:
+        batch["loss_weights"] = torch.from_numpy(np.concatenate(list(map(weights_of, rows)))[None])
+    if unpadded:
+        own = np.concatenate([row.own_lengths for row in rows])
+        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(own, np.int32))
+    return batch
+
+
+def unpack(rows: Sequence[Row], pad_id: int = 0, *, weights: bool | None = None) -> dict[str, Any]:
+    """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
+
+    Returns:
+        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; `use_cache`
+        False; and `loss_weights`, float32 (D, L), as `flatten`. This undoes packing: the padding is what it would have
+        saved.
+    """
+    lengths = np.concatenate([row.seq_lengths for row in rows])
+    shape = (len(lengths), int(lengths.max(initial=0)))
+    mask = np.arange(shape[1]) < lengths[:, None]
+
+    def spread(parts: list[NDArray[Any]], nothing: int, kind: type[np.int64] | type[np.float32]) -> torch.Tensor:
+        out = np.full(shape, nothing, kind)
+        out[mask] = np.concatenate(parts)
+        return torch.from_numpy(out)
+
+    batch = {
+        "input_ids": spread([row.input_ids for row in rows], pad_id, np.int64),
+        "labels": spread([row.labels for row in rows], IGNORE_INDEX, np.int64),
+        "position_ids": torch.arange(shape[1]).repeat(shape[0], 1),
+        "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+        "use_cache": False,
+    }
+    if any_weighted(rows) if weights is None else weights:
+        batch["loss_weights"] = spread(list(map(weights_of, rows)), 0, np.float32)
+    return batch
+
+
+def padding_share(rows: Sequence[Row]) -> float:
+    """The share of a batch of `unpack` that is padding."""
+    lengths = np.concatenate([row.seq_lengths for row in rows])
+    return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
+
+
+def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict[str, Any]:
+    """The tokens of a batch that one device of a context-parallel group holds.
+
+    `thd`: every document has 2·size equal chunks, and rank r holds chunks r and 2·size - 1 - r of each, so that all
+    have the same causal work (as TransformerEngine's `thd_get_partitioned_indices`). Other layouts: the r-th contiguous
+    part of the sequence. Bounds of documents stay those of the whole sequence. `shift_labels` is added: the label of
+    each token's successor, which another device may hold; and `shift_loss_weights`, its weight, if there are weights.
+
+    Args:
+        batch: as `flatten` makes it.
+        rank: of the device in its group, whose devices take the same batch.
+        layout: as the data's `pack.parallel` says.
+
+    Raises:
+        ConfigError: the documents, or the sequence, cannot be divided equally, or the layout is not known.
+    """
+    thd = layout == "thd"
+    if layout not in get_args(ParallelLayout):
+        raise ConfigError(f"layout={layout!r}: choose one of {', '.join(get_args(ParallelLayout))}")
+    if not 0 <= rank < size:
+        raise ConfigError(f"rank {rank} of {size} devices: ranks count from 0")
+    bounds = batch["cu_seq_lens_q"].numpy().astype(np.int64)
+    edges, parts = (bounds, 2 * size) if thd else (bounds[[0, -1]], size)
+    chunks, rest = np.divmod(np.diff(edges), parts)
+    if rest.any():
+        what, tokens = "document" if thd else "sequence", int(np.diff(edges)[rest > 0][0])
+        raise ConfigError(
+            f"a {what} of {tokens:,} tokens cannot be divided into {parts} chunks; pack again with pack.parallel: "
+            f"{{cp: {size}, layout: {layout}}}"
+        )
+    mine = np.array([rank, parts - 1 - rank] if thd else [rank])
+    begins = edges[:-1, None] + chunks[:, None] * mine
+    index = torch.from_numpy(ranges(begins.ravel(), np.repeat(chunks, len(mine))))
+    whole = dict(batch)
+    # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
+    for name, nothing in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
+        if name in batch:
+            whole[f"shift_{name}"] = torch.nn.functional.pad(batch[name][:, 1:], (0, 1), value=nothing)
+    per_token = (*_COLUMNS, "seq_idx", "loss_weights", "shift_labels", "shift_loss_weights")
+    return {name: value[:, index] if name in per_token else value for name, value in whole.items()}
+
+
+def untrained(row: Row) -> Row:
+    """The row without labels, to fill up a step."""
+    weights = None if row.loss_weights is None else np.zeros_like(row.loss_weights)
+    return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=weights)
+
+
+def weights_of(row: Row) -> NDArray[np.float32]:
+    """(T,) the weight of each token's label; 1 for every label if the dataset has no weights."""
+    if row.loss_weights is not None:
+        return row.loss_weights
+    ones: NDArray[np.float32] = (row.labels != IGNORE_INDEX).astype(np.float32)
+    return ones
+
+
+def any_weighted(rows: Sequence[Row]) -> bool:
+    """Whether some of the rows have weights."""
+    return any(row.loss_weights is not None for row in rows)
+
+
+def pinned(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch with its tensors in page-locked memory."""
+    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def _widened(parts: list[NDArray[np.int32]]) -> torch.Tensor:
+    """int64 (1, T): copied and converted in one pass over memory."""
+    out = torch.empty((1, sum(map(len, parts))), dtype=torch.int64)
+    np.concatenate(parts, out=out.numpy()[0])
+    return out

@@ -1,0 +1,395 @@
+"""Starting on many devices: every rank reports itself before anything can hang, and a missing rank is named.
+
+Each rank leaves a report (host, process, device, versions, variables) in the job's store: torch.distributed's own
+TCPStore at MASTER_ADDR:MASTER_PORT. Under torchrun the launcher keeps it; elsewhere rank 0 does, and
+`init_process_group` finds it there later. Rank 0 waits for all reports, compares what must agree, and posts one verdict
+that every rank reads. torch's own rendezvous waits ten minutes, and names no rank.
+
+`check_links` then sends a tensor from every rank to every other: training connects the ranks on ports of the system's
+choice, often over another network, and where that is closed torch hangs.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from importlib import metadata
+from itertools import groupby
+from typing import Any, TypeVar
+
+from ...schemas.errors import ConfigError, LaunchError
+from ...schemas.units import plural, rate
+
+Value = TypeVar("Value")
+_LOG = logging.getLogger(__name__)
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that `env://` of torch.distributed requires."""
+VARIABLES = (
+    *NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RUN_ID", "SLURM_PROCID",
+    "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+)  # fmt: skip
+"""Variables that identify a process and say how it reaches the others, in display order."""
+SECONDS = 60.0
+"""Seconds that a rank may take, unless PACKTRAIN_RANK_CHECK_SECONDS is set."""
+_GRACE = 10.0
+"""Additional seconds that the others wait for rank 0's verdict."""
+_PASSED = "passed"
+_PACKAGES = ("packtrain", "torch", "transformers", "accelerate")
+_NUMBERS = 1 << 20
+"""Numbers in the tensor of the bandwidth test: 4 MiB."""
+_OPEN: list[Any] = []
+"""Keeps rank 0's stores alive: otherwise its server would end before the process group connects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process's place among the processes of a launcher."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    master_addr: str
+    master_port: int
+    attempt: str
+    """Identifies the launcher's run and restart, so that a restart is not confused with an earlier attempt."""
+    hosted: bool
+    """Whether the launcher itself serves the store at the master's port (torchrun does), so that rank 0 must not."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> "Launch | None":
+        """From the environment; None for a process alone.
+
+        Raises:
+            ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks without
+                them: each process would silently train by itself.
+        """
+        environ = os.environ if environ is None else environ
+        if "RANK" not in environ and "WORLD_SIZE" not in environ:
+            if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
+                raise ConfigError(
+                    f"Slurm started {tasks} tasks, but {', '.join(NEEDED)} are not set: each task would train alone. "
+                    "Start one task a node and let it run torchrun or accelerate launch; `packtrain launch "
+                    "slurm-nodes` prints a script that does"
+                )
+            return None
+        if environ.get("WORLD_SIZE") == "1":
+            return None
+        there = {name: environ[name] for name in (*NEEDED, "LOCAL_RANK") if environ.get(name)}
+        said = ", ".join(f"{name}={value}" for name, value in there.items())
+        if missing := [name for name in NEEDED if name not in there]:
+            raise ConfigError(
+                f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all "
+                "of them, or unset them to train with one process"
+            )
+        numbers = [there.get(name, "0") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")]
+        if not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
+            raise ConfigError(
+                f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
+                "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's "
+                "bash -c '…', not before"
+            )
+        rank, world_size, local_rank, port = map(int, numbers)
+        attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        hosted = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return cls(rank, world_size, local_rank, there["MASTER_ADDR"], port, attempt, hosted)
+
+    @property
+    def store(self) -> str:
+        """Where the store is, and who keeps it."""
+        keeper = "the launcher of the first node" if self.hosted else "rank 0"
+        return f"the job's store at {self.master_addr}:{self.master_port}, which {keeper} keeps"
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank, as it describes itself."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    device: str
+    """Device, such as `cuda:3 of 0,1,2,3` or `cpu`."""
+    agree: dict[str, str]
+    """Values that must be equal on all ranks: versions, and what the caller adds (data, configuration)."""
+    variables: dict[str, str]
+    """The launcher's."""
+
+    @classmethod
+    def of_this_process(cls, launch: Launch | None, agree: Mapping[str, str]) -> "RankReport":
+        """This process's own report; without a launcher, that of a process alone."""
+        import torch
+
+        versions = {}
+        for package in _PACKAGES:
+            try:
+                versions[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                versions[package] = "not installed"
+        device = "cpu"
+        if torch.cuda.is_available():  # not initialised here, because that would already take memory
+            local = launch.local_rank if launch else 0
+            device = f"cuda:{local} of {os.environ.get('CUDA_VISIBLE_DEVICES') or 'all'}"
+        rank, world_size = (launch.rank, launch.world_size) if launch else (0, 1)
+        variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        agreed = {"WORLD_SIZE": str(world_size), **versions, **agree}
+        return cls(rank, world_size, socket.gethostname(), os.getpid(), device, agreed, variables)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size} on {self.host}, process {self.pid}, {self.device}"
+
+    @property
+    def saw(self) -> str:
+        """The launcher's variables, for a message."""
+        return ", ".join(f"{name}={value}" for name, value in self.variables.items())
+
+
+def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None = None) -> list[RankReport]:
+    """Wait until every rank has reported, or say which has not. A single process returns at once.
+
+    Call it before `init_process_group` and before anything collective; as often on every rank. The store stays open
+    for the process group.
+
+    Args:
+        timeout: seconds that a rank may come after this one; PACKTRAIN_RANK_CHECK_SECONDS, else 60.
+        agree: name → value that all ranks must have, such as `{"dataset": fingerprint}`. Short strings.
+
+    Returns:
+        The reports of all ranks on rank 0; on other ranks, only their own.
+
+    Raises:
+        ConfigError: the launcher's variables are incomplete or contradict each other.
+        LaunchError: a rank is missing, one came twice, or they do not agree; on every rank that is there.
+    """
+    launch = Launch.read()
+    mine = RankReport.of_this_process(launch, agree or {})
+    if launch is None:
+        return [mine]
+    seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
+    _LOG.info("%s: %s", mine, mine.saw)
+    ends = time.monotonic() + seconds
+    try:
+        store = _open_store(launch, seconds)
+        verdict, reports = within(seconds + 2 * _GRACE, lambda: _meet(store, mine, ends, seconds))
+    except (RuntimeError, TimeoutError, OSError) as error:
+        raise LaunchError(
+            f"{mine} did not reach {launch.store}, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. "
+            f"It saw {mine.saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is "
+            "its node and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and "
+            "that no two jobs share the port"
+        ) from error
+    if verdict != _PASSED:
+        raise LaunchError(verdict)
+    return reports
+
+
+def within(seconds: float, work: Callable[[], Value]) -> Value:
+    """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs.
+
+    A hanging thread is left running; it ends with the process.
+    """
+    result: Future[Value] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="packtrain-launch", daemon=True).start()
+    if not wait([result], seconds).done:
+        raise TimeoutError(f"no answer in {seconds:g} seconds")
+    return result.result()
+
+
+def _open_store(launch: Launch, seconds: float) -> Any:
+    """The job's store, with keys under a prefix of this call's own."""
+    import torch.distributed as dist
+
+    def connect(serve: bool) -> Any:
+        where = (launch.master_addr, launch.master_port, None, serve, timedelta(seconds=seconds))
+        return within(seconds + 5, lambda: dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True))
+
+    serves = launch.rank == 0 and not launch.hosted
+    try:
+        store = connect(serves)
+    except RuntimeError as error:
+        if not serves or "EADDRINUSE" not in str(error):
+            raise
+        store = connect(False)  # another process takes itself for rank 0: its report is there
+    _OPEN.append(store)
+    return dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{launch.attempt}", store)
+
+
+def _meet(store: Any, mine: RankReport, ends: float, seconds: float) -> tuple[str, list[RankReport]]:
+    """Leave a report and wait for the verdict, which rank 0 makes. Returns it, with the reports that this rank read."""
+    keys = [f"report/{rank}" for rank in range(mine.world_size)]
+    text = json.dumps(asdict(mine))
+    there = store.compare_set(keys[mine.rank], "", text).decode()  # writes only if there is none; returns what is there
+    if there != text:
+        first = RankReport(**json.loads(there))
+        fault = (
+            f"two processes are rank {mine.rank}: {first}, which saw {first.saw}; and {mine}, which saw {mine.saw}. If "
+            "two nodes have one machine rank, it was expanded before the script reached them: write $SLURM_NODEID "
+            "inside the quotes of srun's bash -c '…'. If two jobs share a node, give each a MASTER_PORT of its own"
+        )
+        store.compare_set("verdict", "", fault)
+        return fault, []
+    if mine.rank == 0:
+        while time.monotonic() < ends and not store.check(keys) and not store.check(["verdict"]):
+            time.sleep(0.1)
+        reports = [RankReport(**json.loads(store.get(key))) for key in keys if store.check([key])]
+        verdict = store.compare_set("verdict", "", fault_of(reports, mine.world_size, seconds) or _PASSED).decode()
+        if verdict != _PASSED:
+            time.sleep(2)  # the store may end with this process: let the others read it first
+        return verdict, reports
+    store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
+    verdict = store.get("verdict").decode()
+    if verdict == _PASSED:  # by the reports of as many ranks as rank 0 knows of
+        first = RankReport(**json.loads(store.get(keys[0])))
+        verdict = fault_of([first, mine], 2, seconds) or _PASSED
+    return verdict, [mine]
+
+
+def fault_of(reports: list[RankReport], world_size: int, seconds: float) -> str:
+    """What is missing or differs, in one sentence; empty if nothing does."""
+    there = [report.rank for report in reports]
+    if missing := sorted(set(range(world_size)) - set(there)) if len(there) < world_size else []:
+        by_host: dict[str, list[int]] = {}
+        for report in reports:
+            by_host.setdefault(report.host, []).append(report.rank)
+        hosts = "; ".join(f"{_named(ranks)} on {host}" for host, ranks in by_host.items())
+        return (
+            f"{len(missing)} of {world_size} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: "
+            f"{hosts}. Rank {there[0]} saw {reports[0].saw}. Check that the missing ranks were started and still run "
+            "(see their output), each node under a machine rank of its own; that their nodes resolve and reach "
+            f"MASTER_ADDR:MASTER_PORT; and that WORLD_SIZE={world_size}, the processes of all nodes together, is meant"
+        )
+    for name in dict.fromkeys(name for report in reports for name in report.agree):
+        ranks_of: dict[str, list[int]] = {}
+        for report in reports:
+            ranks_of.setdefault(report.agree.get(name, "nothing"), []).append(report.rank)
+        if len(ranks_of) > 1:
+            differ = ", ".join(f"{value} on {_named(ranks)}" for value, ranks in ranks_of.items())
+            return f"the ranks do not agree on {name}: {differ}; give every rank the same"
+    seen: dict[tuple[str, str], RankReport] = {}
+    for report in reports:
+        other = seen.setdefault((report.host, report.device), report)
+        if other is not report and report.device != "cpu":
+            return (
+                f"{other} and {report} would use one device: LOCAL_RANK must count the processes of one node, and a "
+                "node must not start more than it has devices"
+            )
+    return ""
+
+
+def _named(ranks: list[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`; of ascending ranks."""
+    spans = [[number for _, number in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts)}"
+
+
+def check_links(timeout: float = SECONDS) -> tuple[list[RankReport], str, float]:
+    """All-reduce a tensor over all ranks, by NCCL where there are GPUs, or say what failed and what to try.
+
+    Args:
+        timeout: seconds that each of rank check, connecting and all-reduce may take.
+
+    Returns:
+        The reports that this rank has, the backend, and bytes a second of the all-reduce of 4 MiB per rank.
+
+    Raises:
+        ConfigError: there is no launcher, or its variables contradict each other.
+        LaunchError: a rank does not answer, or the sum is wrong; on every rank that still can say so.
+    """
+    launch = Launch.read()
+    if launch is None:
+        raise ConfigError(
+            "--ranks needs several: start it with what starts the training, such as "
+            "`torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks`"
+        )
+    reports = rank_check(timeout)
+    import torch
+    import torch.distributed as dist
+
+    backend, device = "gloo", "cpu"
+    if torch.cuda.is_available():
+        backend, device = "nccl", f"cuda:{launch.local_rank}"
+        torch.cuda.set_device(device)
+    limit = timedelta(seconds=timeout)
+
+    def connect() -> None:
+        dist.init_process_group("gloo", timeout=limit)
+        dist.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names ranks that do not answer
+
+    def timed(group: Any) -> float:
+        tensor = torch.full((_NUMBERS,), dist.get_rank() + 1.0, device=device)
+        dist.barrier(group)
+        began = time.perf_counter()
+        dist.all_reduce(tensor, group=group)
+        expected = launch.world_size * (launch.world_size + 1) / 2
+        if damaged := tensor[tensor != expected].tolist():  # waits for the device
+            raise LaunchError(
+                f"the sum of 1 to {launch.world_size} over all ranks came out as {damaged[0]:g}: "
+                "memory or network damages data: leave that machine out"
+            )
+        return time.perf_counter() - began
+
+    def reduce() -> float:
+        group = dist.new_group(backend=backend)
+        return 4 * _NUMBERS / sorted(timed(group) for _ in range(6))[2]
+
+    try:
+        within(2 * timeout + 5, connect)
+        speed = within(timeout + 5, reduce)
+        within(timeout, dist.destroy_process_group)
+    except LaunchError:
+        raise
+    except (RuntimeError, TimeoutError, OSError, ValueError) as error:
+        mine = next(report for report in reports if report.rank == launch.rank)
+        raise LaunchError(
+            f"{mine}: the ranks do not reach each other over {backend}: {str(error).splitlines()[0].rstrip('.')}. If "
+            "a rank is named, its process has ended or hangs: see its output. Otherwise open the ports between the "
+            "nodes (the system chooses them), or choose the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
+            f"(`ip route get {launch.master_addr}` names it); for NCCL look again with NCCL_DEBUG=INFO, then with "
+            "NCCL_IB_DISABLE=1, and on one node with NCCL_P2P_DISABLE=1"
+        ) from error
+    return reports, backend, speed
+
+
+def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:
+    """Check the links between the ranks of a launcher; rank 0 prints.
+
+    Raises:
+        ConfigError, LaunchError: see `check_links`.
+    """
+    reports, backend, speed = check_links(timeout)
+    if int(os.environ["RANK"]) != 0:
+        return
+    if as_json:
+        ranks = [{"rank": one.rank, "host": one.host, "device": one.device.partition(" ")[0]} for one in reports]
+        say(json.dumps({"backend": backend, "bytes_per_second": speed, "ranks": ranks}, indent=2))
+        return
+    for one in reports:
+        say(str(one))
+    say(f"{plural(len(reports), 'rank')} answered over {backend}: {rate(speed, 'bytes')} when summing 4 MiB")
+
+
+def end_with_launcher() -> None:
+    """Have the kernel end this process when the torchrun or accelerate that started it is gone: otherwise workers of a
+    killed launcher go on, hold devices and write checkpoints.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        launcher = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() != launcher:
+            os.kill(os.getpid(), signal.SIGTERM)

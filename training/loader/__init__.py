@@ -1,1 +1,0 @@
-"""Makes batches in a given order, for torch, accelerate and streams."""

@@ -1,1 +1,0 @@
-"""Decides which row every rank reads at every step: a stateless order, mixtures, balance."""

@@ -1,0 +1,361 @@
+"""Which rows a step has, and which rank gets each. A step has the same rows on any number of ranks.
+
+Rows of similar cost may be grouped, so that the ranks of a step do similar work: the order is cut into blocks, the rows
+of a block are sorted by cost and cut into groups, and the groups, and the rows within each, are permuted. A block holds
+the same rows as before, so only the steps within a block differ more from each other than in a random order.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, get_origin
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..schemas.errors import ConfigError
+from ..schemas.flops import ModelShape
+from ..schemas.splitmix import mix
+from ..schemas.units import plural
+from .order import EpochOrder, Mixture, Permutation, epoch_key
+from .rows import ConcatRows
+
+GROUP = 64
+"""Rows of a group: the automatic choice is made for this number of ranks with one row each."""
+SAMPLE = 4096
+"""Rows that the automatic choice looks at."""
+IDLE = 1.05
+"""If the slowest of `GROUP` ranks takes at most this many times the mean, rows are not grouped, because grouping makes
+steps less random.
+"""
+FORMAT = 3
+_BLOCK = 1024
+"""Positions computed together if rows are not grouped; one at a time would take far longer."""
+_MOST = 2**63 - 1
+
+
+class Tail(StrEnum):
+    """What happens to the rows after the last full step. The number of steps is the same on every rank."""
+
+    DROP = "drop"
+    """Leave out the remaining rows."""
+    PAD = "pad"
+    """Fill the last step with untrained rows."""
+    REPEAT = "repeat"
+    """Fill the last step with the first rows of the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Blocks of `block` consecutive positions, sorted by cost and cut into groups of `group`.
+
+    If `group` is a multiple of the rows per step, all rows of a step have similar cost. With one row per rank on more
+    than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
+    """
+
+    block: int = 8 * GROUP
+    group: int = GROUP
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or self.group < 1 or self.block % self.group:
+            raise ConfigError(f"balance: block ({self.block}) must be a multiple of group ({self.group})")
+
+
+def grouped(
+    rows: NDArray[np.int64], costs: NDArray[np.float64], balance: Balance, key: int, first: int = 0
+) -> NDArray[np.int64]:
+    """(N,) the rows of one block, grouped by cost.
+
+    Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
+    so a run does not always leave out the most expensive rows at its end.
+
+    Args:
+        rows: (N,) different rows, at most `balance.block`.
+        costs: (N,) the costs of these rows.
+        key: chooses the permutations.
+        first: the position of `rows[0]`. Groups begin at positions that are multiples of `balance.group`, where
+            steps begin too.
+    """
+    size = balance.group
+    begin = -first % size
+    whole = max(len(rows) - begin, 0) // size
+    if whole < 2:
+        return rows
+    end = begin + whole * size
+    groups = rows[begin:end][np.argsort(costs[begin:end], kind="stable")].reshape(whole, size)
+    tickets = mix(groups.astype(np.uint64) ^ np.uint64(key % 2**64))
+    groups = np.take_along_axis(groups, np.argsort(tickets, axis=1), axis=1)
+    groups = groups[Permutation(whole, key)(np.arange(whole))]
+    return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
+
+
+def slowest(costs: NDArray[np.float64], ranks: int, share: int = 1, *, dealt: bool = True) -> NDArray[np.float64]:
+    """(S,) for each whole step, the cost of its slowest rank divided by the mean of its ranks; 1 if all are equal.
+
+    Args:
+        costs: (N,) the costs of rows, in their order.
+        share: rows per rank.
+        dealt: whether rows are dealt by cost; else each rank takes `share` consecutive rows.
+    """
+    steps = costs[: len(costs) // (ranks * share) * ranks * share].reshape(-1, ranks * share)
+    if dealt and share > 1:
+        steps = np.array([step[deal(step, ranks)] for step in steps]).reshape(steps.shape)
+    sums = steps.reshape(-1, ranks, share).sum(axis=2)
+    totals = sums.sum(axis=1)
+    ratios = np.ones(len(sums))  # ranks without any work count as equal
+    np.divide(sums.max(axis=1, initial=0) * ranks, totals, out=ratios, where=totals > 0)
+    return ratios
+
+
+def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
+    """Whether rows should be grouped, and why in a sentence. The same on every rank, for any rows per step.
+
+    Args:
+        costs: (N,) the costs of the first `SAMPLE` rows of the order, or of all.
+    """
+    if len(costs) < 4 * GROUP:
+        return None, f"{plural(len(costs), 'row is', 'rows are')} too few to group by cost for {GROUP} ranks"
+    ratios = slowest(costs, GROUP)
+    # Rounded, so that machines that add in different orders make the same choice.
+    plain = round(math.fsum(ratios.tolist()) / len(ratios), 6)
+    text = f"{GROUP} ranks, one row each: the slowest takes {plain:.2f} x the mean in plain order, so rows are"
+    if plain <= IDLE:
+        return None, f"{text} not grouped by cost"
+    return Balance(), f"{text} grouped by cost in blocks of {Balance().block}"
+
+
+def deal(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
+    """Give every rank equally many rows, with similar sums of costs: longest processing time first (Graham, 1969).
+
+    A rank's rows are ascending, and ranks are ordered by their first rows, so the most expensive row of a step is not
+    always on rank 0.
+
+    Args:
+        costs: (B,) not negative; B is a multiple of `ranks`.
+
+    Returns:
+        For each rank, B / ranks indices into `costs`.
+    """
+    share = len(costs) // ranks
+    heap = [(0, rank) for rank in range(ranks)]
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    # In whole numbers, so that all machines agree.
+    whole = np.rint(costs / max(float(costs.max(initial=0)), 1e-300) * 2.0**40).astype(np.int64)
+    for row in np.argsort(-whole, kind="stable").tolist():
+        cost, rank = heapq.heappop(heap)
+        hands[rank].append(row)
+        if len(hands[rank]) < share:
+            heapq.heappush(heap, (cost + int(whole[row]), rank))
+    return sorted(sorted(hand) for hand in hands)
+
+
+@dataclass(slots=True)  # not frozen, as `Row`
+class Step:
+    """The rows of a step, and their ranks."""
+
+    rows: NDArray[np.int64]
+    """(B,) the rows."""
+    real: int
+    """Number of rows that count; the others fill up the last step."""
+    hands: list[list[int]]
+    """For each rank, indices into `rows`."""
+
+
+class Steps:
+    """The canonical order of rows over all epochs, cut into steps: any position of any epoch in O(1). Safe in threads.
+
+    Args:
+        corpus: the rows.
+        orders: the order of each dataset of the corpus.
+        mixture: which dataset a position belongs to; None if there is only one.
+        balance: None for no grouping.
+        model: for the costs.
+        epochs: how often one dataset is read; a mixture counts as one epoch, because its datasets end theirs at
+            different places.
+        rows_per_step: over all ranks, a multiple of `ranks`.
+        dealt: whether a step's rows are dealt to the ranks by cost; else each rank takes consecutive rows.
+    """
+
+    def __init__(
+        self,
+        corpus: ConcatRows,
+        orders: list[EpochOrder],
+        mixture: Mixture | None,
+        balance: Balance | None,
+        model: ModelShape,
+        *,
+        epochs: int,
+        rows_per_step: int,
+        ranks: int,
+        tail: Tail,
+        dealt: bool,
+    ) -> None:
+        self.corpus, self.orders, self.mixture, self.balance, self.model = corpus, orders, mixture, balance, model
+        self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, dealt
+        self.period = len(corpus) if mixture is None else mixture.total
+        """Number of rows of an epoch."""
+        self.total = self.period * (epochs if mixture is None else 1)
+        """Number of positions."""
+        # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
+        # that each epoch has the same rows.
+        self._size = _BLOCK if balance is None else balance.block
+        self._block = lru_cache(8)(self._block_of)
+
+    def left(self, position: int) -> int:
+        """The number of steps from a position on."""
+        whole, rest = divmod(max(0, self.total - position), self.rows_per_step)
+        return whole + (1 if rest and self.tail is not Tail.DROP else 0)
+
+    def at(self, position: int) -> Step:
+        """The step that begins at a position of the order."""
+        width = self.rows_per_step
+        rows = self.rows(position, min(position + width, self.total))
+        real, share = len(rows), width // self.ranks
+        if real < width:
+            first = self.rows(0, min(width, self.total))
+            rows = np.concatenate([rows, np.resize(first, width - real)])
+        if self.dealt and 1 < share < width and real == width:
+            return Step(rows, real, deal(self.costs(rows), self.ranks))
+        return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
+
+    def rows(self, first: int, last: int) -> NDArray[np.int64]:
+        """(last - first,) the rows at positions first .. last - 1; positions continue over epochs."""
+        pieces = []
+        while first < last:
+            epoch, block = first // self.period, first // self._size
+            begin = max(block * self._size, epoch * self.period)
+            piece = self._block(epoch, block)[first - begin : last - begin]
+            pieces.append(piece)
+            first += len(piece)
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
+
+    def near(self, first: int, last: int) -> NDArray[np.int64]:
+        """(last - first,) the rows at positions first .. last - 1 before they are grouped: about those needed there."""
+        pieces = [np.zeros(0, np.int64)]
+        while first < last:
+            epoch, place = divmod(first, self.period)
+            end = min(self.period, place + last - first)
+            pieces.append(self._plain(epoch, place, end))
+            first += end - place
+        return np.concatenate(pieces)
+
+    def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(N,) costs of rows, in units of one token's matrix multiplications."""
+        return self.corpus.costs(rows, self.model)
+
+    def _block_of(self, epoch: int, block: int) -> NDArray[np.int64]:
+        """The rows of one block of positions within an epoch, grouped if there is a balance."""
+        start = epoch * self.period
+        begin = max(block * self._size, start)
+        end = min((block + 1) * self._size, start + self.period)
+        rows = self._plain(epoch, begin - start, end - start)
+        if self.balance is not None:
+            key = epoch_key(self.orders[0].seed, epoch * 2**32 + block - start // self._size, "groups")
+            rows = grouped(rows, self.costs(rows), self.balance, key, begin)
+        return rows
+
+    def _plain(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:
+        """The rows at places begin .. end - 1 of an epoch, before grouping."""
+        if self.mixture is None:
+            first = epoch * self.period
+            return self.orders[0](first + begin, first + end)
+        owners = self.mixture.owners(begin, end)
+        out = np.empty(end - begin, dtype=np.int64)
+        for number, (order, before) in enumerate(zip(self.orders, self.mixture.counts(begin), strict=True)):
+            mine = np.flatnonzero(owners == number)
+            out[mine] = order(before, before + len(mine)) + self.corpus.first_of(number)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The position of a loader, and what its order depends on: equal on all ranks, for any number of ranks."""
+
+    fingerprint: str
+    """Of the dataset, or of all datasets of a mixture."""
+    mixture: str
+    """The weights of a mixture; empty for one dataset."""
+    seed: int
+    order: str
+    first_epoch_sequential: bool
+    balance: str
+    """`block/group` if rows are grouped by cost, else empty."""
+    rows: int = 0
+    """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for a checkpoint."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def position_in(self, data: Any, total: int) -> int:
+        """The position in the state of another loader, which must have the same rows in the same order.
+
+        Args:
+            data: what `to_dict` returned.
+            total: number of positions of the order.
+
+        Raises:
+            ConfigError: it is of another version, dataset or order, damaged, or no state.
+        """
+        found = read_state(State, data, "PackedLoader", FORMAT)
+        for name, mine in asdict(self).items():
+            theirs = getattr(found, name)
+            if mine != theirs and name != "rows":
+                what = "the state belongs to another dataset" if name == "fingerprint" else f"{name} differs"
+                raise ConfigError(
+                    f"{what}: the loader has {shown(mine)}, the state {shown(theirs)}. Resuming would repeat some rows "
+                    "and leave others out; configure the loader as before, or start again without the state"
+                )
+        if found.rows > total:
+            raise ConfigError(
+                f"the state is after {found.rows:,} rows, but the order has {total:,}; give as many epochs as before, "
+                "or resume from another checkpoint"
+            )
+        return int(found.rows)
+
+
+def read_state(kind: type[Any], data: Any, of: str, version: int) -> Any:
+    """Read a state from untrusted plain data: checks that every field is there, with its type and in range.
+
+    Args:
+        kind: a dataclass of texts, counts, truth values, texts by name, and a `seed`.
+        of: name of the object that the state belongs to, for messages.
+
+    Raises:
+        ConfigError: the data is from another version, or not a state of this kind; the message names the field.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"this is not the state of a {of}, but {shown(data)}; give what its state_dict() returned")
+    given = dict(data)
+    if (found := given.pop("format", None)) != version:
+        raise ConfigError(
+            f"a {of} reads states of format {version}, not {shown(found)}; resume with the packtrain that wrote it"
+        )
+    types: dict[str, Any] = {field.name: get_origin(field.type) or field.type for field in fields(kind)}
+    if wrong := sorted({*map(str, given)} ^ {*types}):
+        what = "has no" if wrong[0] in types else "should have no"
+        raise ConfigError(
+            f"this is not the state of a {of}: it {what} {shown(wrong[0])}; give what its state_dict() returned"
+        )
+    for name, value in given.items():
+        good = type(value) is types[name]
+        if good and isinstance(value, int) and name != "seed":
+            good = 0 <= value <= _MOST
+        if good and isinstance(value, dict):
+            good = all(type(one) is str for pair in value.items() for one in pair)
+        if not good:
+            wanted = {str: "text", bool: "true or false", dict: "texts by name"}.get(types[name], "a count")
+            raise ConfigError(
+                f"the state of a {of} has {name}: {shown(value)}, which should be {wanted}; it is damaged, so resume "
+                "from another checkpoint"
+            )
+    return kind(**given)
+
+
+def shown(value: Any) -> str:
+    """A value of a state in a message: short, and without control characters."""
+    text = repr(value) if type(value) is not int or abs(value) <= _MOST else f"a number of {value.bit_length()} bits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
