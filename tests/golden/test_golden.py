@@ -203,6 +203,8 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("mixture of many", many, texts | {"weight": 1.0, "repeat": 1}, pack={"strategy": "wrapped"})
     add("tokenized, labels and masks", source("ids", path="masked.jsonl"))
     add("special tokens in texts", texts | {"path": "special.jsonl"}, pairs | {"path": "special.jsonl"})
+    twice = texts | {"filter": {"min_tokens": 40}}, texts | {"name": "unfiltered"}
+    add("duplicates of rows left out", *twice, duplicates="drop")
     add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
     limits = {"max_length": 96, "max_prompt_length": 12, "max_completion_length": 16}
     add("preference, both limits", "choices", truncate=limits)
@@ -377,3 +379,13 @@ def test_the_grid_tells_configurations_apart(recorded: Config) -> None:
     assert set(recorded) == set(GRID)
     assert len(GRID) >= 120
     assert len({one["rows"] for one in recorded.values()}) >= 95
+
+
+@pytest.mark.parametrize("name", ["bfd", "bfd, holdout"])
+def test_datasets_loads_the_same_rows(name: str, inputs: Path) -> None:
+    from datasets import load_from_disk
+
+    made = _packed(name, inputs)
+    loaded = load_from_disk(str(made.folder))
+    for split in made.splits:
+        assert (loaded[split] if len(made.splits) > 1 else loaded).to_list() == made.rows(split)
