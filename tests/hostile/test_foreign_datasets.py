@@ -70,7 +70,7 @@ def test_a_hash_in_a_manifest_is_a_hash(foreign: Path) -> None:
         assert "is not a hash" in said
 
 
-NASTY = (
+NASTY: tuple[Any, ...] = (
     *("../secret", "/etc/passwd", EVIL, "x" * 100_000, "python:os:system", "s3://bucket/x", "{{ 7 * 7 }}", ""),
     *(-1, 10**30, 1.5, 1e308, True, None, [], {}, [[[[[]]]]], {"a": {"b": EVIL}}, [EVIL] * 3),
 )

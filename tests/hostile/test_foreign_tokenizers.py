@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.kit import CHATML, cli, configure, saved, tokenizer
 from tests.support.hostile import ACTIVE, EVIL, SECRET, Trap, ran
 
 MINE = {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}
-CONFIGS = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "a class of its own": {"tokenizer_class": "Mine", "auto_map": MINE},
     "its map alone": {"auto_map": MINE},
     "a map to another repository": {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["x/y--mine.Mine", None]}},
@@ -76,7 +77,7 @@ def test_a_file_that_is_none_is_not_taken(theirs: Path, tmp_path: Path, name: st
     if kind == "pipe":
         os.mkfifo(theirs / name)
     else:
-        (theirs / name).symlink_to({"secret": tmp_path / "secret", "loop": theirs / name, "zero": "/dev/zero"}[kind])
+        (theirs / name).symlink_to({"secret": tmp_path / "secret", "loop": theirs / name}.get(kind, Path("/dev/zero")))
     assert said_of(theirs) or name == "chat_template.jinja"
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from packtrain.schemas.errors import PacktrainError
 
-from tests.kit import Config, Packed, configure, demo_tokenizer, packed, write
+from tests.kit import Config, Packed, Row, configure, demo_tokenizer, packed, write
 from tests.support.hostile import SECRET
 
 pytestmark = pytest.mark.usefixtures("tokenizer_loader")
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
-ROWS = [
+ROWS: list[Row] = [
     {"messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def", "tool_calls": [CALL]}]},
     {"messages": [{"role": "user", "content": "bad"}, {"role": "assistant", "content": "def"}]},
 ]

@@ -227,7 +227,7 @@ def test_a_text_makes_no_element_of_a_page(made: Callable[[str], Path], text: st
 
 
 def test_a_comparison_is_inert_too(made: Callable[[str], Path], tmp_path: Path) -> None:
-    pages = []
+    pages: list[str] = []
     for text in (HARMLESS, MARKUP, EVIL):
         folder, page = made(text), tmp_path / f"{len(pages)}.html"
         done = cli("diff", output(folder), folder / "second", "-o", page)
