@@ -153,7 +153,7 @@ def run_trl(work: Path, corpus: Corpus, copies: int) -> Trl:
     folder.mkdir()
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "HF_DATASETS_CACHE": str(folder / "cache")}
     rows = ran.prompts_and_completions()
-    command = [sys.executable, Path(__file__).absolute(), "trl", rows, folder, report]
+    command = [sys.executable, *map(str, (Path(__file__).absolute(), "trl", rows, folder, report))]
     cost = run_counted(command, log, offline)
     result = json.loads(report.read_bytes())
     shutil.rmtree(folder)

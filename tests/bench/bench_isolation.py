@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ else:
     sys.path.append(str(Path(__file__).parents[1] / "training" / "probe"))
     from architectures import ARCHITECTURES, alone, build, judge, unlike, with_default_cache, with_ones
 
-WAYS = {
+WAYS: dict[str, tuple[str | None, Callable[[dict[str, Any]], Any]]] = {
     "own": (None, dict),
     "own, cache by default": (None, with_default_cache),
     "own, mask of ones": (None, with_ones),

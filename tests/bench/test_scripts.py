@@ -32,7 +32,7 @@ def test_script(name: str, tmp_path: Path) -> None:
     if name in REAL and "PACKTRAIN_REALDATA" not in os.environ:
         pytest.skip("PACKTRAIN_REALDATA names no folder")
     environment = {key: value for key, value in os.environ.items() if name in REAL or key != "PACKTRAIN_REALDATA"}
-    command = [sys.executable, HERE / name, *SMALL[name].split()]
+    command = [sys.executable, str(HERE / name), *SMALL[name].split()]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|" in done.stdout, done.stdout

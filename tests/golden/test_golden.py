@@ -64,15 +64,16 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     add("without end", "chats", mask={"policy": "assistant", "train_end": False})
     add("untrained kept", truncate={"max_length": 96}, keep_untrained=True)
     add("untrained kept, split", truncate=cut, keep_untrained=True, mask="last_assistant")
-    for name, mask in {
+    parts: dict[str, Config] = {
         "thoughts": {},
         "thoughts masked": {"thoughts": "mask"},
         "last thoughts": {"thoughts": "last"},
         "calls masked": {"tool_calls": "mask"},
         "thoughts and calls masked": {"thoughts": "mask", "tool_calls": "mask", "train_end": False},
         "stop auto": {"stop": "auto"},
-    }.items():
-        add(f"{name}, assistant", "thoughts", mask={"policy": "assistant"} | mask)
+    }
+    for name, section in parts.items():
+        add(f"{name}, assistant", "thoughts", mask={"policy": "assistant"} | section)
     add("thoughts, completion", "thoughts")
     add("thoughts, all", "thoughts", mask="all", tokenizer={"variables": {"enable_thinking": False}})
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packtrain import PacktrainError
 
 from tests import kit
 from tests.kit import Config, Row
@@ -91,7 +92,7 @@ def _found(name: str, folder: Path) -> Config:
         )
         try:
             packed = kit.packed(config, base=folder)
-        except kit.packtrain.PacktrainError as error:
+        except PacktrainError as error:
             found[mask] = type(error).__name__
             continue
         trained = sum(label != -100 for row in packed.rows() for label in row["labels"])

@@ -96,7 +96,8 @@ def test_float32_is_refused_and_autocast_is_not() -> None:
         packed_varlen(Layer(), q, k, v, None, **given)
     with torch.autocast("cuda", torch.bfloat16):
         found, _ = packed_varlen(Layer(), q, k, v, None, **given)
-    expected = per_document(*(one[0].transpose(0, 1) for one in (q, k, v)), [0, 5, 9])
+    q_flat, k_flat, v_flat = (one[0].transpose(0, 1) for one in (q, k, v))
+    expected = per_document(q_flat, k_flat, v_flat, [0, 5, 9])
     assert found.dtype == torch.bfloat16
     assert off(found[0], expected) < 8e-3
 

@@ -311,7 +311,7 @@ def test_a_manifest_that_is_cut_short_is_no_json(foreign: Path) -> None:
 def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: Path) -> None:
     """A chat template is taken from where the run had it only if it is still the one of the rows."""
     pytest.importorskip("torch")
-    from packtrain.training.shards.dataset_rows import PackedRows
+    from packtrain.training.rows import PackedRows
     from packtrain.training.trainer.export import find_tokenizer
 
     (tmp_path / "secret").write_text(SECRET)

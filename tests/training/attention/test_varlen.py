@@ -143,14 +143,15 @@ def test_what_torchs_kernel_is_called_with(
         assert query.shape[-1] == key.shape[-1] == value.shape[-1]
         assert query.shape[-1] % 8 == 0
         assert (cu_q is cu_k, most_q, most_k, enable_gqa, window_size[1]) == (True, 5, 5, True, 0)
-        heads = [one.transpose(0, 1)[None] for one in (query, key, value)]
+        heads = (one.transpose(0, 1)[None] for one in (query, key, value))
         seen = None if window_size[0] == -1 else window_size[0] + 1
-        return reference(*heads, lengths, scale, window=seen)[0]
+        q, k, v = heads
+        return reference(q, k, v, lengths, scale, window=seen)[0]
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     q, k, v = inputs(lengths, 4, 2, size, carried)
-    flat = [one[0].transpose(0, 1) for one in (q, k, v)]
-    found = flash(*flat, bounds(lengths)["cu_seq_lens_q"], 5, scale=0.3, window=window)
+    q_flat, k_flat, v_flat = (one[0].transpose(0, 1) for one in (q, k, v))
+    found = flash(q_flat, k_flat, v_flat, bounds(lengths)["cu_seq_lens_q"], 5, scale=0.3, window=window)
     torch.testing.assert_close(found, reference(q, k, v, lengths, 0.3, window=window)[0])
 
 
