@@ -278,11 +278,11 @@ def _template_source(chat_template: str | Path | None) -> str | None:
 
 
 def _is_there(chat_template: str | Path) -> bool:
-    """Whether a text is a template, not the path of a file."""
+    """Whether this is a template or the path of something other than a folder, and so not a template's name."""
     if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
         return True
     try:
-        return Path(chat_template).exists()
+        return Path(chat_template).exists() and not Path(chat_template).is_dir()
     except (OSError, ValueError):
         return False
 
