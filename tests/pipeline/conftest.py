@@ -284,7 +284,7 @@ def workplace(
     again = config | {"out": "packed-2k", "truncate": {"max_length": 2048}}
     run_packtrain(again, base=folder)
     model = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}  # fmt: skip
+             "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 3200}  # fmt: skip
     (folder / "path" / "to" / "model").mkdir(parents=True)
     (folder / "path" / "to" / "model" / "config.json").write_text(json.dumps(model))
     train = {"out": "trained", "model": {"config": model}, "data": [{"path": "packed"}], "rows_per_step": 4}

@@ -463,14 +463,14 @@ def test_a_bucket(folder: Path, tmp_path: Path) -> None:
         host, port = server.get_host_and_port()
         options = {"key": "a", "secret": "b", "endpoint_url": f"http://{host}:{port}"}
         s3 = s3fs.S3FileSystem(**options, skip_instance_cache=True)
-        s3.mkdir("mules")
+        s3.mkdir("rows-of-one-test")
         for path in folder.rglob("*"):
             if path.is_file():
-                s3.pipe_file(f"mules/data/{path.relative_to(folder)}", path.read_bytes())
+                s3.pipe_file(f"rows-of-one-test/data/{path.relative_to(folder)}", path.read_bytes())
         there = {**OPTIONS, "cache": tmp_path, "storage_options": options}
-        assert ids(PackedLoader("s3://mules/data", **there)) == ids(PackedLoader(folder, **OPTIONS))
-        with pytest.raises(InputError, match=r"s3://mules/other has no manifest"):
-            PackedLoader("s3://mules/other", **there)
+        assert ids(PackedLoader("s3://rows-of-one-test/data", **there)) == ids(PackedLoader(folder, **OPTIONS))
+        with pytest.raises(InputError, match=r"s3://rows-of-one-test/other has no manifest"):
+            PackedLoader("s3://rows-of-one-test/other", **there)
     finally:
         server.stop()
 

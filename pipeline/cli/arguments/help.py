@@ -62,8 +62,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
     "explain-loss": (
-        "packtrain explain-loss train.yaml --step 300",
-        "packtrain explain-loss train.yaml --step 300 --top 5 --json",
+        "packtrain explain-loss train.yaml --step 12",
+        "packtrain explain-loss train.yaml --step 12 --top 5 --json",
     ),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
