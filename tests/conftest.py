@@ -1,7 +1,6 @@
 """What several test files share: real data where there is some, small tokenizers, and rows read back."""
 
 import gc
-import json
 import os
 import runpy
 import shutil
@@ -23,6 +22,7 @@ from packtrain.pipeline.store import object_store as objectstore
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
+from tests import kit
 from tests.support import warm
 from tests.support.examples import examples
 
@@ -52,22 +52,6 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-PROSE = """The mules left the valley before the sun was up. Nobody had told them how far it would be. Behind the last
-houses the road became a path, and the path became a line of stones that someone had laid out a long time ago.
-def add(left, right):
-    return left + right
-for number in range(10):
-    print(number, number * number)
-It doesn't matter much: 1, 22, 333, 4444. Über naïve Façaden, 中文, 🙂 and so on.
-"""
 
 MakeTokenizer = Callable[..., Path]
 """`make(name, bos=False, eos=False, template=CHATML)` gives a folder; see `make_tokenizer`."""
@@ -163,40 +147,8 @@ def make_tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: N
     """
     root = tmp_path_factory.mktemp("tokenizers")
 
-    def make(name: str, *, bos: bool = False, eos: bool = False, template: str | None = CHATML) -> Path:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-        folder = root / name
-        if folder.exists():
-            return folder
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=400,
-            special_tokens=["<pad>", "<s>", "<|im_start|>", "<|im_end|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(PROSE.splitlines(keepends=True) * 4, trainer)
-        if bos or eos:
-            single = f"{'<s> ' if bos else ''}$A{' <|im_end|>' if eos else ''}"
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=single, special_tokens=[("<s>", 1), ("<|im_end|>", 3)]
-            )
-        folder.mkdir()
-        tokenizer.save(str(folder / "tokenizer.json"))
-        config: dict[str, Any] = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<s>",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<pad>",
-            "clean_up_tokenization_spaces": False,
-        }
-        if template is not None:
-            config["chat_template"] = template
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        return folder
+    def make(name: str, *, bos: bool = False, eos: bool = False, template: str | None = kit.CHATML) -> Path:
+        return kit.tokenizer(root / name, bos=bos, eos=eos, template=template)
 
     return make
 

@@ -262,7 +262,7 @@ def _feed(stdin: int, left: memoryview) -> memoryview:
 def _ending(status: int, wall: float, limits: ProgramLimits, stderr: str) -> Ending:
     if status == 0:
         return Ending.finished
-    # Signals of the program are told by bubblewrap as 128 and more; without it, as negative numbers.
+    # bubblewrap reports a signal of the program as 128 and more; without it, codes of signals are negative.
     number: Any = status - 128 if status > 128 else -status
     if number in (signal.SIGXCPU, signal.SIGKILL) and wall >= limits.cpu_seconds:
         return Ending.timeout

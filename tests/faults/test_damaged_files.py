@@ -23,7 +23,7 @@ from tests.support.whole_run import Whole
 
 @contextmanager
 def patience(seconds: int = 300) -> Iterator[None]:
-    """Ends what waits for ever, as the reader of a pipe that nobody writes to."""
+    """Ends what waits for ever, as the reader of a pipe without a writer does."""
 
     def give_up(*_: object) -> None:
         raise AssertionError("it hangs")
