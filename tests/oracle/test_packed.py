@@ -139,10 +139,15 @@ def check_copies(packer: Packer) -> None:
 def check_rows(packed: kit.Packed, packer: Packer, split: str) -> list[list[Piece]]:
     """Every row of a split, token by token; returns what is in each."""
     plan = packer.rows(split)
-    by_place = {(piece.example.id, piece.start): piece for row in plan for piece in row}
+    by_place = defaultdict[tuple[str, int], set[Piece]](set)  # copies of one piece may be cut at different ends of rows
+    for piece in (piece for row in plan for piece in row):
+        by_place[piece.example.id, piece.start].add(piece)
     placed = []
     for row in actual_rows(packed, split):
-        pieces = [by_place[place] for place in zip(row["ids"], row["doc_starts"], strict=True)]
+        pieces = [
+            max((one for one in by_place[name, start] if packer.padded(one) <= size), key=lambda one: one.end)
+            for name, start, size in zip(row["ids"], row["doc_starts"], row["seq_lengths"], strict=True)
+        ]
         row.pop("loss_weights", None)
         assert row == expected_row(pieces, packer)
         assert len(row["input_ids"]) <= packer.capacity
