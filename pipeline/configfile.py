@@ -1,4 +1,4 @@
-"""Reads a configuration: YAML and overrides. Errors name the file, the key and the nearest valid key."""
+"""Reads a configuration: YAML and overrides. Errors name the file, the line, the key and the nearest valid key."""
 
 import difflib
 import re
@@ -11,11 +11,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
-from ..schemas.config.hints import configured_by, did_you_mean
+from ..schemas.config.hints import did_you_mean
 from ..schemas.config.yamltext import MAX_BYTES, BoundError, parse_yaml
 from ..schemas.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Place = tuple[Any, ...]
+"""Keys and indexes that lead to a value."""
 _PLAIN = {
     "int_parsing": "a whole number",
     "int_parsing_size": "a smaller whole number",
@@ -26,29 +28,20 @@ _PLAIN = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
 }
-"""The expected input, in plain words, for each of pydantic's error types."""
+"""What is expected, in plain words, for some of pydantic's types of errors."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
-
-
-class Typed(str):
-    """An override that the user gave as a separate option; messages name that option instead of `--set`."""
-
-    typed: str
-
-    def __new__(cls, override: str, typed: str) -> "Typed":
-        """`typed`: the option and its value, as the user typed them."""
-        made = super().__new__(cls, override)
-        made.typed = typed
-        return made
+_FOREIGN = (
+    ("Axolotl", {"base_model"}, {"datasets", "sequence_len", "sample_packing", "micro_batch_size", "adapter"}),
+    ("LLaMA-Factory", {"model_name_or_path"}, {"stage", "finetuning_type", "cutoff_len", "dataset_dir", "template"}),
+    ("TRL", {"model_name_or_path"}, {"dataset_name", "dataset_train_split", "max_length", "packing", "use_peft"}),
+    ("packtrain train", {"model", "data"}, {"out", "rows_per_step"}),
+)
+"""(program, keys that its configurations have, keys of which they have one): a run has none of the former."""
 
 
 def load_config(
-    config: "RunConfig | Mapping[str, Any] | str | Path",
-    base: Path | None = None,
-    overrides: Sequence[str] = (),
-    *,
-    typed: bool = False,
+    config: "RunConfig | Mapping[str, Any] | str | Path", base: Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[RunConfig, Path]:
     """Return a validated configuration, and the folder where its relative paths start.
 
@@ -56,7 +49,6 @@ def load_config(
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder to use instead; by default the file's, or the working directory.
         overrides: `key.path=value`, with the value in YAML.
-        typed: whether everything came from the command line, so that messages advise options instead of keys.
 
     Raises:
         ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would
@@ -66,7 +58,6 @@ def load_config(
         if overrides:
             raise ConfigError("overrides need a configuration that is not yet validated; give a path or a mapping")
         return config, base or Path.cwd()
-    configured_by(None if typed else [override.partition("=")[0].strip() for override in overrides])
     return load_as(RunConfig, config, base, overrides)
 
 
@@ -75,19 +66,19 @@ def load_as(
 ) -> tuple[_Model, Path]:
     """Load a configuration of any other model, such as that of a training. See `load_config`."""
     if isinstance(config, Mapping):
-        lines: dict[tuple[Any, ...], int] = {}
+        lines: dict[_Place, int] = {}
         data, where, folder = deepcopy(dict(config)), "the configuration", Path.cwd()
     else:
         path = Path(config)
         data, lines = _read(path)
         where, folder = str(path), path.absolute().parent
-    overruled: dict[tuple[Any, ...], str] = {}
-    for override in overrides:
-        overruled[_override(data, override)] = getattr(override, "typed", f"--set {override}")
+    if model is RunConfig:
+        _refuse_foreign(data, where)
+    overruled = {_override(data, override): f"--set {override}" for override in overrides}
     try:
         return model.model_validate(data), base or folder
     except ValidationError as error:
-        raise ConfigError(explain(error, where, lines, overruled, model)) from None
+        raise ConfigError(_explained(error, where, data, lines, overruled, model)) from None
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:
@@ -102,60 +93,147 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
-def explain(
+def _refuse_foreign(data: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError if the keys are those of another program, or of `packtrain train`."""
+    if "sources" in data or "tokenizer" in data:
+        return
+    for program, all_of, one_of in _FOREIGN:
+        if all_of <= data.keys() and (found := sorted(one_of & data.keys())):
+            named = ", ".join([*sorted(all_of), *found[:2]])
+            if program == "packtrain train":
+                page = "give it to `packtrain train`; docs/training.md shows both files"
+            else:
+                page = "docs/coming-from.md translates it"
+            raise ConfigError(f"{where} is a configuration of {program} (it has {named}), not one of a run; {page}")
+
+
+def _explained(
     error: ValidationError,
     where: str,
-    lines: Mapping[tuple[Any, ...], int],
-    overruled: Mapping[tuple[Any, ...], str],
+    data: Any,
+    lines: Mapping[_Place, int],
+    overruled: Mapping[_Place, str],
     model: type[BaseModel],
 ) -> str:
-    """Write pydantic's errors, one per line: file and line or override, key, what is wrong, what would be valid."""
-    out = []
-    wrong = [tuple(item["loc"]) for item in error.errors()]
-    missing = [tuple(item["loc"]) for item in error.errors() if item["type"] == "missing"]
-    meant = {
-        (*location[:-1], _nearest(location, model))
-        for location in (tuple(item["loc"]) for item in error.errors() if item["type"] == "extra_forbidden")
-    }
-    for item in error.errors():
-        location = tuple(item["loc"])
-        if item["type"] == "missing" and location in meant:
-            continue  # the key is misspelt; another line reports that
-        if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
+    """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid."""
+    wrong = [(_real(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
+    places = [place for place, _ in wrong]
+    unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
+    missing = [place for place, item in wrong if item["type"] == "missing"]
+    meant = {place: _meant(place, model, missing) for place in unknown}
+    out: dict[str, list[str]] = {}
+    for place, item in wrong:
+        kind = item["type"]
+        if kind == "missing" and any(place == (*one[:-1], near) for one, near in meant.items()):
+            continue  # the key is misspelt; another line says so
+        if kind == "too_short" and any(other[: len(place)] == place != other for other in places):
             continue  # pydantic leaves out items with errors when it counts
-        line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
-        override = next(
-            (overruled[location[:n]] for n in range(len(location), 0, -1) if location[:n] in overruled), None
-        )
-        if override is None and item["type"] not in ("missing", "value_error"):
-            # an override set a key below a key that is not a section
-            override = next(
-                (said for path, said in overruled.items() if location and path[: len(location)] == location), None
-            )
-        place = override or (f"{where}, line {line}" if line else where)
-        key = ".".join(str(part) for part in location if part != "[key]")
-        place = f"{place}: {key}" if key else place
-        if item["type"] == "extra_forbidden":
-            near, known = _nearest(location, model), _fields(model, location[:-1])
-            lacking = [path[-1] for path in missing if path[:-1] == location[:-1]]
-            if len(lacking) == 1 and not difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.85):
-                near = str(lacking[0])  # the only key that the section needs, under another name
-            hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(known)}"
-            out.append(f"{place}: there is no such key{hint}")
-        elif item["type"] == "missing":
-            out.append(f"{place}: is required but missing")
+        if kind == "extra_forbidden":
+            if len(unknown) > 1:
+                continue
+            known = _fields(model, place[:-1])
+            hint = f"; did you mean {meant[place]}?" if meant[place] else f"; known keys: {', '.join(known)}"
+            what = f"there is no such key{hint}"
         else:
-            message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
-            shown = "" if isinstance(item["input"], (dict, list)) else f" (got {_shown(item['input'])})"
-            message = message[:1].lower() + message[1:]
-            if item["type"] in _PLAIN:
-                message = f"input should be {_PLAIN[item['type']]}"
-            near = _nearest_value(item["input"], item.get("ctx", {}).get("expected"))
-            out.append(f"{place}: {message}{shown if 'got' not in message else ''}{near}")
-    return "\n".join(out)
+            what = "is required but missing" if kind == "missing" else _what(item, place, _fields(model, place))
+        key = ".".join(map(str, place))
+        at = _where(place, kind, where, lines, overruled)
+        said = out.setdefault(f"{at}: {key}" if key else at, [])
+        if what not in said:
+            said.append(what)
+    if len(unknown) > 1:
+        each = [_unknown(place, meant[place], lines, overruled) for place in unknown]
+        shown = ", ".join(each[:20]) + (f" and {len(each) - 20} more" if len(each) > 20 else "")
+        out[where] = [*out.get(where, []), f"there are no such keys: {shown}; packtrain schema prints all keys"]
+    return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
+def _real(location: _Place, data: Any, missing: bool) -> _Place:
+    """Where an error is in the data: pydantic's location without names of classes and types."""
+    out: list[Any] = []
+    for number, part in enumerate(location):
+        if (isinstance(data, Mapping) and part in data) or (
+            isinstance(data, (list, tuple)) and type(part) is int and part < len(data)
+        ):
+            out.append(part)
+            data = data[part]
+        elif missing and number == len(location) - 1:
+            out.append(part)
+    return tuple(out)
+
+
+def _where(place: _Place, kind: str, file: str, lines: Mapping[_Place, int], overruled: Mapping[_Place, str]) -> str:
+    """The override that set a value, or the file and line."""
+    above = [place[:length] for length in range(len(place), 0, -1)]
+    override = next((overruled[one] for one in above if one in overruled), None)
+    if override is None and place and kind not in ("missing", "value_error"):
+        # an override set a key below a value that has no keys
+        override = next((said for path, said in overruled.items() if path[: len(place)] == place), None)
+    line = next((lines[one] for one in above if one in lines), None)
+    return override or (f"{file}, line {line}" if line else file)
+
+
+def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
+    """What is wrong with a value, in a sentence.
+
+    Args:
+        fields: the keys that it may have, if it is a section.
+    """
+    message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    message = message[:1].lower() + message[1:]
+    if item["type"] in _PLAIN:
+        message = f"input should be {_PLAIN[item['type']]}"
+    elif item["type"] in ("model_type", "model_attributes_type"):
+        key = place[-1] if place and isinstance(place[-1], str) else ""
+        message = f"input should be keys with values, such as `{f'{key}: ' if key else ''}{{{fields[0]}: …}}`"
+    given = item["input"]
+    shown = "" if isinstance(given, (dict, list)) or "got" in message else f" (got {_shown(given)})"
+    expected = item.get("ctx", {}).get("expected")
+    near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
+    return f"{message}{shown}{near}"
+
+
+def _unknown(place: _Place, near: str, lines: Mapping[_Place, int], overruled: Mapping[_Place, str]) -> str:
+    """An unknown key, where it is, and the key that is meant."""
+    notes = [overruled.get(place) or (f"line {lines[place]}" if place in lines else "")]
+    notes += [f"did you mean {near}?"] if near else []
+    said = "; ".join(filter(None, notes))
+    return f"{'.'.join(map(str, place))} ({said})" if said else ".".join(map(str, place))
+
+
+def _meant(place: _Place, model: type[BaseModel], missing: Sequence[_Place]) -> str:
+    """The key that an unknown one stands for: the nearest one, or the only one that is missing; "" if there is none."""
+    known = _fields(model, place[:-1])
+    lacking = [one[-1] for one in missing if one[:-1] == place[:-1]]
+    if len(lacking) == 1 and not difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.85):
+        return str(lacking[0])
+    return next(iter(difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)), "")
+
+
+def _fields(model: type[BaseModel], place: _Place) -> list[str]:
+    """The known keys at a place in the configuration."""
+    current: Any = model
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part)
+        candidates = [field.annotation, *get_args(field.annotation)] if field is not None else []
+        current = next((one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)), None)
+        if current is None:
+            return []
+    return list(current.model_fields)
+
+
+def _shown(value: Any) -> str:
+    """Write a value for a message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not convert numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[_Place, int]]:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_BYTES + 1)
@@ -182,7 +260,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --format and --input")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
-    lines: dict[tuple[Any, ...], int] = {}
+    lines: dict[_Place, int] = {}
     if node is not None:
         try:
             _lines(node, (), lines)
@@ -191,7 +269,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     return data, lines
 
 
-def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], int]) -> None:
+def _lines(node: yaml.Node, path: _Place, out: dict[_Place, int]) -> None:
     """Record the line of each key. YAML itself keeps the last of two equal keys and loses the others."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -210,7 +288,7 @@ def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], in
             _lines(value, here, out)
 
 
-def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
+def _override(data: dict[str, Any], override: str) -> _Place:
     """Set one key, and return its place."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -225,7 +303,7 @@ def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
     *parents, last = key.strip().split(".")
     if not all((*parents, last)):
         raise ConfigError(f"--set {override}: the key has an empty part; write key.path=value")
-    places = []
+    places: list[Any] = []
     for parent in parents:
         place = _place(target, parent, override)
         places.append(place)
@@ -249,46 +327,3 @@ def _place(target: Any, part: str, override: str) -> Any:
     if not part.isdecimal() or int(part) >= len(target):
         raise ConfigError(f"--set {override}: there is no item {part!r} in a list of {len(target)}; count from 0")
     return int(part)
-
-
-def _shown(value: Any) -> str:
-    """Write a value for a message, shortened."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not convert numbers of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str:
-    """Return the known key nearest to a misspelt one; "" if none is near."""
-    known = _fields(model, location[:-1])
-    near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-    return near[0] if near else ""
-
-
-def _nearest_value(given: Any, expected: object) -> str:
-    """Return `; did you mean assistant?` for a wrong value, if a valid one is near.
-
-    Args:
-        expected: the valid values as pydantic lists them, in quotes.
-    """
-    if not isinstance(given, str) or not isinstance(expected, str):
-        return ""
-    return did_you_mean(given, re.findall(r"'([^']*)'", expected))
-
-
-def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Return the known keys at a place in the configuration."""
-    current: Any = model
-    for part in location:
-        if isinstance(part, int):
-            continue
-        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
-        if field is None:
-            return []
-        candidates = [field.annotation, *get_args(field.annotation)]
-        current = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-        if current is None:
-            return []
-    return list(current.model_fields)

@@ -13,8 +13,7 @@ from .arguments.options import Config, Format, Input, Json, Set, Workers, withou
 from .views.streams import print_json
 
 if TYPE_CHECKING:
-    from ...schemas.config.config import RunConfig
-    from ...schemas.config.decontaminate import DecontaminateConfig
+    from ...schemas.config.config import DecontaminateConfig, RunConfig
     from ..run.contaminated import Compared
 
 _SHOWN = 12
@@ -49,13 +48,13 @@ def contamination(
 
     With a configuration, what is found stays in its cache: a run with `decontaminate` finds it there.
     """
-    from ..configfile import Typed, load_config
+    from ..configfile import load_config
     from ..run.contaminated import find_contamination
     from .views.console import ConsoleObserver, make_console
 
     overrides = list(settings or [])
     if workers is not None:
-        overrides.append(Typed(f"run.workers={workers}", f"--workers {workers}"))
+        overrides.append(f"run.workers={workers}")
     console = make_console(stderr=as_json)
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
         if config is not None:
@@ -64,7 +63,7 @@ def contamination(
             loaded, base = load_config(config, None, overrides)
         else:
             data = without_file(format, input, Path("unused"), "unused")
-            loaded, base = load_config({**data, "cache": temporary}, Path.cwd(), overrides, typed=True)
+            loaded, base = load_config({**data, "cache": temporary}, Path.cwd(), overrides)
         section, named = _section(loaded, against, ngram)
         with ConsoleObserver(console) as observer:
             found = find_contamination(loaded, section, base, observer, hits=out, named=named)
@@ -109,8 +108,8 @@ def _section(config: "RunConfig", against: list[str] | None, ngram: int | None) 
     Raises:
         ConfigError: no evaluation file is named, or an option is out of range.
     """
-    from ...schemas.config.decontaminate import DecontaminateConfig
-    from ..configfile import Typed, load_as
+    from ...schemas.config.config import DecontaminateConfig
+    from ..configfile import load_as
 
     own = config.decontaminate
     if not against and own is None:
@@ -118,8 +117,7 @@ def _section(config: "RunConfig", against: list[str] | None, ngram: int | None) 
     asked = own.model_dump() if own is not None else {}
     if against:
         asked["against"] = [str(Path(one).absolute()) if "://" not in one else one for one in against]
-    typed = [Typed(f"ngram={ngram}", f"--ngram {ngram}")] if ngram is not None else []
-    section, _ = load_as(DecontaminateConfig, asked, None, typed)
+    section, _ = load_as(DecontaminateConfig, asked, None, [f"ngram={ngram}"] if ngram is not None else [])
     return section, "--against" if against else "decontaminate.against"
 
 

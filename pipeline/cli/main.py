@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from contextvars import copy_context
 from functools import cache
 from typing import Annotated, Any
 
@@ -101,8 +100,7 @@ def main() -> None:
         complete_at_once_in_zsh()
     try:
         arguments = with_seconds(sys.argv[1:])
-        # A context of its own, because hints in messages depend on this command line only.
-        code = copy_context().run(command(), arguments, prog_name="packtrain", standalone_mode=False)
+        code = command()(arguments, prog_name="packtrain", standalone_mode=False)
         flush_output()
     except ReaderLeftError as error:
         sys.exit(error.exit_code)

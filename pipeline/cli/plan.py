@@ -88,7 +88,7 @@ def plan(
     )
     given, base = config_or_options(config, format, input, tokenizer, out or "packed")
     overrides = overriding(settings, out, workers, max_length)
-    loaded, folder = load_config(given, base, overrides, typed=config is None)
+    loaded, folder = load_config(given, base, overrides)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         report = look_ahead(loaded, options, rows=rows, observer=observer, base=folder)

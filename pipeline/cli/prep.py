@@ -39,7 +39,7 @@ def prep(
         loaded, base = load_config(config, None, settings or [])
     else:
         data = without_file(format, input, Path("unused"), "unused", output=output)
-        loaded, base = load_config(data, Path.cwd(), settings or [], typed=True)
+        loaded, base = load_config(data, Path.cwd(), settings or [])
     assert output is not None
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:

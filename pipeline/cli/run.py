@@ -88,7 +88,7 @@ def run(
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     gc.set_threshold(_GARBAGE)
-    from ..configfile import Typed, load_config
+    from ..configfile import load_config
 
     began = time.perf_counter()
     given: Path | dict[str, Any]
@@ -103,12 +103,12 @@ def run(
     overrides = overriding(settings, None if demo else out, workers, max_length)
     for key, value in (("executor", executor), ("address", address), ("shard", shard)):
         if value is not None:
-            overrides.append(Typed(f"run.{key}={json.dumps(value)}", f"--{key} {value}"))
+            overrides.append(f"run.{key}={json.dumps(value)}")
     if wait is not None:
-        overrides.append(Typed(f"run.wait={wait}", f"--wait {wait}"))
+        overrides.append(f"run.wait={wait}")
     if no_report:
         overrides.append("run.report=false")
-    loaded, folder = load_config(given, base, overrides, typed=config is None)
+    loaded, folder = load_config(given, base, overrides)
     from ..report.draw.printing import say
     from ..report.files import HTML as REPORT
     from ..run.commit import put_card

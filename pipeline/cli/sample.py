@@ -128,7 +128,7 @@ def sample(
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
-    config, place = load_config(without_file(format, [data], folder, str(out)), Path.cwd(), settings or [], typed=True)
+    config, place = load_config(without_file(format, [data], folder, str(out)), Path.cwd(), settings or [])
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:

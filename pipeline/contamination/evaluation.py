@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.config import DecontaminateConfig
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...schemas.config.config import SourceConfig
-from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.config import DecontaminateConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ..inputs.places.paths import Found, find_inputs
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.formats import default_name
+from ...schemas.config.source import default_name
 from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
 from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ...schemas.config.config import MaskConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
@@ -61,16 +60,16 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     """What to do about each outcome."""
     out = []
     if found[Outcome.PREFIX]:
-        own = setting("sources.0.expand", "per_turn")
+        own = "expand=per_turn"
         out.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
         if mask.policy == "assistant":
-            out[0] += f" with {setting('mask', 'completion')}"
+            out[0] += " with mask=completion"
     if found[Outcome.NEXT_HEADER]:
-        out.append(f"To train a stop token in the next header: {setting('mask.stop', 'auto')}")
+        out.append("To train a stop token in the next header: mask.stop=auto")
     if found[Outcome.MISSING]:
         out.append("A stop that the template does not write cannot be trained: take a template that writes one")
     if not mask.prove:
-        out.append(f"To count all turns: {setting('mask.prove', 'sampling')}")
+        out.append("To count all turns: mask.prove=sampling")
     return ". ".join(out)
 
 
@@ -103,7 +102,7 @@ def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
         if mask.stop == "auto":
             yield f"{what}header does, and is trained there. A last turn has no header after it, and so no stop token"
         else:
-            yield f"{what}header does, and is not trained there. To train it: {setting('mask.stop', 'auto')}"
+            yield f"{what}header does, and is not trained there. To train it: mask.stop=auto"
     stops = stop_tokens(spec, renderer)
     if not stops.unnamed:
         return

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...schemas.config.config import MaskConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
@@ -41,9 +40,9 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
         f"{mask.policy} needs. The first: {file.shown}, line {line}: {why}"
     )
     marks = "put {% generation %} and {% endgeneration %} around them in the template"
-    fix = f"{marks}, or take {setting('mask', 'completion')}"
+    fix = f"{marks}, or take mask=completion"
     if mask.on_unproved == "error":
-        leave = setting("mask.on_unproved", "reject")
+        leave = "mask.on_unproved=reject"
         raise InputError(f"{what}. To leave them out: {leave}; to use them, {fix}")
     return f"{what}. They are left out; to use them, {fix}"
 
@@ -71,7 +70,7 @@ def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) 
     )
     fix = "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train"
     if mask.on_unproved == "error":
-        raise InputError(f"{what}. To leave them out: {setting('mask.on_unproved', 'reject')}; to use them, {fix}")
+        raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; to use them, {fix}")
     return f"{what}. They are left out; to use them, {fix}"
 
 
@@ -87,7 +86,7 @@ def check_lost(encoded: Encoded) -> str | None:
         return None
     return (
         f"the chat template leaves out content of {plural(count, 'conversation')}, which are rejected. To lose it "
-        f"where that can be allowed: {setting('tokenizer.allow_lost', sorted(lost))}"
+        f"where that can be allowed: tokenizer.allow_lost=[{', '.join(sorted(lost))}]"
     )
 
 
@@ -137,5 +136,5 @@ def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encod
         return f"{what}. They are left out"
     return (
         f"{what}. Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
-        f"alone has, even if they are not the prompt's). To leave them out: {setting('mask.on_rewritten', 'reject')}"
+        f"alone has, even if they are not the prompt's). To leave them out: mask.on_rewritten=reject"
     )

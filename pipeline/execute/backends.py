@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from ...schemas.config.run_section import RunSection
+from ...schemas.config.config import RunSection
 from ..store.open import Store
 from .executor import Executor, Result, Task, TaskQueue, limit_threads, named
 from .local import LocalExecutor

@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, TaskError
 
 Task = TypeVar("Task")
@@ -187,7 +186,7 @@ class Quarantine:
         )
         fix = (
             f"{kept}Fix or leave out the named input, use fewer workers so that each gets more memory "
-            f"({setting('run.workers', 1)}), or the reference engine ({setting('tokenizer.engine', 'tokenizers')})"
+            f"(run.workers=1), or the reference engine (tokenizer.engine=tokenizers)"
         )
         if len(lost) == 1:
             raise TaskError(f"{lost[0]}. {fix}")

@@ -20,7 +20,6 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, Literal
 
-from ...schemas.config.hints import typed_keys
 from ...schemas.errors import TaskError, TemplateError
 from ...schemas.units import duration
 from .child_exit import exit_reason, out_of_memory_kills
@@ -169,9 +168,7 @@ class LocalExecutor(Executor):
         """
         for pause in (*_START_PAUSES, None):
             self.get_ready()
-            process: BaseProcess = self._context.Process(
-                target=serve, args=(pipe, place, typed_keys()), name="packtrain-worker"
-            )
+            process: BaseProcess = self._context.Process(target=serve, args=(pipe, place), name="packtrain-worker")
             try:
                 with without_main(), interrupted_later():
                     process.start()

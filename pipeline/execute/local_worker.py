@@ -5,12 +5,10 @@ import os
 import pickle
 import threading
 import traceback
-from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from ...schemas.config.hints import configured_by
 from .executor import limit_threads
 from .interrupts import ignore_interrupts
 
@@ -22,12 +20,11 @@ class WorkerError(Exception):
         return f"in a worker:\n{self.args[0]}"
 
 
-def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collection[str] | None = ()) -> None:
+def serve(pipe: "connection.Connection[bytes, bytes]", place: Any) -> None:
     """Run tasks until the pipe is closed.
 
     Args:
         place: memory of the worker's `RenderingNote`, shared with the driver.
-        typed: see `schemas.config.hints.configured_by`.
     """
     from .template_watchdog import (
         may_be_killed,
@@ -35,7 +32,6 @@ def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collec
 
     _settle()
     may_be_killed(place)
-    configured_by(typed)
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"here")
         while True:

@@ -4,10 +4,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 
-from ...schemas.config.config import MaskConfig, RunConfig, SourceConfig
-from ...schemas.config.hints import setting
-from ...schemas.config.loss_section import LossConfig
-from ...schemas.config.pack_section import PackConfig
+from ...schemas.config.config import LossConfig, MaskConfig, PackConfig, RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.versions import version
 from ...stages.prep import Options, make_format
@@ -150,8 +147,7 @@ def about_joints(source: SourceConfig, form: str, options: Options, file: InputF
     prompt, completion = joined[0]
     shown = repr(f"{prompt[-_AROUND:]}{completion[:_AROUND]}")
     count = f"{len(joined):,} of the first {len(pairs):,} prompts run" if len(pairs) > 1 else "the prompt runs"
-    # Without a file there is one source; for a file the key below the source is shown.
-    turns = f"; {setting('sources.0.style', 'chat')} makes two turns of them" if form != "python" else ""
+    turns = "; style=chat makes two turns of them" if form != "python" else ""
     return (
         f"source {source.name}: {count} into the completion without a space or a line break between them, such as "
         f"{shown}: end prompts or begin completions with one{turns}"

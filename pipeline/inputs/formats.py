@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.formats import AUTO, FORMAT_KEYS
-from ...schemas.config.hints import setting
+from ...schemas.config.source import AUTO, FORMAT_KEYS
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural
 from ...stages.prep import make_format
@@ -119,7 +118,7 @@ def _name_columns(config: RunConfig, source: SourceConfig, detail: str) -> str:
         return "Choose another format, or leave it out to detect it"
     key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
     key = key if key in keys else keys[0]
-    named = setting(f"sources.{config.sources.index(source)}.keys.{key}", "COLUMN")
+    named = f"sources.{config.sources.index(source)}.keys.{key}=COLUMN"
     return f"If that column has another name here, say which: {named}"
 
 
@@ -179,4 +178,4 @@ def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[
     prompt = found.keys.get("prompt", "prompt")
     if not any(isinstance(row.get(prompt), str) for row in rows):
         return ""
-    return f"; texts are joined as they are ({setting('sources.0.style', 'chat')} makes turns of them)"
+    return "; texts are joined as they are (style=chat makes turns of them)"

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from ...schemas.config.formats import PYTHON
+from ...schemas.config.source import PYTHON
 from ...schemas.errors import ConfigError
 from ...stages.prep import ReaderOptions
 from ...stages.prep.reader import reader_of

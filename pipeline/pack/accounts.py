@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from ...schemas.config.config import MaskConfig
-from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
@@ -53,12 +52,12 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
         return (
             "They have one token each, and the first token of a document is never trained: check which column is read "
-            f"({setting('sources.0.keys.text', 'body')}), or pack them untrained ({setting('keep_untrained', 'true')})"
+            "(keys.text=body), or pack them untrained (keep_untrained=true)"
         )
     if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
         return (
             "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
-            f"trains the last message only if it is one), or take another mask ({setting('mask', 'all')})"
+            "trains the last message only if it is one), or take another mask (mask=all)"
         )
     if total.rows_used and not total.rows_rejected:
         return "Check truncate.max_length, the mask, the filters and the limits"
@@ -68,7 +67,7 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
         return f"All are in {rejects}. Their columns are there but empty: check the program that wrote them"
     if _BY_TEMPLATE.issuperset(total.rows_rejected):
         return f"All are in {rejects}. Check tokenizer.chat_template"
-    return f"All are in {rejects}. Check each source's format, and its keys ({setting('sources.0.keys.text', 'body')})"
+    return f"All are in {rejects}. Check each source's format, and its keys (keys.text=body)"
 
 
 def open_ledger(

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
 from ...schemas.units import plural
@@ -223,9 +222,9 @@ def _refuse(table: Table, rows: list[int], config: RunConfig) -> None:
     raise InputError(
         f"{plural(len(rows), 'example is', 'examples are')} longer than truncate.max_length "
         f"({config.truncate.max_length:,}); the first one has {int(tokens[0]):,} tokens and is in "
-        f"{where_from(table, rows[0], config)}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave "
+        f"{where_from(table, rows[0], config)}. Cut them (truncate.overlong=truncate, or split), leave "
         "them out (drop), or raise the length "
-        f"({setting('truncate.max_length', config.pack.alignment.next_row(int(tokens.max())))})"
+        f"(truncate.max_length={config.pack.alignment.next_row(int(tokens.max()))})"
     )
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ...schemas.alignment import Alignment
 from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
@@ -249,10 +248,10 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
         ConfigError: `pack.align` or `pack.parallel` needs padding, and the tokenizer has none.
     """
     if tokenizer.pad_id is None and config.pack.alignment.pads:
-        key, without = ("pack.align", 1) if config.pack.align > 1 else ("pack.parallel", None)
+        key, without = ("pack.align", "1") if config.pack.align > 1 else ("pack.parallel", "null")
         raise ConfigError(
             f"{key} pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither; set {setting(key, without)}"
+            f"{tokenizer.name} has neither; set {key}={without}"
         )
     return tokenizer.pad_id or 0
 

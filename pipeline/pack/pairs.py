@@ -5,7 +5,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.arrays import numbers
@@ -64,8 +63,8 @@ def select_pairs(table: Table, config: RunConfig) -> None:
             f"({config.truncate.max_length:,}), prompt and longer "
             f"completion together; the first one has {longest[0]:,} tokens and is in "
             f"{where_from(table, refused[0], config)}. Cut them "
-            f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
-            f"({setting('truncate.max_length', config.pack.alignment.next_row(max(longest)))})"
+            f"(truncate.overlong=truncate), leave them out (drop), or raise the length "
+            f"(truncate.max_length={config.pack.alignment.next_row(max(longest))})"
         )
     decide_together(table, config)
 

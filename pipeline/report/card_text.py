@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.config import DecontaminateConfig, RunConfig, SourceConfig
 from ...schemas.config.section import ConfigModel
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord

@@ -5,7 +5,6 @@ another strategy may save.
 from collections.abc import Mapping, Sequence
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.units import plural, share
@@ -86,7 +85,7 @@ def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | Non
     if config.pack.strategy != "bfd" or rows - bound <= max(_MANY_ROWS, _ROWS_SHARE * rows):
         return None
     return (
-        f"the rows are {rows:,}, and no plan needs fewer than {bound:,}; {setting('pack.strategy', 'tight')} may save "
+        f"the rows are {rows:,}, and no plan needs fewer than {bound:,}; pack.strategy=tight may save "
         f"up to {share(1 - bound / rows, 2)} of them"
     )
 
@@ -97,7 +96,7 @@ def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> s
         return None
     if any(source.expand != "none" for source in config.sources):
         return None
-    return f"mask completion, the default, trains the last answer of a chat; {setting('mask', 'assistant')} trains all"
+    return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
 
 
 def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str | None:
@@ -113,7 +112,7 @@ def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str |
     about = "about " if share_compared > 1 else ""
     return (
         f"{about}{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
-        f"{setting('duplicates', 'drop')} drops them"
+        f"duplicates=drop drops them"
     )
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...schemas.config.config import RunConfig
-from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.config import DecontaminateConfig, RunConfig
 from ...schemas.errors import OutputError
 from ..contamination.driver import check_text, compare
 from ..contamination.evaluation import Evaluation, prepare_evaluation

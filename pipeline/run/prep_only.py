@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.config.config import SourceConfig
-from ...schemas.config.formats import AUTO
+from ...schemas.config.source import AUTO
 from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where

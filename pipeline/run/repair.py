@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.config.run_section import RunSection
+from ...schemas.config.config import RunSection
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST

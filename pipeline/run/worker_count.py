@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from ...schemas.config.run_section import RunSection
+from ...schemas.config.config import RunSection
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 

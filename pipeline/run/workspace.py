@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...schemas.config.config import RunConfig
-from ...schemas.config.run_section import RunSection
+from ...schemas.config.config import RunConfig, RunSection
 from ..dataset.timings import Timings
 from ..encode.known_parts import KnownParts
 from ..execute.backends import open_executor

@@ -17,7 +17,7 @@ import blake3
 import msgspec
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.formats import AUTO
+from ...schemas.config.source import AUTO
 from ...schemas.errors import ConfigError, InputError, RowRejectedError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural

@@ -11,7 +11,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.layout import Certificate
 from ...schemas.ragged import offsets_of, sums_of
@@ -223,7 +222,7 @@ def plan_window(
     if selected.weighted and not stream_weighs(config):
         raise InputError(
             "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
-            f"has loss_weights, or none; set {setting('loss.column', 'always')}, or remove the weights"
+            "has loss_weights, or none; set loss.column=always, or remove the weights"
         )
     planned = PlannedWindow(place, selected, blocks, split, seed)
     planned.account()

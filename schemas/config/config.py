@@ -4,29 +4,16 @@ Fields under `run`, and `out` and `cache`, say where and how fast; they are not 
 else is: two runs of the same identity over the same inputs write the same bytes.
 """
 
-import difflib
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from .decontaminate import DecontaminateConfig
-from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
-from .loss_section import LossConfig, LossWeight
-from .pack_section import PackConfig
-from .run_section import RunSection
-from .section import ConfigModel, Paths, Size
-
-FormatKey = Literal[
-    "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
-]  # fmt: skip
-"""The columns that `keys` can rename; see `schemas.config.formats.FORMAT_KEYS`."""
-_READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-_FORMAT_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
-}
-
+from ..alignment import Alignment, why_padded
+from ..parallel import Parallel, ParallelLayout
+from .section import ConfigModel, Duration, Paths, Share, Size
+from .source import AUTO, FilterConfig
+from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
 
@@ -58,122 +45,6 @@ class TokenizerConfig(ConfigModel):
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
     """Use traced templates where tracing is exact; `false` renders every row with jinja2."""
-
-
-class AppsConfig(ConfigModel):
-    """Options of the `apps` format."""
-
-    style: Literal["chat", "classic"] = "chat"
-    """`chat`: a user turn and an assistant turn. `classic`: the QUESTION/ANSWER prompt of the original paper."""
-    max_solutions: int | None = Field(default=None, ge=1)
-    """Take at most this many solutions of a problem, the first ones after removing repeats. Null takes all."""
-    dedupe: bool = True
-    """Drop solutions that repeat an earlier one of the same problem, ignoring white space at the end."""
-    difficulties: tuple[str, ...] | None = None
-    """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
-
-
-class FilterConfig(ConfigModel):
-    """Length limits of examples, in tokens before any cut."""
-
-    min_tokens: int | None = Field(default=None, ge=1)
-    """Examples with fewer tokens are left out."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Examples with more tokens are left out."""
-
-    @model_validator(mode="after")
-    def _range(self) -> "FilterConfig":
-        if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens})")
-        return self
-
-
-class SourceConfig(ConfigModel):
-    """One source of rows."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    """Its name in ids, the ledger and reports."""
-    format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = AUTO
-    """How a row is read. `auto` detects it from the first rows, and says what it chose and why. `messages`: OpenAI's.
-    `sharegpt`: turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or
-    both messages. `preference`: prompt, chosen, rejected, in a separate run. `tokenized`: `input_ids` with labels
-    or masks. `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`;
-    the module is searched in the configuration's folder first."""
-    path: Paths = Field(min_length=1)
-    """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
-    Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
-    URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
-    `hf://./folder`. Relative paths start at the configuration's folder."""
-    split: str | None = None
-    """Which split of a dataset of the hub, or of a folder of `save_to_disk`. Optional if there is only one."""
-    subset: str | None = None
-    """Which subset (`name` of `load_dataset`) of a dataset of the hub."""
-    max_rows: int | None = Field(default=None, ge=1)
-    """Take at most this many rows, the first ones in the order of the files; blank lines count. Null takes all."""
-    repeat: int | None = Field(default=None, ge=1, le=10_000)
-    """How many times each example of this source is packed; with a weight, at most how many times. Held-out examples
-    are packed once. Null: once, or as often as the weight requires."""
-    weight: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
-    """Mixes sources so that their packed tokens are in the ratio of their weights; all sources have one, or none.
-    Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of the sources allows; if none
-    has a `repeat`, the source with the most tokens for its weight is used once, and the others are repeated to match
-    it. Held-out examples are not mixed."""
-    loss_weight: float | None = LossWeight
-    """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
-    seen. See `loss`."""
-    apps: AppsConfig = AppsConfig()
-    """Options of the `apps` format."""
-    keys: dict[FormatKey, str] = Field(default={})
-    """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
-    formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
-    style: Literal["plain", "chat"] | None = None
-    """How a plain-text prompt and completion are rendered. `plain`: joined as they are. `chat`: a user's and an
-    assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
-    expand: Literal["none", "per_turn"] = "none"
-    """`per_turn` makes one example of each assistant turn, with the messages before it as prompt: for templates that
-    render the last turn differently."""
-    filter: FilterConfig = FilterConfig()
-    """Length limits of this source's examples, instead of the run's."""
-    where: str | None = Field(default=None, min_length=1)
-    """Take only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
-    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (for conversations, the
-    contents of the messages, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and
-    group. It decides row by row. Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
-    max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
-    """Longer lines of JSONL or CSV, elements of a JSON array and text files are rejected: they would take up a worker's
-    memory."""
-
-    @field_validator("format")
-    @classmethod
-    def _known_format(cls, value: str) -> str:
-        own = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
-        if value != AUTO and value not in FORMAT_KEYS and not own:
-            if value.startswith("python"):
-                raise ValueError(
-                    "write your own reader as python:module:function, such as python:readers:chat for the "
-                    "function chat in readers.py"
-                )
-            near = difflib.get_close_matches(value, FORMAT_KEYS, n=1)
-            raise ValueError(
-                f"input should be {', '.join([AUTO, *FORMAT_KEYS])} or python:module:function"
-                f"{f'; did you mean {near[0]}?' if near else ''}"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _fits_the_format(self) -> "SourceConfig":
-        own = self.format.startswith(PYTHON)
-        known = () if own else FORMAT_KEYS.get(self.format)
-        for key in self.keys:
-            if known is not None and key not in known:
-                what = f"takes {', '.join(known)}" if known else "renames none"
-                raise ValueError(f"keys.{key}: format {self.format} {what}")
-        if self.style is not None and self.format not in (AUTO, *STYLED):
-            more = "; apps has its own, apps.style" if self.format == "apps" else ""
-            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}{more}; leave it out")
-        if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
-            raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
-        return self
 
 
 MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
@@ -217,11 +88,54 @@ def _policy_alone(value: Any) -> Any:
     return {"policy": value} if isinstance(value, str) else value
 
 
+def _fraction_alone(value: Any) -> Any:
+    return {"fraction": value} if isinstance(value, (str, int, float)) else value
+
+
+class LossConfig(ConfigModel):
+    """How much each trained token counts in the loss.
+
+    Its weight is that of its message times that of its example times its source's `loss_weight`, divided as `normalize`
+    says. Datasets in which all weights are 1 have no `loss_weights`.
+    """
+
+    normalize: Literal["token", "document"] = "token"
+    """`token`: every token counts by its weight. `document`: the weight is divided by the number of trained tokens of
+    its document (example) in the row, so that every document counts the same, whatever its length. A document that lies
+    in several rows counts once in each."""
+    column: Literal["auto", "always"] = "auto"
+    """`auto`: rows have `loss_weights` if some weight is not 1. `always`: also if all are 1; a stream needs it for
+    weights of messages, because it cannot look ahead."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether weights depend on how many tokens are trained."""
+        return self.normalize != "token"
+
+
+class DecontaminateConfig(ConfigModel):
+    """Finds examples that share text with evaluation rows. Without this section, nothing is compared."""
+
+    against: Paths = Field(min_length=1)
+    """Evaluation files, as in a source's `path`. Columns such as question, problem, prompt, instruction, text or
+    messages are what a row asks; solutions, answer, completion and the like are what it expects. Other columns do not
+    count."""
+    ngram: int = Field(default=13, ge=5, le=100)
+    """An example shares text with a row if a run of this many words is in both, after Unicode NFKC, case folding and
+    without punctuation. A question with fewer words is looked for as a whole, if it has at least five. Of an answer,
+    half of its runs must be there. Frames that many rows have, numbers and code idioms do not count."""
+    share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Of a row's runs, at least this share must be in the example, such as 0.1. The default takes one run."""
+    action: Literal["report", "drop"] = "report"
+    """`report` lists such examples in contamination.jsonl and on the report's page. `drop` also leaves them out, with
+    the reason `contaminated`."""
+
+
 class HoldoutConfig(ConfigModel):
     """A held-out part of the data."""
 
-    fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the groups that go to `out/holdout`. 0 writes no second split."""
+    fraction: Share = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the groups that go to `out/holdout`, such as 0.02 or `2%`. 0 writes no second split."""
     by: Literal["group", "example"] = "group"
     """`group` keeps examples of a group in one split (APPS: all solutions of a problem). Examples without a group, and
     all examples with `example`, are assigned by their content, so equal ones stay together."""
@@ -269,6 +183,56 @@ class TruncateConfig(ConfigModel):
         return self
 
 
+class ParallelConfig(ConfigModel):
+    """How a trainer divides each row among devices (context parallelism), so that rows can be divided evenly."""
+
+    cp: int = Field(ge=1, le=1024)
+    """Devices that share each row: context parallel, or sequence parallel for `ulysses`."""
+    tp: int = Field(default=1, ge=1, le=1024)
+    """Tensor parallel devices that also divide the sequence (Megatron's sequence parallelism); else 1."""
+    layout: ParallelLayout = "thd"
+    """What a device holds. `thd`: two chunks of every document, one from each end (TransformerEngine, Megatron, zigzag
+    ring attention). `ring`: one contiguous part of the row. `ulysses`: the same part, but all tokens of some heads
+    during attention (DeepSpeed, accelerate)."""
+
+
+class PackConfig(ConfigModel):
+    """How examples share rows."""
+
+    strategy: Literal["bfd", "tight", "bfd_split", "wrapped", "none"] = "bfd"
+    """`bfd`: best-fit decreasing, documents stay whole. `tight`: the same, then a search of a second for fewer rows.
+    `bfd_split`: longer ones are cut into pieces first. `wrapped`: concatenate and cut. `none`: one document per row.
+    Leave it out for preference pairs, which are not packed."""
+    shuffle: bool = True
+    """Permute the rows by the seed, so that reading them in order is already shuffled."""
+    window_tokens: int | None = Field(default=None, ge=1)
+    """Tokens planned together. Null: 4 billion, one window for most datasets."""
+    max_docs: int | None = Field(default=None, ge=1)
+    """At most this many document pieces per row."""
+    align: int = Field(default=1, ge=1)
+    """Every piece is padded to a multiple of this; the padding is never trained."""
+    parallel: ParallelConfig | None = None
+    """Pads for context parallelism, such as `{cp: 2, layout: ring}`: every piece to a multiple of 2·cp for `thd`, or of
+    lcm(2·cp, cp·tp) if tp is above 1; every row to a multiple of cp·tp for `ring` and `ulysses`. The padding is never
+    trained. Rows then also have `seq_lengths_unpadded`."""
+
+    @property
+    def ranks(self) -> Parallel | None:
+        """The devices that rows are padded for."""
+        given = self.parallel
+        return None if given is None else Parallel(given.cp, given.tp, given.layout)
+
+    @property
+    def alignment(self) -> Alignment:
+        """The padding of pieces and rows."""
+        return Alignment.of(self.align, self.ranks)
+
+    @property
+    def padded_for(self) -> str:
+        """The keys that ask for padding."""
+        return why_padded(self.align, self.ranks)
+
+
 class OutputConfig(ConfigModel):
     """Format and size of the shards."""
 
@@ -276,6 +240,61 @@ class OutputConfig(ConfigModel):
     """`arrow`: a folder that `datasets.load_from_disk` opens. `parquet`: smaller, for other readers."""
     shard_bytes: Size = Field(default=256 * 2**20, ge=2**16)
     """Approximate size of a shard, before compression."""
+
+
+class RunSection(ConfigModel):
+    """Where and how fast: never part of the identity."""
+
+    workers: int | None = Field(default=None, ge=1)
+    """Worker processes. Null: one for each core."""
+    executor: Literal["local", "ray", "static"] = "local"
+    """What runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; all its
+    machines must see `out`, `cache` and the inputs. `static`: several independent runs share the work; give each its
+    `shard`."""
+    shard: str | None = None
+    """`i/N`: which of N runs this is, counted from 0, such as `3/8`. Each does its own share first, then what the
+    others have not done; any of them can be left out or restarted. Means `executor: static`."""
+    address: str | None = None
+    """Address of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null starts Ray here, and ends it
+    with the run."""
+    task_seconds: Duration | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Time limit of a task, in seconds or as `15min`. A task that runs longer is killed, and counts as one that killed
+    its worker. Null: no limit."""
+    on_dead_task: Literal["stop", "continue"] = "stop"
+    """What happens when a task has killed its worker three times. `stop` ends the run and names its input. `continue`
+    does everything else first, then fails and names all such inputs; finished work is kept."""
+    wait: Duration = Field(default=0.0, ge=0)
+    """Seconds, or `15min`, to wait for another run that works on the same `out`; `.inf` waits for ever. 0 fails at once
+    and names the other run."""
+    scratch: str | None = None
+    """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
+    Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
+    memory: Size | None = Field(default=None, gt=0)
+    """Memory limit for all processes of this machine together, without mapped files, such as `8GiB`. It only limits how
+    much runs at once: no more workers are started than fit, and if the longest row or the largest window does not fit,
+    the run is refused with advice. Null: half of the machine's memory."""
+
+    report: bool = True
+    """Write report.html and report.json beside the data at the end of the run. They are not part of the dataset, and
+    show some rows and paths of this machine."""
+
+    @model_validator(mode="after")
+    def _one_backend(self) -> "RunSection":
+        if self.shard is not None:
+            index, _, count = self.shard.partition("/")
+            if re.fullmatch(r"[0-9]+/0*[1-9][0-9]*", self.shard) is None:
+                raise ValueError(f"shard {self.shard!r}: write I/N for run I, from 0, of N, such as 0/8")
+            if int(index) >= int(count):
+                raise ValueError(
+                    f"shard {self.shard}: shards count from 0; of {count} the last one is {int(count) - 1}/{count}"
+                )
+            if self.executor == "ray":
+                raise ValueError("shard is for executor static, not for ray, which shares the work by itself")
+        elif self.executor == "static":
+            raise ValueError("executor static needs a shard: which of how many runs this is, such as 0/8 (--shard)")
+        if self.address is not None and self.executor != "ray":
+            raise ValueError("address names a Ray cluster, and needs executor ray; leave address out, or choose ray")
+        return self
 
 
 class RunConfig(ConfigModel):
@@ -308,7 +327,10 @@ class RunConfig(ConfigModel):
     by order of sources, then rows. Examples that are left out for another reason do not count."""
     decontaminate: DecontaminateConfig | None = None
     """Compare the examples with evaluation data. Another evaluation file never encodes anything again."""
-    holdout: HoldoutConfig = HoldoutConfig()
+    holdout: Annotated[
+        HoldoutConfig, BeforeValidator(_fraction_alone, json_schema_input_type=float | str | HoldoutConfig)
+    ] = HoldoutConfig()
+    """A held-out part of the data. A share alone is enough: `holdout: 2%`."""
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()
     run: RunSection = RunSection()
@@ -360,28 +382,18 @@ class RunConfig(ConfigModel):
 
     def identity(self) -> dict[str, Any]:
         """Everything that the written bytes depend on, except the content of the inputs and of the tokenizer."""
-        data = self.model_dump(mode="json", exclude={"out", "cache", "run"})
+        data = self.model_dump(
+            mode="json",
+            exclude={
+                "out": True,
+                "cache": True,
+                "run": True,
+                "sources": {"__all__": {"path", "split", "subset"}},
+                "decontaminate": {"against"},
+                "tokenizer": {"path", "chat_template", "engine", "trace"},
+            },
+        )
         for source in data["sources"]:
-            for key in ("path", "split", "subset"):
-                del source[key]
             if source["format"] not in (AUTO, "apps"):
-                del source["apps"]
-            if source["loss_weight"] is None:
-                del source["loss_weight"]
-        if data["pack"]["parallel"] is None:  # so that identities of earlier versions stay
-            del data["pack"]["parallel"]
-        for key in ("thoughts", "tool_calls"):
-            if data["mask"][key] == "train":
-                del data["mask"][key]
-        if data["mask"]["stop"] == "turn":
-            del data["mask"]["stop"]
-        if data["mask"]["prove"] is None:
-            del data["mask"]["prove"]
-        if self.loss == LossConfig():
-            del data["loss"]
-        if data["decontaminate"] is None:
-            del data["decontaminate"]
-        else:
-            del data["decontaminate"]["against"]
-        data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date", "variables", "on_limit", "allow_lost")}
+                del source["apps"]  # of no other format
         return data

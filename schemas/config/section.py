@@ -21,8 +21,20 @@ def parse_duration(value: Any) -> Any:
     return units.parse_duration(value) if isinstance(value, str) else value
 
 
+def parse_share(value: Any) -> Any:
+    """Convert a text such as `2%` to a share of 1; other values stay unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"{value[:40]!r} is not a share; write 0.02 or 2%") from None
+
+
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["integer", "string"]})]
 """Bytes: a number, or `256MiB`."""
+Share = Annotated[float, BeforeValidator(parse_share), WithJsonSchema({"type": ["number", "string"]})]
+"""A share of 1: a number, or `2%`."""
 Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema({"type": ["number", "string"]})]
 """Seconds: a number, or `90s`, `1h30m`."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...schemas.config.formats import FORMAT_KEYS
+from ...schemas.config.source import FORMAT_KEYS
 from ...schemas.errors import ConfigError, RowRejectedError
 from ...schemas.units import plural
 from .rowjson import decode_json

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jinja2
 import numpy as np
 
-from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
 from .environment import BoundedEnvironment, compile_template, make_environment
@@ -137,8 +136,7 @@ class ChatTemplate:
             if self.on_limit == "reject":
                 raise RowRejectedError(LIMIT, what) from error
             raise TemplateError(
-                f"{what}. Fix the template, or, if only single rows cause this: "
-                f"{setting('tokenizer.on_limit', 'reject')}"
+                f"{what}. Fix the template, or, if only single rows cause this: tokenizer.on_limit=reject"
             ) from error
         except Exception as error:
             message = str(error) or "no message"

@@ -21,7 +21,6 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from ...schemas.config.hints import setting
 from ...schemas.errors import TemplateError
 from .limits import (
     BINOPS,
@@ -285,7 +284,7 @@ def _clock(name: str, date: str | None) -> Callable[[str], str]:
         def refuse(format: str) -> str:
             raise TemplateError(
                 f"chat template '{name}' asks for today's date, which would change the data from day to day; "
-                f"set the date that it gets, such as {setting('tokenizer.date', '2024-07-26')}"
+                f"set the date that it gets, such as tokenizer.date=2024-07-26"
             )
 
         return refuse

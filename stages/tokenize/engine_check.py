@@ -9,7 +9,6 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from ...schemas.config.hints import setting
 from ...schemas.errors import TokenizerError
 from .engines import ENGINES, Engine, EngineTokens, make_engine, tokenizer_head
 
@@ -224,7 +223,7 @@ def resolve_engine(
         first = on_fuzz.first or on_samples[0].sentence()
         verdict = f"differs from tokenizers on {differing:,} of {total:,} texts, first {first}"
         if requested != "auto":
-            raise TokenizerError(f"the tokenizer engine {name} {verdict}; use {setting('tokenizer.engine', 'auto')}")
+            raise TokenizerError(f"the tokenizer engine {name} {verdict}; use tokenizer.engine=auto")
         tried.append((name, verdict))
     return Resolution(reference.name, reference.version, tuple(tried), reference)
 

@@ -34,8 +34,7 @@ from packtrain.pipeline.inputs.scan import InputFile, prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.config.decontaminate import DecontaminateConfig
+from packtrain.schemas.config.config import DecontaminateConfig, RunConfig
 from packtrain.schemas.rows import Example
 from packtrain.stages.overlap.examples import search_examples
 from packtrain.stages.prep import make_format

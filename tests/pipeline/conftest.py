@@ -20,7 +20,7 @@ from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.driver import run as run_packtrain
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import PlannedWindow
-from packtrain.schemas.config.run_section import RunSection
+from packtrain.schemas.config.config import RunSection
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 

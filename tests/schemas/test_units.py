@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas import units
-from packtrain.schemas.config.run_section import RunSection
+from packtrain.schemas.config.config import RunSection
 
 
 @pytest.mark.parametrize(

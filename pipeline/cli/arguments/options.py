@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ....schemas.config.formats import AUTO, default_name
+from ....schemas.config.source import AUTO, default_name
 from ....schemas.errors import ConfigError
 from ....schemas.units import parse_duration
 from . import completion
@@ -161,16 +161,15 @@ def config_or_options(
 
 def overriding(settings: list[str] | None, out: str | None, workers: int | None, max_length: int | None) -> list[str]:
     """Overrides of configuration keys: those of `--set`, then the options that stand for a key."""
-    from ...configfile import Typed
     from ...store.open import resolve_place
 
     found = list(settings or [])
     if out is not None:
         found.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
     if workers is not None:
-        found.append(Typed(f"run.workers={workers}", f"--workers {workers}"))
+        found.append(f"run.workers={workers}")
     if max_length is not None:
-        found.append(Typed(f"truncate.max_length={max_length}", f"--max-length {max_length}"))
+        found.append(f"truncate.max_length={max_length}")
     return found
 
 

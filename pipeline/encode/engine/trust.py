@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 
-from ....schemas.config.hints import setting
 from ....schemas.errors import IntegrityError
 from ....schemas.jsontext import decode_note
 from ....stages.tokenize.engines import ENGINES, NOT_INSTALLED, guess_engine
@@ -92,7 +91,7 @@ def fall_back(prepared: Prepared, error: DistrustedError, cache: Store, observer
         return replace(prepared, spec=replace(spec, trace=False))
     cache.put_bytes(_distrust_note(spec.tokenizer_hash, spec.engine, spec.engine_version), str(error).encode())
     if prepared.engine != "auto":
-        raise IntegrityError(f"tokenizer engine {error}; use {setting('tokenizer.engine', 'auto')}")
+        raise IntegrityError(f"tokenizer engine {error}; use tokenizer.engine=auto")
     observer.note(f"tokenizer engine {error}; everything is encoded again with the reference")
     name, version = guess_engine(REFERENCE, ())
     return replace(prepared, spec=replace(spec, engine=name, engine_version=version))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ....schemas.config.hints import setting
 from ....schemas.errors import StoreError, TaskError, TokenizerError
 from ....schemas.jsontext import decode_note
 from ....schemas.versions import version
@@ -87,11 +86,11 @@ class TokenizerSpec:
             raise TokenizerError(
                 f"the tokenizer {self.name} has several chat templates and none is called default: "
                 f"{', '.join(self.template_names)}; name one: "
-                f"{setting('tokenizer.chat_template', self.template_names[0])}"
+                f"tokenizer.chat_template={self.template_names[0]}"
             )
         raise TokenizerError(
             f"the tokenizer {self.name} has no chat template, which conversations need; give a file with a jinja "
-            f"template: {setting('tokenizer.chat_template', 'template.jinja')}"
+            f"template: tokenizer.chat_template=template.jinja"
         )
 
 

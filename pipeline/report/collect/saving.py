@@ -1,6 +1,6 @@
 """What packing saves compared with padding, and which batch of packed rows replaces a batch of examples."""
 
-from ....schemas.config.pack_section import PackConfig
+from ....schemas.config.config import PackConfig
 from ....schemas.report import BatchRecipe, BatchSize, Choice, Packing, PaddingCost, ReportShape, Saving
 from ....schemas.units import plural, share, times
 from ..options import ReportOptions

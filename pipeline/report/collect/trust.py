@@ -7,7 +7,7 @@ import msgspec
 import yaml
 
 from ....schemas.config.config import RunConfig
-from ....schemas.config.formats import PYTHON
+from ....schemas.config.source import PYTHON
 from ....schemas.errors import PacktrainError
 from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import Manifest

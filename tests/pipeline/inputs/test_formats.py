@@ -14,7 +14,7 @@ from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import look_ahead, run
 from packtrain.pipeline.run.workspace import open_workspace
 from packtrain.schemas.config.config import HoldoutConfig, RunConfig
-from packtrain.schemas.config.formats import FORMAT_KEYS
+from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import OutputError
 from packtrain.schemas.manifest import Manifest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.config.formats import FORMAT_KEYS
+from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import ConfigError
 from packtrain.stages.prep import FORMATS
 from packtrain.stages.prep.detect import detect

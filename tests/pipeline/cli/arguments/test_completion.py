@@ -9,8 +9,8 @@ from typing import Literal, get_args, get_origin
 import yaml
 from packtrain.pipeline.cli.arguments import config_keys
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.config.formats import FORMAT_KEYS
 from packtrain.schemas.config.section import parse_size
+from packtrain.schemas.config.source import FORMAT_KEYS
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 

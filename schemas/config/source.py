@@ -1,0 +1,162 @@
+"""The part of the configuration that says where rows come from and how they are read, and the formats of rows."""
+
+import difflib
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
+
+from .section import ConfigModel, Paths, Size
+
+AUTO = "auto"
+PYTHON = "python:"
+"""Prefix of a user's own reader: `python:module:function`."""
+
+FORMAT_KEYS: dict[str, tuple[str, ...]] = {
+    "messages": ("messages", "tools", "weight"),
+    "sharegpt": ("conversations", "system", "tools", "weight"),
+    "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
+    "prompt_completion": ("prompt", "completion", "tools", "weight"),
+    "preference": ("prompt", "chosen", "rejected", "tools"),
+    "tokenized": ("ids", "labels", "mask", "lengths", "weight"),
+    "text": ("text", "weight"),
+    "apps": ("weight",),
+}
+"""Keys that name columns, for each format. Only `weight` has no default name: without it, all weights are 1."""
+
+
+def default_name(format: str) -> str:
+    """The name of a source without one: its format, or the function of the user's own reader."""
+    return "data" if format == AUTO else format.rsplit(":", 1)[-1].strip("_") or "data"
+
+
+STYLED = ("alpaca", "prompt_completion", "preference")
+"""Formats whose rows can be plain texts with a choice of style."""
+CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
+"""Formats whose rows can be conversations of several turns."""
+
+FormatKey = Literal[
+    "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
+    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
+]  # fmt: skip
+"""The columns that `keys` can rename; see `FORMAT_KEYS`."""
+_READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_FORMAT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
+}
+
+
+class AppsConfig(ConfigModel):
+    """Options of the `apps` format."""
+
+    style: Literal["chat", "classic"] = "chat"
+    """`chat`: a user turn and an assistant turn. `classic`: the QUESTION/ANSWER prompt of the original paper."""
+    max_solutions: int | None = Field(default=None, ge=1)
+    """Take at most this many solutions of a problem, the first ones after removing repeats. Null takes all."""
+    dedupe: bool = True
+    """Drop solutions that repeat an earlier one of the same problem, ignoring white space at the end."""
+    difficulties: tuple[str, ...] | None = None
+    """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
+
+
+class FilterConfig(ConfigModel):
+    """Length limits of examples, in tokens before any cut."""
+
+    min_tokens: int | None = Field(default=None, ge=1)
+    """Examples with fewer tokens are left out."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Examples with more tokens are left out."""
+
+    @model_validator(mode="after")
+    def _range(self) -> "FilterConfig":
+        if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens})")
+        return self
+
+
+class SourceConfig(ConfigModel):
+    """One source of rows."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Its name in ids, the ledger and reports."""
+    format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = AUTO
+    """How a row is read. `auto` detects it from the first rows, and says what it chose and why. `messages`: OpenAI's.
+    `sharegpt`: turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or
+    both messages. `preference`: prompt, chosen, rejected, in a separate run. `tokenized`: `input_ids` with labels
+    or masks. `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`;
+    the module is searched in the configuration's folder first."""
+    path: Paths = Field(min_length=1)
+    """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
+    Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
+    URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
+    `hf://./folder`. Relative paths start at the configuration's folder."""
+    split: str | None = None
+    """Which split of a dataset of the hub, or of a folder of `save_to_disk`. Optional if there is only one."""
+    subset: str | None = None
+    """Which subset (`name` of `load_dataset`) of a dataset of the hub."""
+    max_rows: int | None = Field(default=None, ge=1)
+    """Take at most this many rows, the first ones in the order of the files; blank lines count. Null takes all."""
+    repeat: int | None = Field(default=None, ge=1, le=10_000)
+    """How many times each example of this source is packed; with a weight, at most how many times. Held-out examples
+    are packed once. Null: once, or as often as the weight requires."""
+    weight: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    """Mixes sources so that their packed tokens are in the ratio of their weights; all sources have one, or none.
+    Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of the sources allows; if none
+    has a `repeat`, the source with the most tokens for its weight is used once, and the others are repeated to match
+    it. Held-out examples are not mixed."""
+    loss_weight: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
+    """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
+    seen. See `loss`."""
+    apps: AppsConfig = AppsConfig()
+    """Options of the `apps` format."""
+    keys: dict[FormatKey, str] = Field(default={})
+    """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
+    formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
+    style: Literal["plain", "chat"] | None = None
+    """How a plain-text prompt and completion are rendered. `plain`: joined as they are. `chat`: a user's and an
+    assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
+    expand: Literal["none", "per_turn"] = "none"
+    """`per_turn` makes one example of each assistant turn, with the messages before it as prompt: for templates that
+    render the last turn differently."""
+    filter: FilterConfig = FilterConfig()
+    """Length limits of this source's examples, instead of the run's."""
+    where: str | None = Field(default=None, min_length=1)
+    """Take only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
+    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (for conversations, the
+    contents of the messages, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and
+    group. It decides row by row. Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
+    max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
+    """Longer lines of JSONL or CSV, elements of a JSON array and text files are rejected: they would take up a worker's
+    memory."""
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        own = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
+        if value != AUTO and value not in FORMAT_KEYS and not own:
+            if value.startswith("python"):
+                raise ValueError(
+                    "write your own reader as python:module:function, such as python:readers:chat for the "
+                    "function chat in readers.py"
+                )
+            near = difflib.get_close_matches(value, FORMAT_KEYS, n=1)
+            raise ValueError(
+                f"input should be {', '.join([AUTO, *FORMAT_KEYS])} or python:module:function"
+                f"{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_format(self) -> "SourceConfig":
+        own = self.format.startswith(PYTHON)
+        known = () if own else FORMAT_KEYS.get(self.format)
+        for key in self.keys:
+            if known is not None and key not in known:
+                what = f"takes {', '.join(known)}" if known else "renames none"
+                raise ValueError(f"keys.{key}: format {self.format} {what}")
+        if self.style is not None and self.format not in (AUTO, *STYLED):
+            more = "; apps has its own, apps.style" if self.format == "apps" else ""
+            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}{more}; leave it out")
+        if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
+            raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
+        return self
