@@ -36,8 +36,9 @@ _FOREIGN = (
     ("LLaMA-Factory", {"model_name_or_path"}, {"stage", "finetuning_type", "cutoff_len", "dataset_dir", "template"}),
     ("TRL", {"model_name_or_path"}, {"dataset_name", "dataset_train_split", "max_length", "packing", "use_peft"}),
     ("packtrain train", {"model", "data"}, {"out", "rows_per_step"}),
+    ("packtrain run", {"sources", "tokenizer"}, {"out", "pack", "mask", "truncate"}),
 )
-"""(program, keys that its configurations have, keys of which they have one): a run has none of the former."""
+"""(program, keys that its configurations have, keys of which they have at least one)."""
 
 
 def load_config(
@@ -72,8 +73,7 @@ def load_as(
         path = Path(config)
         data, lines = _read(path)
         where, folder = str(path), path.absolute().parent
-    if model is RunConfig:
-        _refuse_foreign(data, where)
+    _refuse_foreign(data, where, model)
     overruled = {_override(data, override): f"--set {override}" for override in overrides}
     try:
         return model.model_validate(data), base or folder
@@ -93,18 +93,18 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
-def _refuse_foreign(data: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError if the keys are those of another program, or of `packtrain train`."""
-    if "sources" in data or "tokenizer" in data:
-        return
+def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel]) -> None:
+    """Raise ConfigError if the keys are those of another program, or of another command."""
     for program, all_of, one_of in _FOREIGN:
-        if all_of <= data.keys() and (found := sorted(one_of & data.keys())):
+        if (
+            not all_of <= model.model_fields.keys()
+            and all_of <= data.keys()
+            and (found := sorted(one_of & data.keys()))
+        ):
             named = ", ".join([*sorted(all_of), *found[:2]])
-            if program == "packtrain train":
-                page = "give it to `packtrain train`; docs/training.md shows both files"
-            else:
-                page = "docs/coming-from.md translates it"
-            raise ConfigError(f"{where} is a configuration of {program} (it has {named}), not one of a run; {page}")
+            own = program.startswith("packtrain")
+            fix = "give it to that command" if own else "docs/coming-from.md translates it"
+            raise ConfigError(f"{where} is a configuration of {program}: it has {named}; {fix}")
 
 
 def _explained(
@@ -120,8 +120,12 @@ def _explained(
     places = [place for place, _ in wrong]
     unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
     missing = [place for place, item in wrong if item["type"] == "missing"]
-    meant = {place: _meant(place, model, missing) for place in unknown}
+    meant = {place: _meant(place, model, missing if len(unknown) == 1 else ()) for place in unknown}
     out: dict[str, list[str]] = {}
+    if len(unknown) > 1:
+        each = [_unknown(place, meant[place], lines, overruled) for place in unknown]
+        shown = ", ".join(each[:20]) + (f" and {len(each) - 20} more" if len(each) > 20 else "")
+        out[where] = [f"there are no such keys: {shown}"]
     for place, item in wrong:
         kind = item["type"]
         if kind == "missing" and any(place == (*one[:-1], near) for one, near in meant.items()):
@@ -141,10 +145,6 @@ def _explained(
         said = out.setdefault(f"{at}: {key}" if key else at, [])
         if what not in said:
             said.append(what)
-    if len(unknown) > 1:
-        each = [_unknown(place, meant[place], lines, overruled) for place in unknown]
-        shown = ", ".join(each[:20]) + (f" and {len(each) - 20} more" if len(each) > 20 else "")
-        out[where] = [*out.get(where, []), f"there are no such keys: {shown}; packtrain schema prints all keys"]
     return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
 
 
@@ -179,7 +179,9 @@ def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
     Args:
         fields: the keys that it may have, if it is a section.
     """
-    message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
+    message = (
+        item["msg"].removeprefix("Value error, ").replace("valid tuple", "list").replace("Tuple should", "list should")
+    )
     message = message[:1].lower() + message[1:]
     if item["type"] in _PLAIN:
         message = f"input should be {_PLAIN[item['type']]}"
@@ -187,7 +189,8 @@ def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
         key = place[-1] if place and isinstance(place[-1], str) else ""
         message = f"input should be keys with values, such as `{f'{key}: ' if key else ''}{{{fields[0]}: …}}`"
     given = item["input"]
-    shown = "" if isinstance(given, (dict, list)) or "got" in message else f" (got {_shown(given)})"
+    got = _shown(given)
+    shown = "" if isinstance(given, (dict, list)) or "got" in message or got in message else f" (got {got})"
     expected = item.get("ctx", {}).get("expected")
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"

@@ -224,7 +224,7 @@ def config_of(dataset: Finished) -> RunConfig:
         "out": str(dataset.store.url),
         "tokenizer": {**plan["tokenizer"], "path": "-"},
         "sources": [{**source, "path": "-"} for source in plan["sources"]],
-        "decontaminate": {**plan["decontaminate"], "against": "-"} if "decontaminate" in plan else None,
+        "decontaminate": {**plan["decontaminate"], "against": "-"} if plan["decontaminate"] else None,
     }
     try:
         return RunConfig.model_validate(data)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.config.yamltext import BoundError, parse_yaml
+from packtrain.schemas.config.yamltext import MAX_REPEATED, BoundError, parse_yaml
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.jsontext import decode_note, indented_json, parse_json
 from packtrain.training.trainer.run import read_config
@@ -29,6 +29,11 @@ def test_aliases_are_counted_and_not_written_out(tmp_path: Path) -> None:
         read_config(tmp_path / "train.yaml")
     assert time.process_time() - began < 5  # ten levels written out are more values than memory holds
     assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\n")[0] == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
+
+
+def test_plain_keys_are_not_counted_as_aliases() -> None:
+    text = "".join(f"k{number}: {number}\n" for number in range(MAX_REPEATED + 1))
+    assert len(parse_yaml(text)[0]) == MAX_REPEATED + 1
 
 
 def test_yaml_gives_what_the_safe_loader_gives() -> None:

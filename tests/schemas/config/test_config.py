@@ -57,6 +57,11 @@ def test_one_path_may_stand_for_a_list() -> None:
     assert config().sources[0].path == ("a.jsonl",)
 
 
+@pytest.mark.parametrize("written", [0.02, "0.02", "2%", "2 %", {"fraction": 0.02}, {"fraction": "2%"}])
+def test_a_share_is_a_number_or_percent(written: Any) -> None:
+    assert config(holdout=written).holdout.fraction == 0.02
+
+
 SAME_RUN: list[dict[str, Any]] = [
     {"out": "elsewhere"},
     {"cache": "elsewhere"},
