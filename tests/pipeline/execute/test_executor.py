@@ -187,7 +187,7 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     done: list[int] = []
-    said = rf"a worker died {TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*memory runs out.*workers: 1"
+    said = rf"a worker died {TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*memory runs out.*run.workers=1"
     with pytest.raises(TaskError, match=said):
         done.extend(pool.map(tasks.kill, work))
     assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES

@@ -75,14 +75,14 @@ def test_what_is_cut_before_anything_trained(packed: Callable[..., tuple[str, An
 def test_duplicates_are_counted_and_kept(packed: Callable[..., tuple[str, Any]]) -> None:
     said, total = packed("--max-length", 2048)
     assert sum(total.examples_packed.values()) == 67
-    assert "7 of 67 packed examples (10.4%) are duplicates of an earlier one; --set duplicates=drop drops" in said
+    assert "7 of 67 packed examples (10.4%) are duplicates of an earlier one; duplicates=drop drops" in said
     said, total = packed("--max-length", 2048, "--set", "duplicates=drop")
     assert total.examples_dropped == {"duplicate": 7}
     assert "say the same" not in said
 
 
 def test_the_default_mask_is_named_where_none_was_chosen(packed: Callable[..., tuple[str, Any]]) -> None:
-    named = "mask completion, the default, trains the last answer of a chat; --set mask=assistant trains all\n"
+    named = "mask completion, the default, trains the last answer of a chat; mask=assistant trains all\n"
     cached = "blocks of the input are in the cache, already encoded\n"
     said, last = packed()
     assert named in said

@@ -296,7 +296,7 @@ def test_turns_that_are_not_proved_are_left_out_and_said_once(
     assert "cannot be located with certainty" in left_out_too.getMessage()
 
     strict = live({**config, "mask": {"policy": "assistant", "on_unproved": "error"}})
-    with pytest.raises(InputError, match=r"rows\.jsonl, line \d+: .* mask: \{on_unproved: reject\}"):
+    with pytest.raises(InputError, match=r"rows\.jsonl, line \d+: .* mask\.on_unproved=reject"):
         list(strict.walk(0, 0, 1))
 
 
