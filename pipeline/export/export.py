@@ -20,7 +20,7 @@ from ...schemas.names import MANIFEST
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import PLAN
-from ..dataset.padding_check import padding_token
+from ..dataset.row_checks import padding_token
 from ..dataset.unfinished import refuse_unfinished
 from ..dataset.verify import verify
 from ..observer import Observer, Silent
@@ -228,7 +228,13 @@ def _write(source: Finished, draft: Path, to: str, options: Options, observer: O
     for name, split in manifest.splits.items():
         read = _Read(source, observer)
         shards = [partial(read.batches, shard) for shard in split.shards]
-        rows = SplitRows(name, shards, schema_of(manifest.schema), manifest.max_length, padding_token(source))
+        rows = SplitRows(
+            name,
+            shards,
+            schema_of(manifest.schema),
+            manifest.max_length,
+            padding_token(manifest, source.store.url),
+        )
         try:
             FORMATS[to](rows, draft, options)
         except MisfitError as error:

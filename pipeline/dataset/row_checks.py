@@ -1,0 +1,164 @@
+"""The invariants of packed rows and of preference pairs, as tables: what is wrong, in which rows, in which words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.alignment import Alignment
+from ...schemas.errors import InputError
+from ...schemas.manifest import Manifest
+from ...schemas.ragged import offsets_of, ranges, starts_of
+from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...stages.arrays import list_lengths, view
+
+Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
+"""(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a dataset's manifest says of its rows."""
+
+    max_length: int
+    alignment: Alignment
+    pad_id: int
+    """The token of the padding."""
+    preference: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest, where: str) -> "Rules":
+        """The rules of a dataset.
+
+        Raises:
+            InputError: see `padding_token`.
+        """
+        return cls(manifest.max_length, manifest.alignment, padding_token(manifest, where), manifest.preference)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a shard holds."""
+
+    tokens: int = 0
+    trained: int = 0
+    max_docs: int = 0
+    weight: float = 0.0
+
+    def add(self, batch: pa.RecordBatch, preference: bool) -> None:
+        """Count a batch."""
+        if preference:
+            prompt, chosen, rejected = _pair_lengths(batch)
+            self.tokens += int((prompt + chosen + rejected).sum())
+            self.trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
+        else:
+            self.tokens += len(batch.column("input_ids").flatten())
+            self.trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
+        if WEIGHTS in batch.schema.names:
+            self.weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
+        self.max_docs = max(self.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
+
+
+def problems(batch: pa.RecordBatch, rules: Rules) -> Iterator[tuple[int, str]]:
+    """Yield (row, problem) for the first row that breaks each invariant.
+
+    Tokens are looked at only if all columns of all rows have the lengths that they should have.
+    """
+    found = list(first_of(_pairs(batch, rules) if rules.preference else _shape(batch, rules)))
+    yield from found
+    if not found and not rules.preference:
+        yield from first_of(_tokens(batch, rules))
+
+
+def first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
+    """Yield (row, problem) for the first row that breaks each check."""
+    for bad, rows, what in checks:
+        if bad.any():
+            first = int(np.argmax(bad))
+            yield first if rows is None else int(rows[first]), what
+
+
+def padding_token(manifest: Manifest, where: str) -> int:
+    """The token that a dataset's rows are padded with; 0 if its tokenizer has none.
+
+    Raises:
+        InputError: the manifest names something that is no token.
+    """
+    tokenizer = manifest.plan.get("tokenizer")
+    pad_id = tokenizer.get("pad_id") if isinstance(tokenizer, dict) else None
+    if pad_id is not None and not (type(pad_id) is int and 0 <= pad_id < 2**31):
+        raise InputError(f"{where}: its manifest has the padding token {str(pad_id)[:80]!r}, which is not an id")
+    return pad_id or 0
+
+
+def _shape(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+    """The lengths of the columns."""
+    tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
+    pieces = list_lengths(batch.column("seq_lengths"))
+    rows = np.repeat(np.arange(batch.num_rows), pieces)
+    for name in ("labels", "position_ids", WEIGHTS):
+        if name in batch.schema.names:
+            yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
+    for name in ("doc_starts", "doc_ids", UNPADDED):
+        if name in batch.schema.names:
+            yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
+    yield tokens > rules.max_length, None, f"is longer than max_length ({rules.max_length:,})"
+    yield lengths < 1, rows, "a piece has no tokens"
+    sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
+    yield sums != tokens, None, "seq_lengths does not add up to the row"
+    if UNPADDED in batch.schema.names:
+        own = view(batch.column(UNPADDED).flatten())
+        if len(own) == len(lengths):
+            what = f"{UNPADDED} is not between 1 and the piece's seq_lengths"
+            yield (own > lengths) | (own < 1), rows, what
+            yield pieces < 1, None, "has no piece"
+
+
+def _tokens(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+    """The tokens of rows whose columns have the right lengths."""
+    lengths = view(batch.column("seq_lengths").flatten())
+    pieces = list_lengths(batch.column("seq_lengths"))
+    piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
+    rows = np.repeat(piece_rows, lengths)
+    ids, labels, positions = (view(batch.column(name).flatten()) for name in ("input_ids", "labels", "position_ids"))
+    trained = labels != IGNORE_INDEX
+    yield positions != ranges(0, lengths), rows, "position_ids do not count 0, 1, 2, … in every piece"
+    yield trained & (labels != ids), rows, "a label is neither its own input id nor -100"
+    heads = "the first label of a piece is not -100: one document would be trained to predict another"
+    yield trained[starts_of(lengths)], piece_rows, heads
+    if WEIGHTS in batch.schema.names:
+        weights = view(batch.column(WEIGHTS).flatten())
+        yield ~np.isfinite(weights) | (weights < 0), rows, "a loss weight is negative or not finite"
+        yield trained & ~(weights > 0), rows, "a trained token has no loss weight"
+        yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
+    if UNPADDED in batch.schema.names:
+        own = view(batch.column(UNPADDED).flatten())
+        uneven = rules.alignment.padded(own, offsets_of(pieces)) != lengths
+        yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
+        padding = ranges(0, lengths) >= np.repeat(own, lengths)
+        yield padding & trained, rows, "padding has a label"
+        yield padding & (ids != rules.pad_id), rows, f"padding is not the token {rules.pad_id}"
+
+
+def _pairs(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+    """Preference pairs."""
+    prompt, chosen, rejected = _pair_lengths(batch)
+    for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
+        yield lengths == 0, None, f"{name} is empty"
+        what = f"prompt_ids and {name} are longer than max_length ({rules.max_length:,})"
+        yield prompt + lengths > rules.max_length, None, what
+    yield list_lengths(batch.column("doc_ids")) != 1, None, "does not have one doc id"
+    same = np.zeros(batch.num_rows, dtype=np.bool_)
+    for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():
+        left, right = (view(batch.column(name)[row].values) for name in ("chosen_ids", "rejected_ids"))
+        same[row] = np.array_equal(left, right)
+    yield same, None, "chosen_ids and rejected_ids are the same"
+
+
+def _pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    prompt, chosen, rejected = (
+        list_lengths(batch.column(name)) for name in ("prompt_ids", "chosen_ids", "rejected_ids")
+    )
+    return prompt, chosen, rejected
