@@ -60,7 +60,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         IntegrityError: the manifest itself is damaged.
     """
     observer = observer or Silent()
-    refuse_unfinished(folder, deep=deep)
+    refuse_unfinished(folder)
     dataset = open_dataset(folder)
     manifest = dataset.manifest
     findings: list[Finding] = []

@@ -1,6 +1,8 @@
 """The encoded parts of a cache that this process knows: which exist, and which it has checked."""
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -116,8 +118,13 @@ class KnownParts:
 
     def _record(self, key: str) -> PartRecord | None:
         record = self._noted(key)
-        # The record does not match the part's size: make the part again.
-        return record if record is not None and self.cache.size(record.part) == record.bytes else None
+        if record is None or self.cache.size(record.part) != record.bytes:
+            return None  # or the part does not match its record: it is made again
+        if isinstance(self.cache, LocalStore):  # `clean` keeps what was used lately
+            for name in (record.part, record_name(key)):
+                with suppress(OSError):
+                    os.utime(self.cache.path(name))
+        return record
 
     def _noted(self, key: str) -> PartRecord | None:
         """The record of a key, without its payload; None if it is missing, malformed, or the record of another key."""

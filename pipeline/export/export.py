@@ -140,7 +140,7 @@ def open_finished(dataset: str | Path) -> Finished:
         InputError: it is unfinished, or its manifest is damaged.
     """
     try:
-        refuse_unfinished(dataset, deep=False)
+        refuse_unfinished(dataset)
         source = open_dataset(dataset)
     except IntegrityError as error:
         raise InputError(str(error)) from error

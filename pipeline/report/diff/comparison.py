@@ -69,7 +69,7 @@ def compare(a: str | Path, b: str | Path, *, quick: bool = False, observer: Obse
 
 
 def _open(folder: str | Path) -> Finished:
-    refuse_unfinished(folder, deep=False)
+    refuse_unfinished(folder)
     try:
         dataset = open_dataset(folder)
     except IntegrityError as error:

@@ -146,7 +146,7 @@ def test_rows_that_tight_may_save() -> None:
     percent = 100 * (1 - limited.bound / limited.rows)
     assert said == (
         f"the rows are {2 * limited.rows:,}, and no plan needs fewer than {2 * limited.bound:,}; "
-        f"pack: {{strategy: tight}} may save up to {percent:.2f} % of them"
+        f"pack.strategy=tight may save up to {percent:.2f} % of them"
     )
     assert on_rows(config(strategy="tight"), [limited]) is None
     assert on_rows(config(), [plan_rows(lengths, 4096).certificate]) is None
