@@ -57,5 +57,5 @@ def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
         )
     if not regular:
         raise IntegrityError(
-            f"{path} is not a regular file, and is not opened; remove it, then packtrain repair rebuilds it"
+            f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair rebuilds it"
         )

@@ -56,7 +56,7 @@ class MappedFile:
             found = os.fstat(descriptor).st_size
             if found != size or not size:
                 raise IntegrityError(
-                    f"{where} has {found:,} bytes, but the manifest says {size:,}; packtrain repair rebuilds it"
+                    f"{where} has {found:,} bytes, but the manifest says {size:,}; packtrain verify --repair rebuilds it"
                 )
             # Not pa.memory_map, which makes the kernel read the whole file at once.
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
@@ -69,7 +69,7 @@ class MappedFile:
         if self._map.size() != self.size:
             raise IntegrityError(
                 f"{self.where} was changed while it was read: it has {self._map.size():,} bytes now, and had "
-                f"{self.size:,}; packtrain repair rebuilds it"
+                f"{self.size:,}; packtrain verify --repair rebuilds it"
             )
 
 
@@ -124,7 +124,7 @@ class LocalFiles:
             if not has_content(path, descriptor, sha256):
                 raise IntegrityError(
                     f"{path} is damaged: its SHA-256 is not {sha256[:12]}…, which the manifest says; "
-                    "packtrain repair rebuilds it"
+                    "packtrain verify --repair rebuilds it"
                 )
         except BaseException:
             os.close(descriptor)

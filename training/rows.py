@@ -262,7 +262,7 @@ def read_manifest(files: Files) -> Manifest:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(
             f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
-            "packtrain repair rebuilds it"
+            "packtrain verify --repair rebuilds it"
         ) from error
 
 

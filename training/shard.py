@@ -110,7 +110,7 @@ class Shard:
         if self._starts[-1] != record.rows:
             raise IntegrityError(
                 f"{where} has {self._starts[-1]:,} rows, but the manifest says {record.rows:,}; "
-                "packtrain repair rebuilds it"
+                "packtrain verify --repair rebuilds it"
             )
         self._chunks: list[Chunk | None] = [None] * len(self._batches)
 
@@ -149,7 +149,7 @@ class RowSizes:
         if batch.num_rows != rows:
             raise IntegrityError(
                 f"{file.where} has {batch.num_rows:,} rows, but the manifest says {rows:,}; "
-                "packtrain repair rebuilds it"
+                "packtrain verify --repair rebuilds it"
             )
         self._tokens: NDArray[np.int32] = view(batch.column("tokens"), pa.int32())
         self._squares: NDArray[np.int64] = view(batch.column("squares"), pa.int64())

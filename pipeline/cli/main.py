@@ -28,7 +28,7 @@ from .report import diff, report
 from .run import run
 from .sample import sample
 from .train import train
-from .verify import repair, verify
+from .verify import verify
 from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
 from .wait import wait, with_seconds
 
@@ -56,7 +56,7 @@ def schema() -> None:
 
 
 for _command in (
-    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, export, publish,
+    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, clean, export, publish,
     train, explain_loss, probe, doctor, launch, sample, eval_apps, export_model, schema,
 ):  # fmt: skip
     app.command()(_command)

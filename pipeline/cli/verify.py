@@ -1,4 +1,4 @@
-"""`packtrain verify` checks a dataset; `packtrain repair` rebuilds the files that verify finds wrong."""
+"""`packtrain verify` checks a dataset; with `--repair`, it rebuilds the files that it finds wrong."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from .arguments.options import Folder, Json
 from .views.streams import print_json
@@ -18,9 +19,24 @@ if TYPE_CHECKING:
 def verify(
     folder: Folder,
     deep: Annotated[bool, typer.Option("--deep", help="Also check every byte against its hash.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild damaged and missing files, byte for byte; leave the rest alone.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --repair: the run's configuration, if its inputs have moved.",
+            show_default="the one in the dataset",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a dataset against its manifest, and every row's invariants."""
+    """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged."""
+    if repair:
+        _repair(folder, config, as_json)
+        return
+    if config is not None:
+        raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
     from ..report.draw.printing import say
     from .views.console import ConsoleObserver, make_console
@@ -42,21 +58,13 @@ def verify(
     if not outcome.sound:
         found = plural(len(outcome.findings), "finding")
         say(console, f"{folder} does NOT match its manifest: {found} in {checked}")
-        say(console, f"packtrain repair {folder} rebuilds the files named above, and leaves the rest alone")
+        say(console, f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone")
         raise typer.Exit(1)
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     say(console, f"{folder} is sound: {checked}; {how}")
 
 
-def repair(
-    folder: Folder,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="The run's configuration, if its inputs have moved.", show_default="the one in the dataset"),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Rebuild damaged or missing files of a finished dataset, byte for byte, and leave the rest alone."""
+def _repair(folder: str, config: Path | None, as_json: bool) -> None:
     from ..report.draw.printing import say
     from ..run.repair import repair as rebuild
     from .views.console import ConsoleObserver, make_console

@@ -133,7 +133,9 @@ class Documents:
         try:
             rows = pq.read_table(self._path, filters=filters).to_pylist()
         except (OSError, pa.ArrowException) as error:
-            raise IntegrityError(f"{self._path} is missing or damaged; packtrain repair rebuilds it") from error
+            raise IntegrityError(
+                f"{self._path} is missing or damaged; packtrain verify --repair rebuilds it"
+            ) from error
         for row in rows:
             yield PackedDocument(**row)
 

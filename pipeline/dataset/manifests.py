@@ -50,11 +50,11 @@ def read_manifest(store: Store) -> Manifest | None:
             what = f"JSON ({error})"
         raise IntegrityError(
             f"{store.where(MANIFEST)} is not {what}; "
-            "rebuild it with `packtrain repair`, restore it, or delete the folder and run again"
+            "rebuild it with `packtrain verify --repair`, restore it, or delete the folder and run again"
         ) from error
     if not whole:
         raise IntegrityError(
             f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; rebuild "
-            "it with `packtrain repair`, restore it, or delete the folder and run again"
+            "it with `packtrain verify --repair`, restore it, or delete the folder and run again"
         )
     return manifest

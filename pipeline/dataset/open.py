@@ -95,15 +95,15 @@ def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[
                     rows += batch.num_rows
                     yield _checked(batch, schema)
     except FileNotFoundError:
-        raise IntegrityError(f"{path} is missing; packtrain repair rebuilds it") from None
+        raise IntegrityError(f"{path} is missing; packtrain verify --repair rebuilds it") from None
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair rebuilds it") from error
+        raise IntegrityError(f"{path} cannot be read: {error}; packtrain verify --repair rebuilds it") from error
     if rows != shard.rows:
         # A stream that was cut short between two batches is read without an error.
         raise IntegrityError(
-            f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair rebuilds it"
+            f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain verify --repair rebuilds it"
         )
 
 

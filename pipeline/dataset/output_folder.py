@@ -176,6 +176,15 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         _refuse(store, [*lines, *_settings_changed(there, here, derived=not lines)])
 
 
+def restore_plan(store: Store, plan: dict[str, Any]) -> bool:
+    """Write the plan of a finished dataset again, if the folder's own copy is damaged. Whether it was."""
+    data, found = _plan_bytes(plan), store.read(PLAN)
+    if found in (None, data):
+        return False
+    store.replace_bytes(PLAN, data)
+    return True
+
+
 def check_config(store: Store, config: RunConfig) -> None:
     """Refuse a folder of another configuration before any work; `claim` compares the rest.
 

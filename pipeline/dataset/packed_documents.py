@@ -66,4 +66,4 @@ class PackedDocuments:
         return out
 
     def _damaged(self, error: Exception) -> IntegrityError:
-        return IntegrityError(f"{self._where} is missing or damaged ({error}); packtrain repair rebuilds it")
+        return IntegrityError(f"{self._where} is missing or damaged ({error}); packtrain verify --repair rebuilds it")

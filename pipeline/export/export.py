@@ -161,7 +161,7 @@ def refuse_damaged(source: Finished, observer: Observer) -> None:
     findings = verify(source.store.url, deep=True, observer=observer).findings
     if findings:
         raise InputError(
-            f"{source.store.url} is damaged: {findings[0]}; packtrain repair {source.store.url} rebuilds it"
+            f"{source.store.url} is damaged: {findings[0]}; packtrain verify {source.store.url} --repair rebuilds it"
         )
 
 

@@ -16,7 +16,7 @@ from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST
 from ..configfile import load_config
 from ..dataset.manifests import open_output
-from ..dataset.output_folder import PLAN, check_config, claim, read_manifest
+from ..dataset.output_folder import PLAN, check_config, claim, read_manifest, restore_plan
 from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code, refuse_urls
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
@@ -89,9 +89,11 @@ def repair(
     if manifest is not None:
         findings = verify(folder, deep=True, observer=observer).findings
         wanted: str | None = manifest.hash
+        plan_damaged = restore_plan(out, manifest.plan)
     else:
         found = _HASH.search(data)
         wanted = found[1].decode() if found is not None else None
+        plan_damaged = False  # or the run finds it
     known = {MANIFEST} if manifest is None else {MANIFEST, *_names(manifest)}
     wrong = {finding.name for finding in findings}
     if wrong & known:
@@ -114,6 +116,8 @@ def repair(
     remaining = verify(out.url, deep=True, observer=observer).findings if findings else ()
     rebuilt = wrong & known - {finding.name for finding in remaining}
     names = _names(manifest)
+    if plan_damaged:
+        findings, rebuilt = (*findings, Finding(PLAN, "is damaged")), {*rebuilt, PLAN}
     return Repair(findings, tuple(sorted(rebuilt)), strays, len(names - wrong), remaining, manifest)
 
 

@@ -211,7 +211,7 @@ def test_damage_of_a_finished_dataset_is_found_and_repaired(
         counts = Path(*path.parts[1:]).as_posix() in whole.files
         with patience():
             found = cli("verify", folder / "out", "--deep")
-            mended = cli("repair", folder / "out")
+            mended = cli("verify", "--repair", folder / "out")
         if (found.code != 0) < counts or (found.code and not names_one(found.out + found.err, path, files, how)):
             damaged.told(path, found)
         if mended.code and not names_one(mended.err, path, files, how):

@@ -23,7 +23,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("inspect", "--doc", "1"),
     ("report",),
     ("loader", "--steps", "1", "--rows-per-step", "2"),
-    ("repair",),
+    ("verify", "--repair"),
 )
 """Every way to open a dataset that reads it, `repair` last, because it may make files again."""
 
@@ -117,7 +117,7 @@ def test_links_out_of_the_folder_are_not_followed(foreign: Path, tmp_path: Path,
     path.replace(outside)
     path.symlink_to(outside)
     before = {one: one.is_symlink() or one.read_bytes() for one in foreign.rglob("*") if one.is_file()}
-    for command in (("verify",), ("verify", "--deep"), ("repair",)):
+    for command in (("verify",), ("verify", "--deep"), ("verify", "--repair")):
         code, said = outcome(command, foreign)
         assert code == 1
         assert "is a link that leads out of" in said.replace("\n", " ")
@@ -135,7 +135,7 @@ def test_nothing_is_written_through_a_linked_folder(foreign: Path, tmp_path: Pat
     before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()}
     for manifest in ((foreign / "manifest.json").read_text(), "{}"):
         (foreign / "manifest.json").write_text(manifest)
-        code, said = outcome(("repair",), foreign)
+        code, said = outcome(("verify", "--repair"), foreign)
         assert code == 1
         assert "leads out of" in said
     assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
@@ -189,8 +189,8 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
     for cache in (True, False):
         if not cache:
             shutil.rmtree(with_reader / "cache")
-        for command in (("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1"), ("repair",)):
-            if command[0] == "repair":
+        for command in (("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1"), ("verify", "--repair")):
+            if "--repair" in command:
                 next(out.glob("shards/*")).write_bytes(b"damaged")
             code, said = outcome(command, out)
             flat = " ".join(said.split())
@@ -201,7 +201,7 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
         for command in (("verify",), ("report",), ("loader", "--steps", "1"), ("inspect",)):
             outcome(command, out)
             assert not (tmp_path / "ran").exists(), command
-        elsewhere(tmp_path, "repair", out, "--config", with_reader / "config.json")
+        elsewhere(tmp_path, "verify", "--repair", out, "--config", with_reader / "config.json")
     done = cli("inspect", out, "--id", "own/rows:2", "--config", with_reader / "config.json")
     assert (done.code, "up and down 1" in done.out, (tmp_path / "ran").exists()) == (0, True, True)
 
@@ -209,7 +209,7 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
 def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path) -> None:
     out = with_reader / "out"
     (out / "manifest.json").write_text("{}")
-    assert outcome(("repair",), out)[0] == 2
+    assert outcome(("verify", "--repair"), out)[0] == 2
     assert not (tmp_path / "ran").exists()
     assert (out / "manifest.json").read_text() == "{}"
 
@@ -234,7 +234,7 @@ def test_repair_fetches_nothing_that_only_a_note_names(
     next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
     for url in ("http://127.0.0.1:9/x.jsonl", "s3://bucket/x.jsonl", "hf://owner/name", "file:///etc/passwd"):
         noted(foreign, lambda content, url=url: content["config"]["sources"][0].update(path=[url]))  # type: ignore[misc]
-        code, said = outcome(("repair",), foreign)
+        code, said = outcome(("verify", "--repair"), foreign)
         flat = " ".join(said.split())
         assert code == 2
         assert f" names {url}, which would have to be fetched" in flat
@@ -251,7 +251,7 @@ def test_repair_writes_nothing_where_only_a_note_says(foreign: Path, tmp_path: P
         noted(foreign, lambda content: content["config"]["run"].update(scratch=str(tmp_path / "scratch")))
         noted(foreign, lambda content: content.update(base=str(tmp_path)))
         next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
-        assert outcome(("repair",), foreign)[0] == 0
+        assert outcome(("verify", "--repair"), foreign)[0] == 0
         assert tree(foreign) == before
         assert [path.name for path in mine.rglob("*")] == ["encoded", "thesis.txt"]
         assert not (tmp_path / "new").exists()

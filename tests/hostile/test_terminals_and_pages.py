@@ -141,7 +141,7 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
         ("inspect", out, "--id", one, "--full"),
         ("inspect", out, "--id", text),
         ("inspect", out, "--row", "0", "--ids"),
-        ("repair", out),
+        ("verify", "--repair", out),
         ("verify", folder / text.replace("/", "")),
         ("clean", "--cache", folder / text.replace("/", "")),
         ("run", f"{text}.yaml"),

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
-    "Look after it": ("verify", "repair", "clean"),
+    "Look after it": ("verify", "clean"),
     "Give it away": ("export", "publish"),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
     "Sample and judge": ("sample", "eval-apps", "export-model"),
@@ -45,7 +45,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain loader packed --rows-per-step 16 --world-size 8 --rank 3 --steps 1 --explain",
     ),
     "verify": ("packtrain verify packed", "packtrain verify packed --deep"),
-    "repair": ("packtrain repair packed", "packtrain repair packed --config mix.yaml"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",

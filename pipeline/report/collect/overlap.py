@@ -65,7 +65,7 @@ def noted_hits(out: Store) -> Iterator[HitLine]:
                     continue
     except OSError as error:
         raise StoreError(
-            f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain repair makes it again"
+            f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"
         ) from error
 
 

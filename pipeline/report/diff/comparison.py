@@ -77,7 +77,7 @@ def _open(folder: str | Path) -> Finished:
     if not all_there(dataset.store, dataset.manifest):
         raise InputError(
             f"{folder} is damaged: files that its manifest names are missing, or have another size; "
-            "`packtrain verify` says which, `packtrain repair` rebuilds them"
+            "`packtrain verify` says which, `packtrain verify --repair` rebuilds them"
         )
     return dataset
 

@@ -113,7 +113,7 @@ class Digests:
                 raise FileNotFoundError(NAME)
             return self.dataset.store.local(NAME, bytes=record.bytes, hash=record.hash)
         except OSError:
-            raise IntegrityError(f"{where} is missing or damaged; `packtrain repair` rebuilds it") from None
+            raise IntegrityError(f"{where} is missing or damaged; `packtrain verify --repair` rebuilds it") from None
 
     def _groups(self) -> Iterator[pq.RowGroupMetaData]:
         try:
@@ -121,7 +121,7 @@ class Digests:
                 yield from [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         except (pa.ArrowException, OSError) as error:
             where = self.dataset.store.where(NAME)
-            raise IntegrityError(f"{where} is damaged ({error}); `packtrain repair` rebuilds it") from None
+            raise IntegrityError(f"{where} is damaged ({error}); `packtrain verify --repair` rebuilds it") from None
 
     def _read_documents(self, names: Mapping[tuple[str, str], tuple[str, str]]) -> None:
         at = 0
@@ -144,7 +144,7 @@ class Digests:
                     self.keys[here] = np.fromiter(keys, np.uint64, len(ids))
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             where = self.dataset.store.where(NAME)
-            raise IntegrityError(f"{where} is damaged ({error}); `packtrain repair` rebuilds it") from None
+            raise IntegrityError(f"{where} is damaged ({error}); `packtrain verify --repair` rebuilds it") from None
 
     def _add(
         self, pieces: "_Pieces | _Pairs", split: int, sums: list[_Words], firsts: NDArray[np.int32], aligned: bool

@@ -22,7 +22,7 @@ from tests.support.terminal import in_terminal
 
 Command = Callable[..., Any]
 COMMANDS = (
-    "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "repair", "clean",
+    "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "clean",
     "export", "publish", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "export-model",
     "schema",
 )  # fmt: skip

@@ -83,7 +83,7 @@ def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Pa
             said = refused(folder, "--to", "megatron")
             assert f"{folder} is damaged: {shard.relative_to(folder)}" in said
             assert reason in said
-            assert f"packtrain repair {folder} rebuilds it" in said
+            assert f"packtrain verify {folder} --repair rebuilds it" in said
         shard.unlink()
         assert "is missing" in refused(folder, "--to", "megatron")
         manifest = folder / "manifest.json"

@@ -62,12 +62,12 @@ def test_all_at_once_by_the_command(little: Any, damaged: Path, packtrain: Calla
     stray = damaged / "train" / "shards" / "00000-0123456789abcdef.arrow"
     stray.write_bytes(b"x")
     assert packtrain("verify", damaged).code == 1
-    done = packtrain("repair", damaged)
+    done = packtrain("verify", damaged, "--repair")
     assert done.code == 0, done
     assert f"removed: train/shards/{stray.name}" in done.out
     assert "0 sound and left alone" in done.out
     assert little.files(damaged) == little.files()
-    done = packtrain("repair", damaged)
+    done = packtrain("verify", damaged, "--repair")
     assert (done.code, "0 files rebuilt" in done.out) == (0, True)
 
 
@@ -168,6 +168,17 @@ def test_a_manifest_that_cannot_be_read_follows_from_the_plan(little: Any, damag
         repair(damaged)
 
 
+def test_a_damaged_plan_is_written_again(little: Any, damaged: Path) -> None:
+    path = damaged / "_run" / "plan.json"
+    whole = path.read_bytes()
+    for data in (b"", b"{", whole.replace(b"42", b"43", 1)):
+        assert data != whole
+        path.write_bytes(data)
+        done = repair(damaged)
+        assert (done.sound, done.rebuilt) == (True, ("_run/plan.json",))
+        assert path.read_bytes() == whole
+
+
 def test_files_that_cannot_be_made_again_leave_the_manifest(little: Any, damaged: Path) -> None:
     """A manifest of another version of a library, then one with another hash of a shard."""
     from packtrain.schemas.manifest import Manifest
@@ -217,7 +228,7 @@ def test_on_an_object_store(little: Any, tmp_path: Path, faulty: Any, packtrain:
     for name in (shards[-1], "train/rows.arrow"):
         client.delete_object(Bucket=bucket, Key=prefix + name)
     assert packtrain("verify", config["out"], "--deep").code == 1
-    done = packtrain("repair", config["out"])
+    done = packtrain("verify", config["out"], "--repair")
     assert (done.code, done.err) == (0, ""), done.out
     assert done.out.count("  rebuilt: ") == 3
     assert held() == little.files()

@@ -65,7 +65,7 @@ def read_weights(dataset: Finished, split: SplitRecord) -> RowWeight:
             raise ValueError(f"{batch.num_rows:,} rows of {batch.schema.names}, but the split has {split.rows:,} rows")
         return RowWeight(view(batch.column("tokens")), view(batch.column("squares")))
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise IntegrityError(f"{where} cannot be read ({error}); packtrain repair rebuilds it") from error
+        raise IntegrityError(f"{where} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
 
 
 def some_shards(dataset: Finished, split: SplitRecord) -> list[tuple[int, ShardRecord]]:
@@ -102,7 +102,7 @@ def look_at(dataset: Finished, split: SplitRecord) -> RowLook:
         if row - first != shard.rows:
             raise IntegrityError(
                 f"{dataset.store.where(shard.name)} has {row - first:,} rows, but the manifest says {shard.rows:,}; "
-                "packtrain repair rebuilds it"
+                "packtrain verify --repair rebuilds it"
             )
     found.append((np.zeros(0, np.int64),) * 4)
     rows, pieces, longest, latest = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -140,4 +140,4 @@ def _piece_columns(dataset: Finished, shard: ShardRecord) -> "list[tuple[pa.List
             batch.validate(full=True)
         return [(batch.column(wanted[0]), batch.column(wanted[1])) for batch in batches]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path} cannot be read ({error}); packtrain repair rebuilds it") from error
+        raise IntegrityError(f"{path} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
