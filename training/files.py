@@ -56,7 +56,8 @@ class MappedFile:
             found = os.fstat(descriptor).st_size
             if found != size or not size:
                 raise IntegrityError(
-                    f"{where} has {found:,} bytes, but the manifest says {size:,}; packtrain verify --repair rebuilds it"
+                    f"{where} has {found:,} bytes, but the manifest says {size:,}; "
+                    "packtrain verify --repair rebuilds it"
                 )
             # Not pa.memory_map, which makes the kernel read the whole file at once.
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)

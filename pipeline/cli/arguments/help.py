@@ -44,7 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain loader packed --steps 5",
         "packtrain loader packed --rows-per-step 16 --world-size 8 --rank 3 --steps 1 --explain",
     ),
-    "verify": ("packtrain verify packed", "packtrain verify packed --deep"),
+    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",

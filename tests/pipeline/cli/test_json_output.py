@@ -41,7 +41,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("prep mix.yaml --source pairs -o prepared.jsonl", 0, {"rows": int, "examples": int, "rejects": list}),
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
-    ("repair packed", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
+    ("verify packed --repair", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
     ("publish packed hf://me/packed --dry-run", 0, {"repository": str, "files": dict, "card": str}),
     ("export packed --to mds --out packed-mds", 0, {"to": str, "dataset": str, "not_carried": list}),
     ("clean mix.yaml", 0, {"removed": bool, "bytes": int, "files": list}),
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_listed_and_the_code_says_so(packtrain: Command, here: 
     said = ask(packtrain, "verify packed")
     assert (said.code, said.value["sound"]) == (1, False)
     assert [finding["where"] for finding in said.value["findings"]] == [f"shards/{shard.name}"]
-    repaired = ask(packtrain, "repair packed").value
+    repaired = ask(packtrain, "verify packed --repair").value
     assert repaired["rebuilt"] == [f"shards/{shard.name}"]
     assert repaired["sound"]
     assert ask(packtrain, "verify packed").code == 0
