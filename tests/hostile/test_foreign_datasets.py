@@ -189,7 +189,8 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
     for cache in (True, False):
         if not cache:
             shutil.rmtree(with_reader / "cache")
-        for command in (("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1"), ("verify", "--repair")):
+        commands: list[tuple[str, ...]] = [("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1")]
+        for command in (*commands, ("verify", "--repair")):
             if "--repair" in command:
                 next(out.glob("shards/*")).write_bytes(b"damaged")
             code, said = outcome(command, out)
