@@ -32,7 +32,8 @@ def clean(
         ),
     ] = None,
     older_than: Annotated[
-        float, days_option("Keep what was used within this many days, or a time such as 12h.", default="7")
+        float,
+        days_option("Keep parts used, and copies written, within this many days, or a time such as 12h.", default="7"),
     ] = 7.0,
     everything: Annotated[bool, typer.Option("--all", help="Remove everything that can be made again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -52,7 +53,7 @@ def clean(
         total = sum(item.bytes for item in items)
         what = f"{plural(len(items), 'file')}, {size(total)}"
         if not as_json and items:
-            say(console, f"not used since then: {what}" if not everything else f"everything: {what}")
+            say(console, f"everything: {what}" if everything else f"older than {plural(older_than, 'day')}: {what}")
             for item in items[:_SHOWN]:
                 say(console, f"  {item.path} ({size(item.bytes)})")
             if len(items) > _SHOWN:

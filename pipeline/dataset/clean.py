@@ -1,7 +1,7 @@
-"""Lists the files of a cache that no run has used for some days, and removes them. A run makes again what it needs.
+"""Lists the old files of a cache, and removes them. A run makes again what it needs.
 
 Files are removed only below a folder that packtrain has marked as its cache, and in the folders that it makes there.
-Links are neither followed nor removed. Runs write the time of their use to the parts that they find.
+Links are neither followed nor removed. Parts are as old as their last use by a run, other files as their writing.
 """
 
 import os
@@ -17,7 +17,7 @@ from ..store.cache_lock import FOLDERS, TAG, CacheAlone, is_cache
 from ..store.local import LocalStore, explain
 
 DAYS = 7.0
-"""Files used within this number of days are kept by default."""
+"""Newer files are kept by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Cleaning:
     """Finds and removes old files of a cache. While its context is open, no run can start on the cache.
 
     Args:
-        days: files used within this number of days are kept; 0 keeps none.
+        days: newer files are kept; 0 keeps none.
 
     Raises:
         ConfigError: the folder is not a cache of packtrain.
