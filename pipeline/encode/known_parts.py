@@ -1,8 +1,10 @@
 """The encoded parts of a cache that this process knows: which exist, and which it has checked."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +27,8 @@ from .task import EncodeResult, EncodeTask
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_DAY = 86_400.0
 
 
 class KnownParts:
@@ -120,10 +124,9 @@ class KnownParts:
         record = self._noted(key)
         if record is None or self.cache.size(record.part) != record.bytes:
             return None  # or the part does not match its record: it is made again
-        if isinstance(self.cache, LocalStore):  # `clean` keeps what was used lately
+        if isinstance(self.cache, LocalStore):
             for name in (record.part, record_name(key)):
-                with suppress(OSError):
-                    os.utime(self.cache.path(name))
+                _note_use(self.cache.path(name))
         return record
 
     def _noted(self, key: str) -> PartRecord | None:
@@ -139,3 +142,10 @@ class KnownParts:
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None
+
+
+def _note_use(path: Path) -> None:
+    """Keep a file from being cleaned by its age. Its time is good to a day, to save writes."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > _DAY:
+            os.utime(path)
