@@ -113,14 +113,14 @@ def measure(folder: Path, rounds: int) -> None:
             store = LocalStore(folder / f"cache-{number}-{name}")
             mine = prepare_evaluation(section, folder, store, store)
             run = partial(compare, config.sources, files, formats, mine, 0.0, store, executor, Silent())
-            found = timed(times, name, run)
+            timed(times, name, run)
             executor.close()
-            text = sum(hits.characters for _, _, hits in found.each()) / 1e6
         examples = timed(times, "examples", partial(prepared, files, formats["a"]))
         timed(times, "search", partial(searched, evaluation, cache, examples))
         timed(times, "wc", partial(subprocess.run, ["wc", "-w", str(train)], check=True, capture_output=True))
         timed(times, "read", train.read_bytes)
         contents = [said for example in examples for said in spoken(example)]
+        text = sum(map(len, contents)) / 1e6
         del examples
         sample = contents[: max(1, int(len(contents) * SAMPLE_MB / text))]
         few = sum(map(len, sample)) / 1e6
@@ -179,8 +179,8 @@ def prepared(files: list[InputFile], form: SourceFormat) -> list[Example]:
 
 def searched(evaluation: Evaluation, cache: LocalStore, examples: list[Example]) -> int:
     """The number of hits."""
-    rows = load_rows(cache, evaluation.index)
-    return len(search_examples(rows.index, rows.asks, examples).hits)
+    search, _ = load_rows(cache, evaluation.index)
+    return len(search_examples(search, examples))
 
 
 def grams(text: str) -> set[tuple[str, ...]]:
