@@ -57,8 +57,6 @@ def test_samples_of_every_row_the_same_each_time(packtrain: Command, here: Path)
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
     sample(packtrain, "c.jsonl", "--seed", 5)
     assert Path("c.jsonl").read_bytes() != Path("a.jsonl").read_bytes()
-    sample(packtrain, "d.jsonl", "--engine", "continuous")
-    assert Path("d.jsonl").read_bytes() == Path("a.jsonl").read_bytes()  # float32 on a CPU rounds finely enough
     packtrain("prep", "--format", "apps", "--input", "test.jsonl", "--prompt-only", "--out", "prompts.jsonl")
     sample(packtrain, "e.jsonl", "--data", "prompts.jsonl")
     assert Path("e.jsonl").read_bytes() == Path("a.jsonl").read_bytes()

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from packtrain.training.generate.export import export_checkpoint  # noqa: E402
+from packtrain.training.gather import export_checkpoint  # noqa: E402
 from packtrain.training.launch.recipes import write  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
