@@ -378,11 +378,11 @@ FEW = {"ray": ("bfd_split", "held out"), "shares at once": ("windows", "preferen
 
 
 def pairs() -> list[Any]:
-    """Every case with each third change, so that a change meets eight or nine of them; half of the pairs are slow."""
+    """Every case as a stream and with each third change, so that a change meets eight cases or nine; half are slow."""
     found = []
     for number, name in enumerate(CASES):
         for place, change in enumerate(CHANGES):
-            chosen = name in FEW[change] if change in FEW else (number + place) % 3 == 0
+            chosen = name in FEW[change] if change in FEW else (number + place) % 3 == 0 or change == "stream"
             if not chosen or change in CASES[name].without:
                 continue
             slow = change in (*FEW, "killed") or (number + place) % 2
