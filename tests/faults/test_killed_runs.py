@@ -97,7 +97,7 @@ def test_kills_at_puts(killing: Killing, share: int) -> None:
 
 @pytest.mark.slow
 def test_kills_among_several_processes(killing: Killing) -> None:
-    """Of the driver alone, of the process that puts (which may be the driver), of all. A driver survives its workers."""
+    """Of the driver alone, of the process that puts, which may be the driver, and of all."""
     puts = killing.puts(2)
     chance = random.Random(23)
     codes = {"self": [], "driver": [], "group": []}  # type: dict[str, list[int]]
