@@ -88,7 +88,7 @@ def run_ranks(tmp_path: Path) -> RunRanks:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        parent.wait(10)
+        parent.wait(120)
         return [
             Ended(*((folder / f"{number}.{stream}").read_text() for stream in (1, 2)))
             for number in range(len(environs))
