@@ -88,7 +88,6 @@ def encoded_batch(
     runs: RunLists,
     hashes: list[bytes],
     straddles: NDArray[np.int64],
-    rewritten: list[bool],
 ) -> pa.RecordBatch:
     """A batch of `schemas.rows.ENCODED`."""
     arrays = [
@@ -99,7 +98,6 @@ def encoded_batch(
         numbers(np.array([example.line for example in examples], np.int32)),
         numbers(np.array([example.sub for example in examples], np.int32)),
         numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
-        numbers(np.array(rewritten, np.bool_)),
         runs.weights,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)

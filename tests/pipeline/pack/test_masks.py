@@ -218,7 +218,6 @@ def test_labels_do_not_depend_on_what_stands_beside_a_row(runs: Runs) -> None:
         "a": late(False),
     }.items():
         packed = runs(name, rows, "completion", LATE, allow_lost=["system"])
-        assert packed.ledger["chats"].get("prompts_rewritten", 0) == (0 if name == "a" else 10)
         turns = runs(f"{name}-turns", rows, "assistant", LATE, allow_lost=["system"])
         trained[name] = {"completion": sorted(runs.trained(packed)), "assistant": sorted(runs.trained(turns))}
     assert trained["ab"] == trained["ba"]
@@ -228,15 +227,6 @@ def test_labels_do_not_depend_on_what_stands_beside_a_row(runs: Runs) -> None:
     assert trained["ab"]["completion"] == sorted(trained["a"]["completion"] + trained["b"]["completion"])
     assert trained["b"]["assistant"] == trained["a"]["assistant"]
     assert trained["ab"]["assistant"] == sorted(trained["a"]["assistant"] * 2)
-
-
-def test_prompts_that_are_rewritten_can_be_rejected(runs: Runs) -> None:
-    mask = {"policy": "completion", "on_rewritten": "reject"}
-    packed = runs("out", late(True) + late(False), mask, LATE, allow_lost=["system"])
-    assert packed.ledger["chats"]["examples_dropped"] == {"prompt_rewritten": 10}
-    assert len(packed.rows()) == 10
-    lines = [(one["line"], one["reason"]) for one in packed.rejects()]
-    assert lines == [(line, "prompt_rewritten") for line in range(1, 11)]
 
 
 def test_unknown_roles_and_special_tokens_in_contents_are_counted(runs: Runs) -> None:
