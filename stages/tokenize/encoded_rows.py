@@ -61,15 +61,8 @@ class TokenBatch:
             for ids, flags, said in zip(self.ids, trained, map(_said, weights), strict=True)
         ]
         runs = token_lists(trained, weights, lengths)
-        return encoded_batch(
-            self.examples,
-            np.concatenate(self.ids),
-            offsets,
-            runs,
-            hashes,
-            np.zeros(len(lengths), np.int64),
-            [False] * len(lengths),
-        )
+        straddles = np.zeros(len(lengths), np.int64)
+        return encoded_batch(self.examples, np.concatenate(self.ids), offsets, runs, hashes, straddles)
 
 
 def _bytes(flags: "list[bool] | NDArray[np.bool_] | None") -> bytes:

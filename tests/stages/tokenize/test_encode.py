@@ -382,7 +382,7 @@ def test_runs_cover_the_ids(
             assert (kinds[0] is RunKind.SPECIAL) == (begin != "")
         else:
             assert isinstance(encoder.renderer, Renderer)
-            exact = encoder.renderer.exact(example.prompt, example.completion or [])  # type: ignore[arg-type]
+            exact = encoder.renderer.untraced(example.prompt, example.completion or [])  # type: ignore[arg-type]
             assert decode(ids) == exact.text
             assert RunKind.SPECIAL not in kinds
     texts = [decode(row["input_ids"]) for row in rows]
