@@ -12,9 +12,10 @@ from typing import Any
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of, part_of
+from .assistant_turns import ASSISTANT, CALL, MESSAGE, REASONING, TOOLS, UnprovedError, Word, code_of, part_of
 from .chat_template import REASONING_KEYS, ChatTemplate
 from .marked import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
+from .thought_style import ThoughtStyle
 
 LOST = "lost_content"
 """The ledger's reason for rows with lost content."""
@@ -81,6 +82,7 @@ class Losses:
         text: str,
         words: Sequence[Word],
         tool_words: Collection[int],
+        style: ThoughtStyle,
     ) -> tuple[str, ...]:
         """The allowed losses of a row: "reasoning", and words of `tokenizer.allow_lost`.
 
@@ -88,27 +90,28 @@ class Losses:
             text: the rendered conversation.
             words: of the text, sorted.
             tool_words: codes of the tools with words in the text.
+            style: how the template writes thoughts.
 
         Raises:
             RowRejectedError: `lost_content`, if anything else is left out.
         """
-        written = {
-            code
-            for begin, end, code in words
-            if end > begin and not (text[begin].isspace() and text[begin:end].isspace())
-        }
+        written = _pieces(text, words)
         dropped: set[str] = set()
         missing: list[int] = []
+        gaps: Gaps | None = None
         for index, message in enumerate(messages):
             content = message.get("content")
             if type(content) is str:
                 code = index << MESSAGE
-                if THOUGHT_END in content:
-                    said = [text[begin:end] for begin, end, owner in words if owner == code]
-                    if drops_thought(content, said):
-                        dropped.add(DROPPED_REASONING)
-                        content = content.rpartition(THOUGHT_END)[2]
-                if code not in written and content and not content.isspace():
+                answers = message.get("role") == ASSISTANT
+                if answers and code in written and (rest := _left(content, written[code], style)):
+                    gaps = gaps or Gaps.of(text, words)
+                    if not self._writes(rest, gaps):
+                        missing.append(code)
+                if answers and THOUGHT_END in content and drops_thought(content, written.get(code, ())):
+                    dropped.add(DROPPED_REASONING)
+                    content = content.rpartition(THOUGHT_END)[2]
+                if code not in written and content and not content.isspace() and not _has_parts(index, written):
                     missing.append(code)
             if type(content) is not list and (
                 (len(message) == 2 and "role" in message) or _MORE_KEYS.isdisjoint(message)
@@ -124,11 +127,37 @@ class Losses:
         if tools and TOOLS not in tool_words:
             missing += [code for code in range(TOOLS - 1, TOOLS - 1 - len(tools), -1) if code not in tool_words]
         if missing:
-            dropped |= self._sorted_out(missing, messages, tools, Gaps.of(text, words))
+            dropped |= self._sorted_out(missing, messages, tools, gaps or Gaps.of(text, words), written)
         return tuple(sorted(dropped)) if dropped else ()
 
+    def require_whole(self, messages: Messages, text: str, words: Sequence[Word], style: ThoughtStyle) -> None:
+        """Refuse turns whose contents are not found whole and in one place.
+
+        Raises:
+            UnprovedError: the template writes the words of a turn again elsewhere, or changes a part of them.
+        """
+        written = _pieces(text, words)
+        for index, message in enumerate(messages):
+            if message.get("role") != ASSISTANT:
+                continue
+            for key in ("content", *REASONING_KEYS):
+                said = message.get(key)
+                pieces = written.get(code_of(index, 0, 0 if key == "content" else REASONING))
+                if not pieces or not isinstance(said, str):
+                    continue
+                left = _left(said, pieces, style)
+                if left is None:
+                    raise UnprovedError("the template writes its words more than once", index)
+                if key == "content" and left and self._writes(left, Gaps.of(text, words)):
+                    raise UnprovedError("the template changes a part of its words", index)
+
     def _sorted_out(
-        self, missing: Sequence[int], messages: Messages, tools: list[dict[str, Any]] | None, gaps: "Gaps"
+        self,
+        missing: Sequence[int],
+        messages: Messages,
+        tools: list[dict[str, Any]] | None,
+        gaps: "Gaps",
+        written: Collection[int],
     ) -> set[str]:
         """The allowed losses among `missing`; raise for the others, naming the first of each kind.
 
@@ -146,12 +175,14 @@ class Losses:
             index, part = code >> MESSAGE, part_of(code)
             role = messages[index].get("role")
             kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
-            if kind in refused or kind in dropped or self._writes(_texts_of(messages[index], code), gaps):
+            if kind in refused or kind in dropped:
+                continue
+            if code not in written and self._writes(_texts_of(messages[index], code), gaps):
                 continue
             if kind in self.allowed:
                 dropped.add(str(kind))
                 continue
-            what = f"what this {role!r} message says"
+            what = f"{'all of ' * (code in written)}what this {role!r} message says"
             if code & CALL:
                 what = "its tool calls" if len(messages[index].get("tool_calls") or ()) < 2 else f"its tool call {part}"
             elif part:
@@ -231,6 +262,49 @@ def _says(text: Any) -> bool:
 def _calls_of(message: Message) -> list[Any]:
     calls = message.get("tool_calls") or message.get("function_call")
     return calls if isinstance(calls, list) else [calls]
+
+
+def _pieces(text: str, words: Sequence[Word]) -> dict[int, list[str]]:
+    """The texts of the words of each code, without those of white space."""
+    out: dict[int, list[str]] = {}
+    for begin, end, code in words:
+        if begin < end and not (text[begin].isspace() and text[begin:end].isspace()):
+            out.setdefault(code, []).append(text[begin:end])
+    return out
+
+
+def _has_parts(index: int, written: Collection[int]) -> bool:
+    """Whether words of parts of a message's content are written; a joined content has only such words."""
+    return any(code >> MESSAGE == index and not code & (CALL | REASONING) for code in written)
+
+
+def _left(content: str, pieces: Sequence[str], style: ThoughtStyle) -> list[str] | None:
+    """The lines of a content, without its thoughts, that are not among the pieces that are written of it; None if a
+    piece is written more than once. If the template rewrites a piece (`upper`), nothing can be said: there are none.
+    """
+    if len(pieces) == 1 and len(pieces[0].strip()) >= len(content.strip()):
+        return []
+    rest: list[tuple[int, int]] = []
+    high = len(content)
+    for piece in reversed(pieces):  # templates take the last part of what they split
+        low = content.rfind(piece, 0, high)
+        if low < 0:
+            return None if piece in content or pieces.count(piece) > 1 else []
+        rest.append((low + len(piece), high))
+        high = low
+    rest.append((0, high))
+    if not any(_says(content[low:high]) for low, high in rest):
+        return []
+    thoughts = list(style.thoughts(content, 0, len(content)))
+    left = []
+    for low, high in reversed(rest):
+        plain = "".join(
+            content[place] for place in range(low, high) if not any(begin <= place < end for begin, end in thoughts)
+        )
+        for tag in (tag for pair in style.tags for tag in pair):
+            plain = plain.replace(tag, "")
+        left += [line.strip() for line in plain.splitlines() if _says(line)]
+    return left
 
 
 def call_texts(message: Message) -> list[list[str]]:

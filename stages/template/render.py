@@ -139,7 +139,8 @@ class Renderer:
             raise
         if _chosen(text):
             self._compare(text, messages, tools)
-        dropped = self._losses.check(messages, tools, text, words, tool_words)
+        cut, manner = len(prompt), self.manner
+        dropped = self._losses.check(messages, tools, text, words, tool_words, manner.thoughts)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
@@ -153,12 +154,12 @@ class Renderer:
                 flags[index] = loss_weight(message)
                 if message.get("tool_calls") or message.get("function_call"):
                     calls.append(index)
-        cut, count, manner = len(prompt), len(messages), self.manner
         try:
+            self._losses.require_whole(messages, text, words, manner.thoughts)
             turns, begin = locate(text, words, roles, cut, manner, blocks, head, calls=calls)
         except UnprovedError as error:
-            begin = completion_start(text, words, cut, count, [], head, manner)
-            after = flags_among(flags[cut:], flagged, range(cut, count))
+            begin = completion_start(text, words, cut, roles, [], head, manner)
+            after = flags_among(flags[cut:], flagged, range(cut, len(roles)))
             if len(after) > 1:
                 raise RowRejectedError(
                     "train_flags",
@@ -167,7 +168,7 @@ class Renderer:
                 ) from None
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
             before = min(flags_among(flags[:cut], flagged, range(cut)), default=True)
-            runs = unproved_runs(begin, len(text), min(cut, count - 1), before, min(after, default=True))
+            runs = unproved_runs(begin, len(text), min(cut, len(roles) - 1), before, min(after, default=True))
             return Rendered(text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped)
         runs, mixed = runs_of(turns, begin, len(text), cut, roles, flags, words), ""
         if has_parts(messages, manner.thoughts) or manner.thoughts.in_any([text]):
@@ -184,7 +185,7 @@ class Renderer:
         """
         joined = without_flags(self._losses.joined(messages))
         made = self._marker.render(self._marker.own(joined), self._marker.tools(tools), add_generation_prompt=True)
-        self._losses.check(joined, tools, made.text, made.words, made.tools)
+        self._losses.check(joined, tools, made.text, made.words, made.tools, self.manner.thoughts)
         return made.text
 
     def before(
@@ -260,18 +261,20 @@ class Renderer:
             if trace is None or values is None or trace.why_not:
                 return None
             rendered = trace.rendered(values)
-            parts = trace.parts or self.manner.thoughts.in_any(values)
+            style = self.manner.thoughts
+            parts = trace.parts or style.in_any(values)
             if trace.complete and not parts:
                 return rendered
             words = trace.words(values)
             if not trace.complete:
-                dropped = self._losses.check(messages, None, rendered.text, words, ())
+                dropped = self._losses.check(messages, None, rendered.text, words, (), style)
+                self._losses.require_whole(messages, rendered.text, words, style)
                 rendered = rendered._replace(dropped=dropped)
             if parts:
-                runs, mixed = divided(rendered.text, rendered.runs, words, messages, self.manner.thoughts)
+                runs, mixed = divided(rendered.text, rendered.runs, words, messages, style)
                 rendered = rendered._replace(runs=runs, mixed=mixed)
             return rendered
-        except (TemplateLimitError, RowRejectedError):
+        except (TemplateLimitError, RowRejectedError, UnprovedError):
             return None
 
     def _path(self, key: PatternKey, contents: list[str]) -> tuple[Trace | None, list[str] | None]:

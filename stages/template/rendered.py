@@ -104,7 +104,7 @@ def locate(
         turns = generated_turns(text, words, roles, manner)
     else:
         turns = find_turns(text, words, roles, manner, head, calls=calls, cut=cut)
-    begin = completion_start(text, words, prompt, len(roles), turns, head, manner)
+    begin = completion_start(text, words, prompt, roles, turns, head, manner)
     if any(turn.begin < begin < turn.end for turn in turns):
         raise UnprovedError("the completion begins within a turn")
     return with_next_stops(text, words, roles, turns, manner), begin

@@ -12,6 +12,7 @@ test, `%`, `in` and join of a template, and it aborts if a content would reach c
 """
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from itertools import accumulate, count, pairwise
@@ -23,7 +24,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.visitor import NodeTransformer
 
 from ...schemas.rows import Messages
-from .assistant_turns import GENERATION, TemplateProfile, UnprovedError, Word, code_of
+from .assistant_turns import ASSISTANT, GENERATION, TemplateProfile, UnprovedError, Word, code_of
 from .chat_template import ChatTemplate
 from .environment import BoundedEnvironment, DictMaker, GuardedNamespace, compile_template, make_environment
 from .limits import TemplateLimitError, limited, require_size
@@ -203,13 +204,15 @@ class Tracer:
                 raise TraceAbortedError("where a turn begins depends on the contents")
 
         turns, begin = locate(text, words, roles, prompt, self._manner, blocks, head, cut=cut)
-        apart = 0 < prompt < len(roles) and all(turn.message != prompt for turn in turns)
-        if apart and not text.startswith(head(prompt)[0]):
-            raise TraceAbortedError("where the completion begins depends on the contents")
+        if prompt < len(roles) and all(turn.message != prompt for turn in turns):
+            known = text.startswith(head(prompt)[0]) if prompt else roles[0] != ASSISTANT
+            if not known:
+                raise TraceAbortedError("where the completion begins depends on the contents")
         if any(end > begin and 0 <= code < code_of(prompt) for _, end, code in words):
             raise TraceAbortedError("words of the prompt stand in the completion")
         runs = runs_of(turns, begin, len(text), prompt, roles, [True] * len(roles), ())
         sure = {code for low, _, code in words if code != GENERATION and number_of(text[low]) in record.whole}
+        sure -= {code for code, times in Counter(code for _, _, code in words).items() if times > 1}
         silent: Messages = [{"role": role, "content": ""} for role in roles]
         style = self._manner.thoughts
         split, _ = divided(text, runs, words, silent, style)

@@ -257,7 +257,7 @@ def test_an_unwatched_template_is_traced_when_it_is_watched(monkeypatch: pytest.
     monkeypatch.setattr(render, "CHECK", 0)
     renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
     for reply in ["no", "yes"] * 10:
-        assert renderer([], [assistant(reply)])[:2] == ("Y" if reply == "yes" else "N", 0)
+        assert renderer([user(reply)], [])[:2] == ("Y" if reply == "yes" else "N", 1)
     assert renderer.mismatches == 0
 
 

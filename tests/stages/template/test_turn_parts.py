@@ -163,7 +163,6 @@ def test_what_belongs_to_what(template: str, message: dict[str, Any], wanted: li
     [
         # A field that is printed in a way that cannot be followed, in the text or beside it.
         ("{{ '(%s)' % m.reasoning_content }}{{ m.content }}", "Yes."),
-        ("{{ '\n'.join(m.reasoning_content | upper | list) }}{{ m.content }}", "Yes."),
         # Tags of the data that become something else.
         ("{{ m.content | replace('<think>', '(') | replace('</think>', ')') }}", "<think>Hm.</think>Yes."),
     ],

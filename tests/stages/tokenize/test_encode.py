@@ -271,8 +271,8 @@ def test_what_a_person_takes_out(
 
 
 def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
-    answers = [turn("assistant", "b", train=False), turn("assistant", "c")]
-    mixed = [Example(4, -1, "", [turn("user", "a")], answers, None)]
+    answers = [turn("assistant", "Bees", train=False), turn("assistant", "Cows")]
+    mixed = [Example(4, -1, "", [turn("user", "Why?")], answers, None)]
     shouting = "{% for m in messages %}{{ '%s!' % m.content }}{% endfor %}"
     rows, _, refused = encoded(make_encoder(template=shouting), mixed)
     assert rows == []
