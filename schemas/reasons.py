@@ -13,7 +13,7 @@ UNUSABLE = {
     "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
     "bad_trained": "The number of trained flags differs from the number of ids; fix the reader.",
-    "empty_completion": "There is a prompt, but the answer is empty or blank; remove such rows, or check the column's name.",
+    "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
     "invalid_utf8": "Some bytes are not UTF-8; convert the file.",
     "lost_content": "The chat template leaves out a message, a tool call or the tools; take a template that "
