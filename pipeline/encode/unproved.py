@@ -103,7 +103,8 @@ def check_contents(files: Sequence[InputFile], encoded: Encoded) -> Iterator[str
     roles, first = _named(files, encoded, "roles")
     if roles:
         said = "; ".join(f"{plural(rows, 'row')}: role {name!r}{_meant(name)}" for name, rows in roles)
-        yield f"{said}{'' if said.endswith('?') else '.'} The first: {first}. No mask trains these roles; rename them in the data if they are misspelt"
+        stop = "" if said.endswith("?") else "."
+        yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
     tokens, first = _named(files, encoded, "control")
     if tokens:
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens)

@@ -27,7 +27,6 @@ REFERENCE = "tokenizers"
 """The engine that decides what is right."""
 FAST = "fastokens"
 """The engine that `auto` prefers."""
-_NULL_JSON = b"null"
 
 Read = TypeVar("Read")
 
@@ -82,8 +81,6 @@ class TokenizerHead(msgspec.Struct):
     model: ModelHead
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
-    truncation: msgspec.Raw = msgspec.Raw(_NULL_JSON)
-    padding: msgspec.Raw = msgspec.Raw(_NULL_JSON)
     added_tokens: list[AddedToken] = msgspec.field(default_factory=list)
 
 
@@ -165,7 +162,7 @@ class FastokensEngine:
                 f"the tokenizer engine {self.name} cannot be imported ({error}); pip install packtrain[fast]"
             ) from error
         try:
-            self._tokenizer: Any = module.Tokenizer.from_json_str(_unlimited(tokenizer_json))
+            self._tokenizer: Any = module.Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
 
@@ -251,16 +248,6 @@ def fastokens_supported(tokenizer_json: str) -> None:
     for step in steps(head.pre_tokenizer, "pretokenizers"):
         if step.get("add_prefix_space"):
             raise TokenizerError(f"{FAST} is not trusted with {step.get('type')} with add_prefix_space")
-
-
-def _unlimited(tokenizer_json: str) -> str:
-    """The tokenizer.json without truncation and padding."""
-    head = tokenizer_head(tokenizer_json)
-    if bytes(head.truncation) == _NULL_JSON and bytes(head.padding) == _NULL_JSON:
-        return tokenizer_json
-    whole = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
-    whole["truncation"] = whole["padding"] = msgspec.Raw(_NULL_JSON)
-    return msgspec.json.encode(whole).decode()
 
 
 def _package_version(package: str) -> str:

@@ -77,7 +77,7 @@ def test_an_empty_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_added_cut_or_padded(name: str) -> None:
+def test_nothing_is_added(name: str) -> None:
     template = {
         "type": "TemplateProcessing",
         "single": [
@@ -87,16 +87,7 @@ def test_nothing_is_added_cut_or_padded(name: str) -> None:
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [0], "tokens": ["<|im_start|>"]}},
     }
-    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    padding = {
-        "strategy": {"Fixed": 64},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 1,
-        "pad_type_id": 0,
-        "pad_token": "<|im_end|>",
-    }
-    changed = tiny(post_processor=json.dumps(template), truncation=json.dumps(truncation), padding=json.dumps(padding))
+    changed = tiny(post_processor=json.dumps(template))
     text = "the theme of this thesis"
     expected = ids_of(make_engine("tokenizers", tiny()), text)
     assert len(expected) > 2
