@@ -83,8 +83,8 @@ def encode_missing(
                 parts.add(result, prepared.spec)
                 record = result.record
                 busy += result.seconds
-                made += record.tokens - record.end_of_sequence - record.special
-                observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
+                made += record.counts.tokens - record.counts.end_of_sequence - record.counts.special
+                observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
             raise wrong_engine(prepared.spec, str(error)) from error
         observer.end()

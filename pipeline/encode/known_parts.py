@@ -129,9 +129,7 @@ class KnownParts:
             return None
         # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
-            noted = decode_note(data, dict[str, Any])
-            noted["roles"], noted["control"]  # earlier versions did not count these: the block is encoded again
-            record = PartRecord.from_json({**noted, "payload": {}})
+            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None

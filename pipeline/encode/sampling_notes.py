@@ -13,7 +13,8 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.scan import InputFile
 from .driver import Encoded
 from .encode_spec import EncodeSpec
-from .sampled import sampled_turns
+from .notes import found
+from .sampled import kinds_tried, sampled_turns
 from .task import make_renderer, stop_tokens
 
 _SAID = {
@@ -31,28 +32,18 @@ def check_sampling(mask: MaskConfig, files: Sequence[InputFile], encoded: Encode
     Args:
         files: the encoded files, in order.
     """
-    found = sum((sampled_turns(record, mask) for record in encoded.records), Counter[str]())
-    wrong = [outcome for outcome in _SAID if found[outcome]]
+    tried = sum((sampled_turns(record.counts, mask) for record in encoded.records), Counter[str]())
+    wrong = [outcome for outcome in _SAID if tried[outcome]]
     if not wrong:
         return None
     said = []
     for outcome in wrong:
-        count = found[outcome]
+        count = tried[outcome]
         verb = f" {_VERBS[outcome][count > 1]}" if outcome in _VERBS else ""
         said.append(_SAID[outcome].format(plural(count, "turn") + verb))
-    tried = plural(found.total(), "turn")
-    what = f"of {tried} of the assistant" + ("" if mask.prove else " in a sample") + f": {'; '.join(said)}"
-    return f"{what}. The first: {_first(mask, files, encoded, found)}. {_advice(mask, found)}"
-
-
-def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded, found: Counter[str]) -> str:
-    blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), record in zip(blocks, encoded.records, strict=True):
-        for line, _, message, outcome, earlier in record.sampled_rows:
-            if found[outcome] and outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
-                file, number = file.at(block, line)
-                return f"{file.shown}, line {number}, message {message + 1}: {outcome}"
-    raise AssertionError("a turn was counted, but none is noted")
+    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in a sample")
+    _, first, message = found(files, encoded, *kinds_tried(mask), names=wrong)
+    return f"{what}: {'; '.join(said)}. The first: {first}, message {message}. {_advice(mask, tried)}"
 
 
 def _advice(mask: MaskConfig, found: Counter[str]) -> str:

@@ -119,7 +119,7 @@ def select(
         InputError: `overlong: error`, and an example is too long.
         ConfigError: a weight asks for too many copies.
     """
-    sizes = [record.examples for record in encoded.records]
+    sizes = [record.counts.examples for record in encoded.records]
     table = read_table(encoded.places, sizes, config, pair_limits(config) if pairs else limits_of(config), scratch)
     if pairs:
         select_pairs(table, config)

@@ -31,8 +31,8 @@ from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing
 from ..encode.known_parts import KnownParts
+from ..encode.notes import unlocated
 from ..encode.prepared import Prepared
-from ..encode.unproved import check_parts, check_proved
 from ..execute.backends import InlineExecutor
 from ..execute.executor import Executor
 from ..execute.local import LocalExecutor
@@ -271,8 +271,7 @@ class LiveWindows:
 
     def _require_proved(self, one: "_EncodedWindow") -> None:
         blocks = self.blocks.select(one.blocks)
-        said = check_proved(self.config.mask, blocks, one.encoded)
-        said = said or check_parts(self.config.mask, blocks, one.encoded)
+        said = next(unlocated(self.config.mask, blocks, one.encoded), None)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)
