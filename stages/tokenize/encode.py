@@ -186,7 +186,7 @@ class Encoder:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
-        messages: Messages = [*prompt, *completion]  # type: ignore[list-item]
+        messages: Messages = [*prompt, *completion]
         self._contents.count_roles(example.line, messages, counts)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         self._contents.count_tokens(example.line, messages, example.tools, counts)
