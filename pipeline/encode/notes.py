@@ -15,9 +15,9 @@ from ...schemas.escape import escape_json
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.prep import sharegpt
-from ...stages.template.dropped_content import LOST
+from ...stages.template.losses import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
-from ...stages.tokenize.encode import MIXED, REWRITTEN, UNPROVED
+from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import what_it_is
 from .driver import Encoded
@@ -51,21 +51,6 @@ def notes(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Ite
         InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
     """
     yield from unlocated(mask, files, encoded)
-    count, first, _ = found(files, encoded, REWRITTEN)
-    if count and mask.policy != "all":
-        what = (
-            f"the chat template '{encoded.spec.template_name}' renders the prompts of "
-            f"{plural(count.total(), 'conversation')} differently alone than within the conversation. The first: "
-            f"{first}"
-        )
-        then = (
-            "They are left out"
-            if mask.on_rewritten == "reject"
-            else "Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
-            "alone has, even if they are not the prompt's). To leave them out: "
-            f"{setting('mask.on_rewritten', 'reject')}"
-        )
-        yield f"{what}. {then}"
     lost = sum(record.counts.found.get(kind, {}).get(LOST, 0) for record in encoded.records for kind in _REFUSED)
     details = [place.detail for record in encoded.records for place in record.counts.places if place.name == LOST]
     allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}

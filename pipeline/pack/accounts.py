@@ -9,7 +9,6 @@ from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
-from ...stages.tokenize.encode import REWRITTEN
 from ..encode.parts import DROPPED, REJECTED, PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
@@ -103,7 +102,6 @@ def open_ledger(
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
-        entry.prompts_rewritten += counts.of(REWRITTEN)
         _add(entry.turns_sampled, sampled_turns(counts, mask))
         entry.straddles += counts.straddles
         entry.boundaries += counts.boundaries

@@ -44,9 +44,6 @@ UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
 MIXED = "unproved_parts"
 """The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
-REWRITTEN = "prompt_rewritten"
-"""The ledger's reason for conversations whose prompt is rendered differently alone, if the mask rejects them."""
-_REWRITTEN_HOW = "the chat template renders the prompt differently alone than within the conversation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +189,6 @@ class Encoder:
         self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
             counts.add(DROPPED, what, example.line)
-        if rendered.rewritten:
-            counts.add(REWRITTEN, "", example.line, example.sub, _REWRITTEN_HOW, places=MOST_PLACES)
         for kind, why in ((UNPROVED, rendered.unproved), (MIXED, rendered.mixed)):
             if why:
                 detail = f"chat template '{self.renderer.template.name}': {why}"
@@ -238,7 +233,7 @@ class Encoder:
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -277,14 +272,13 @@ class Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    rewritten: list[bool] = field(default_factory=list)
     runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
 
     def add(self, example: Example, rendered: Rendered) -> bool:
         """Append an example; return whether the batch is large enough to encode."""
-        text, begin, runs, _, _, rewritten, _ = rendered
+        text, begin, runs, *_ = rendered
         if example.weight != 1:
             runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
@@ -294,7 +288,6 @@ class Batch:
         if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
-        self.rewritten.append(rewritten)
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:

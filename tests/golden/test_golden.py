@@ -184,9 +184,7 @@ def _add_rare(add: Callable[..., None]) -> None:
         mask = {"policy": "assistant", "stop": stop}
         add(f"turns without ends, {stop}", chats, mask=mask, tokenizer={"chat_template": ENDLESS})
         add(f"turns without ends, weights, {stop}", weighted, mask=mask, tokenizer={"chat_template": ENDLESS})
-    for rewritten in ("train", "reject"):
-        mask = {"on_rewritten": rewritten}
-        add(f"prompts rewritten, {rewritten}", chats, mask=mask, tokenizer={"chat_template": LATE_SYSTEM})
+    add("prompts rewritten", chats, tokenizer={"chat_template": LATE_SYSTEM})
     add("system lost", chats, tokenizer=WITHOUT_SYSTEM)
     add("system allowed to be lost", chats, tokenizer=WITHOUT_SYSTEM | {"allow_lost": ["system"]}, mask="assistant")
 

@@ -41,7 +41,6 @@ LABELS = {
     "straddles": "tokens across a boundary",
     "boundaries": "boundaries",
     "template_dropped": "left out by the template",
-    "prompts_rewritten": "prompts rendered differently alone",
     "unknown_roles": "unknown role",
     "control_tokens": "special token in contents",
     "turns_sampled": "sampling proof of turns",
