@@ -73,7 +73,7 @@ def encode_missing(
         DistrustedError: the engine or the trace was wrong; call `fall_back`, and start again.
     """
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
-    found = parts.forget_damaged(executor, tasks, observer)
+    found = parts.forget_damaged(tasks, observer)
     missing = parts.missing(tasks, found)
     for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)

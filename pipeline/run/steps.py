@@ -73,7 +73,7 @@ def encode_inputs(
     for said in (*([lost] if lost else ()), *check_contents(prepared.joined, encoded)):
         work.observer.note(said)
     if any(needs_template(one.options) for one in prepared.formats.values()):
-        for said in check_stops(encoded.spec, config.mask):
+        for said in check_stops(encoded.spec, config.mask, work.cache, executor):
             work.observer.note(said)
     return encoded
 

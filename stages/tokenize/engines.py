@@ -202,12 +202,6 @@ ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine] | type[Gigatok
 """Engines by name, in the order in which `auto` tries them."""
 
 
-STARTS_NO_THREAD = frozenset({"fastokens"})
-"""Engines that a process may load before it is forked: loading them starts no thread, and they have no other state
-that a fork would lose.
-"""
-
-
 def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 

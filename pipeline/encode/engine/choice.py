@@ -2,9 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -18,13 +16,13 @@ from ....stages.prep import Options, make_format
 from ....stages.template.render import Renderer
 from ....stages.tokenize.engine_check import resolve_engine
 from ....stages.tokenize.engines import ENGINES, EngineTokens, load_engine
-from ...execute.executor import Executor, never, perform
+from ...execute.executor import Executor, perform
 from ...execute.rendering_note import note, rows_of
 from ...inputs.elsewhere import InputOrigin, here
 from ...inputs.scan import Block, columns_of, read_rows
 from ...store.open import Store, scratch_of
 from ..encode_spec import EncodeSpec
-from ..task import load_encoder, load_spec, make_renderer
+from ..task import load_spec, make_renderer
 from .verdicts import UserVerdicts
 
 SAMPLE_ROWS = 64
@@ -141,27 +139,15 @@ def choose_engine(
         TokenizerError: see `resolve_engine`.
     """
     name, json = spec.save(cache), spec.tokenizer_json
-    with closing(executor.queue(perform, never)) as queue:
-        rendered = queue.submit(SampleTask(name, cache, samples))
-
-        @lru_cache(maxsize=1)
-        def sample() -> tuple[list[str], int]:
-            (found,) = [*rendered, *queue.drain()]
-            assert isinstance(found, tuple)
-            return found
-
-        resolution = resolve_engine(
-            requested, json, lambda: sample()[0], distrusted, UserVerdicts(json).check,
-            lambda engine, _: WorkersEngine(engine, name, cache, executor),
-        )  # fmt: skip
-        texts, size = sample()
+    (found,) = executor.map(perform, [SampleTask(name, cache, samples)])
+    assert isinstance(found, tuple)
+    texts, size = found
+    resolution = resolve_engine(
+        requested, json, lambda: texts, distrusted, UserVerdicts(json).check,
+        lambda engine, _: WorkersEngine(engine, name, cache, executor),
+    )  # fmt: skip
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
-
-
-def warm_up(cache: Store, spec: str) -> None:
-    """Load an encoder in advance."""
-    load_encoder(cache, spec)
 
 
 def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSource]) -> str:
@@ -196,7 +182,7 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Pa
             prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
             with rows_of(source.path):
                 for example in prepared.examples:
-                    note.note_row(source.block.first_line + example.line)
+                    note.row = source.block.first_line + example.line
                     text = _text(example, renderer)
                     if text is not None:
                         texts.append(text[:SAMPLE_CHARACTERS])

@@ -119,8 +119,6 @@ class TokenizerLoading:
         self._key = key
         self._answer = answer
         self._child = child
-        self.was_stored = child is None
-        """Whether the answer was stored already, so that no time passes in waiting for it."""
         self._kills_before = out_of_memory_kills() if child is not None else None
         self._template_name = template_name
 
@@ -318,12 +316,6 @@ def _folder_key(folder: Path) -> str:
                 digest.update(f"\n{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
                 digest.update(content)
     return str(digest.hexdigest())
-
-
-def stored_answer(folder: Path, cache: Path) -> Answer | None:
-    """Return what `TokenizerLoading` with this cache finds stored about a folder; None if it must ask transformers."""
-    key = _folder_key(folder)
-    return read_answer(_memo(cache, key)) or _of_user(key, None)
 
 
 def _memo(cache: Path, key: str) -> Path:
