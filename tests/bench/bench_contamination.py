@@ -134,7 +134,7 @@ def measure(folder: Path, rounds: int) -> None:
     print("|---|--:|--:|")
     for label, key, amount in (
         ("compare, two workers: read, decode, search, store hits", "two", text),
-        ("compare, one process", "here", text),
+        ("compare, one worker", "one", text),
         ("of it the search", "search", text),
         ("of it rows to examples", "examples", text),
         ("`wc -w`", "wc", size),

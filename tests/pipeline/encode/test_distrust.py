@@ -10,6 +10,7 @@ import pytest
 from packtrain.pipeline import demo
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run import workspace
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.rows import Messages
@@ -17,6 +18,8 @@ from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+
+from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -68,6 +71,11 @@ def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:
 def shards(folder: Path) -> list[bytes]:
     """The bytes of all shards."""
     return [path.read_bytes() for path in sorted((folder / "shards").glob("*.arrow"))]
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "Pool", InThisProcess)
 
 
 @pytest.fixture
