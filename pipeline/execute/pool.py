@@ -32,7 +32,8 @@ from .child_exit import exit_reason, out_of_memory_kills
 from .executor import RENDERING_KILLED, TRIES, Executor, Result, Task, limit_threads, lost, named, never
 
 TASK_MODULES = tuple(
-    f"{__package__.rpartition('.')[0]}.{module}" for module in ("encode.task", "pack.shard", "pack.documents")
+    f"{__package__.rpartition('.')[0]}.{module}"
+    for module in ("encode.task", "encode.first_look", "pack.shard", "pack.documents")
 )
 """What the server imports. Given by name, because these modules import modules of this folder."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)

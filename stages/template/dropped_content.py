@@ -223,7 +223,8 @@ class TemplateCapabilities:
             other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
         name = self._template.name
         return RowRejectedError(
-            LOST, f"{where}the chat template '{name}' does not write {what}; take a template that does, or {other}"
+            LOST if None not in refused else "unknown_role",
+            f"{where}the chat template '{name}' does not write {what}; take a template that does, or {other}",
         )
 
     def _takes_parts(self) -> bool:

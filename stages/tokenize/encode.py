@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import offsets_of
-from ...schemas.rows import Example, RunKind
+from ...schemas.rows import Example, Messages, RunKind
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
@@ -181,8 +181,10 @@ class Encoder:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
+        messages: Messages = [*prompt, *completion]
+        self._contents.count_roles(example.line, messages, counts.roles)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        self._contents.count(example.line, prompt + completion, example.tools, counts.roles, counts.control)  # type: ignore[arg-type, operator]
+        self._contents.count_tokens(example.line, messages, example.tools, counts.control)
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
         if rendered.rewritten:

@@ -39,7 +39,7 @@ RANKS = (
     else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("ranks", "doctor")))
 )
 """For ranks that only meet."""
-TOKENIZER = "packtrain.pipeline.encode.tokenizer.child"
+TOKENIZER = "packtrain.pipeline.encode.ask_transformers"
 OWNER = "PACKTRAIN_TEST_OWNER"
 """The process with which the servers end: that of pytest, or the one that distributes the tests."""
 _SIZE = struct.Struct("<I")
@@ -197,9 +197,9 @@ def python(modules: tuple[str, ...] = TRAINING) -> dict[str, str]:
 def loads_tokenizers() -> str:
     """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
 
-    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer.child`.
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.ask_transformers`.
     """
-    from packtrain.pipeline.encode.tokenizer.process import ENVIRONMENT
+    from packtrain.pipeline.encode.tokenizer import ENVIRONMENT
 
     return _name((TOKENIZER, "without_torch"), tuple(ENVIRONMENT.items()))
 

@@ -423,9 +423,9 @@ print("finished", flush=True)
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_a_window_it_goes_on_with_the_same_bytes(
-    config: dict[str, Any], stream: Open, tmp_path: Path, new_cache: Callable[[Path], Path], tiny_tokenizer: Path
+    config: dict[str, Any], stream: Open, tmp_path: Path, new_cache: Callable[[], Path], tiny_tokenizer: Path
 ) -> None:
-    config = {**config, "cache": str(new_cache(tiny_tokenizer))}
+    config = {**config, "cache": str(new_cache())}
 
     def train(stop: int) -> warm.Process:
         arguments = [json.dumps(config), str(tmp_path), str(stop), str(WINDOW)]

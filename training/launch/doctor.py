@@ -25,7 +25,7 @@ from .ranks import Launch
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
 EXTRAS = {
-    "fast": (("fastokens", "gigatoken"), "faster tokenizer engines, checked against `tokenizers` on every run"),
+    "fast": (("fastokens",), "a faster tokenizer engine, checked against `tokenizers` on every run"),
     "filter": (("polars",), "conditions over examples (`where`)"),
     "train": (("torch", "transformers", "accelerate", "tensorboard"), "`packtrain train`, with curves"),
     "lora": (("peft",), "low-rank adapters"),

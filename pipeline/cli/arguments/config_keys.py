@@ -12,7 +12,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "tokenizer.variables": (),
     "tokenizer.on_limit": ("error", "reject"),
     "tokenizer.allow_lost": ("system", "user", "assistant", "tool_calls", "tool_results", "tools"),
-    "tokenizer.engine": ("auto", "tokenizers", "fastokens", "gigatoken"),
+    "tokenizer.engine": ("auto", "tokenizers", "fastokens"),
     "tokenizer.date": ("null",),
     "tokenizer.trace": ("true", "false"),
     "sources.0.name": (),

@@ -18,11 +18,10 @@ HOSTILE = "a[bold]<script>alert(1)<,script>\x1b[31m\u202e"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """Datasets `one`, the `same` again, `longer` rows, `fewer` examples, and `more` examples from a file with a bad
     name."""
     folder = tmp_path_factory.mktemp("diff")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     rows = [json.dumps({"text": f"{at} mules left the valley{' at last' * (at % 3)}"}) + "\n" for at in range(40)]
     (folder / "rows.jsonl").write_text("".join(rows))
     (folder / f"{HOSTILE}.jsonl").write_text("".join(rows[:7]))

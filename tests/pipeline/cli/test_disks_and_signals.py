@@ -96,8 +96,8 @@ class Packer:
 
 
 @pytest.fixture
-def pack(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> Packer:
-    return Packer(packtrain, tmp_path, tiny_tokenizer, new_cache(tiny_tokenizer))
+def pack(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> Packer:
+    return Packer(packtrain, tmp_path, tiny_tokenizer, new_cache())
 
 
 # Rows
@@ -248,7 +248,7 @@ class Corpus:
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Corpus:
+def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
     chance = random.Random(1)
     words = [
@@ -288,7 +288,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "run": {"workers": 2, "report": False},
     }
     (folder / "run.yaml").write_text(json.dumps(config))
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     done = warm.run(["run", folder / "run.yaml"])
     assert (done.returncode, done.stderr) == (0, "")
     shards = len(list((folder / "out" / "shards").iterdir()))
@@ -302,7 +301,6 @@ class Started:
     def __init__(self, corpus: Corpus, folder: Path, start: Callable[[list[str]], warm.Process | Popen]) -> None:
         self.out = folder / "out"
         self.cache = folder / "cache"
-        shutil.copytree(corpus.config.parent / "cache" / "tokenizers", self.cache / "tokenizers")
         self.command = ["run", str(corpus.config), "--out", str(self.out), "--set", f"cache={self.cache}"]
         self.process = start(self.command)
         self.family: list[psutil.Process] = []

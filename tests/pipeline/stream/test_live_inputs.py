@@ -227,11 +227,11 @@ def test_both_splits_with_repeats_and_pieces_are_those_of_a_run(
 
 
 def test_workers_encode_every_container(
-    make: Callable[..., Config], live: Open, new_cache: Callable[[Path], Path], tiny_tokenizer: Path
+    make: Callable[..., Config], live: Open, new_cache: Callable[[], Path], tiny_tokenizer: Path
 ) -> None:
     config = make(mask="assistant")
     here = [window.lay_out(0, window.rows) for window in live(config).walk(0, 0, 1)]
-    there = live({**config, "cache": str(new_cache(tiny_tokenizer))}, workers=2)
+    there = live({**config, "cache": str(new_cache())}, workers=2)
     assert [window.lay_out(0, window.rows) for window in there.walk(0, 0, 1)] == here
     assert len(here) > 5
 
@@ -416,12 +416,12 @@ def test_what_lies_behind_a_url_is_noted_with_its_copy(
     data: Path,
     tmp_path: Path,
     read: list[str],
-    new_cache: Callable[[Path], Path],
+    new_cache: Callable[[], Path],
     tiny_tokenizer: Path,
 ) -> None:
     path = tmp_path / "far.parquet"
     shutil.copy(data / "small.parquet", path)
-    cache = new_cache(tiny_tokenizer)
+    cache = new_cache()
     config = make(sources=[{"name": "far", "path": path.as_uri()}], cache=str(cache))
     manifest = run(config)
     pieces, ledger, _ = streamed(live(config))

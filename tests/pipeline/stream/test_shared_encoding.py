@@ -99,7 +99,7 @@ def finish(walker: warm.Process) -> dict[str, Any]:
 
 
 @pytest.fixture
-def many_blocks(tmp_path: Path, new_cache: Callable[[Path], Path], tiny_tokenizer: Path) -> dict[str, Any]:
+def many_blocks(tmp_path: Path, new_cache: Callable[[], Path], tiny_tokenizer: Path) -> dict[str, Any]:
     """A configuration of 24 blocks that take a while, and a cache that holds none of them."""
     paths = []
     for number in range(24):
@@ -108,7 +108,7 @@ def many_blocks(tmp_path: Path, new_cache: Callable[[Path], Path], tiny_tokenize
         paths[-1].write_text("\n".join(lines) + "\n")
     return {
         "out": str(tmp_path / "data"),
-        "cache": str(new_cache(tiny_tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
         "sources": [{"name": "texts", "format": "text", "path": [str(path) for path in paths]}],
         "truncate": {"max_length": 256},

@@ -10,7 +10,7 @@ A process that would load a tokenizer folder is forked from one that has transfo
 import os
 import sys
 
-_LOADS = ["-P", "-m", "packtrain.pipeline.encode.tokenizer.child"]
+_LOADS = ["-P", "-m", "packtrain.pipeline.encode.ask_transformers"]
 
 
 def _nothing(descriptor: object) -> None:

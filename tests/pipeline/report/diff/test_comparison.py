@@ -65,10 +65,9 @@ def texts(count: int = TEXTS, first: int = 0) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Make:
+def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Make:
     """Runs a configuration that differs from the plain one in what is given; one with the same name runs once."""
     folder = tmp_path_factory.mktemp("runs")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
 
     def write(name: str, rows: list[Row]) -> str:
         path = folder / f"{name}.jsonl"

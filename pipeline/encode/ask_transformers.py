@@ -5,22 +5,17 @@ reach our output.
 """
 
 import contextlib
-import functools
-import gc
-import os
 import sys
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypedDict
 
 import msgspec
 
 FORMAT = 1
-"""Version of the child's answer; increase it whenever the answer changes."""
+"""Version of the answer; increase it whenever the answer changes."""
 
 
 class Answer(TypedDict):
-    """What the child found; see `TokenizerSpec`."""
+    """What transformers knows; see `TokenizerSpec`."""
 
     format: int
     json: str
@@ -34,7 +29,7 @@ class Answer(TypedDict):
 
 
 def _resolve(folder: str) -> Answer:
-    _hasten()
+    sys.modules["torch"] = None  # type: ignore[assignment]  # a tokenizer needs none, and its import takes seconds
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -62,40 +57,6 @@ def _resolve(folder: str) -> Answer:
     }
 
 
-def _hasten() -> None:
-    """Save what takes most of the time of this short process, and does not change what it finds."""
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    gc.disable()
-    # transformers reads the source files of its 500 models twice when it is imported, because the cache that should
-    # avoid that holds 128 of them.
-    bounded = functools.lru_cache
-
-    def unbounded(maxsize: Any = None, typed: bool = False) -> Any:
-        return bounded(None)(maxsize) if callable(maxsize) else bounded(None, typed)
-
-    functools.lru_cache = unbounded
-    sys.meta_path.insert(0, _QuickLists())
-
-
-class _QuickLists(MetaPathFinder):
-    """Lets transformers find the list of names in each of 3,000 source files without a look at every line."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path) if name == "transformers.utils.import_utils" else None
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_change(module: Any) -> None:
-            execute(module)
-            names = getattr(module, "fetch__all__", None)
-            if names is not None:  # it takes the last line that begins like this
-                module.fetch__all__ = lambda text: names(text[text.rfind("\n__all__") + 1 :])
-
-        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
-        return spec
-
-
 def _main(folder: str) -> None:
     # Libraries may print; standard output must contain only the answer.
     with contextlib.redirect_stdout(sys.stderr):
@@ -111,5 +72,3 @@ def _main(folder: str) -> None:
 
 if __name__ == "__main__":
     _main(sys.argv[1])
-    sys.stdout.flush()
-    os._exit(0)  # freeing everything would take a tenth of a second

@@ -1,4 +1,4 @@
-"""Loading a tokenizer folder: what transformers would give, memoised, and refusals that a person can act on."""
+"""Loading a tokenizer folder: what transformers would give, kept for the user, and refusals that say what to do."""
 
 import json
 import os
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode.tokenizer import load as module
-from packtrain.pipeline.encode.tokenizer import process as tokenizer_process
-from packtrain.pipeline.encode.tokenizer.load import TokenizerLoading, TokenizerSpec, load_tokenizer
-from packtrain.pipeline.encode.tokenizer.place import find_tokenizer, tokenizer_name
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.pipeline.encode.tokenizer_folder import find_tokenizer, tokenizer_name
 from packtrain.schemas.errors import TaskError, TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 
@@ -46,18 +44,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache") / "memo"
+def spec(folder: Path) -> TokenizerSpec:
+    return load_tokenizer(folder)
 
 
-@pytest.fixture(scope="module")
-def spec(folder: Path, cache: Path) -> TokenizerSpec:
-    return load_tokenizer(folder, cache=cache)
+class AskedError(AssertionError):
+    """A child process was started."""
 
 
-def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whose cache is empty."""
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "new-user"))
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks transformers gets `AskedError`."""
+
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a child process was started")
+        raise AskedError
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
@@ -88,86 +94,91 @@ def test_it_can_be_pickled(spec: TokenizerSpec) -> None:
     assert "merges" not in repr(spec)
 
 
-def test_a_second_run_reads_the_memo(
-    spec: TokenizerSpec, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert [path.suffix for path in cache.iterdir()] == [".json"]
-    forbid_children(monkeypatch)
-    assert load_tokenizer(folder, cache=cache) == spec
+def test_a_second_run_does_not_ask(spec: TokenizerSpec, folder: Path, unasked: None) -> None:
+    assert load_tokenizer(folder) == spec
     (folder / "model.safetensors").write_bytes(b"weights are not the tokenizer")
-    assert load_tokenizer(folder, cache=cache) == spec
+    assert load_tokenizer(folder) == spec
 
 
-def test_a_second_data_set_reads_the_memo_of_the_user(
-    spec: TokenizerSpec, folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_content_version_or_user_asks_again(
+    spec: TokenizerSpec, folder: Path, tmp_path: Path, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbid_children(monkeypatch)
-    assert load_tokenizer(folder, cache=tmp_path / "second") == spec
-    (first,), (second,) = cache.iterdir(), (tmp_path / "second").iterdir()
-    assert (second.name, second.read_bytes()) == (first.name, first.read_bytes())
-    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))  # of another user
-    with pytest.raises(AssertionError, match="a child process was started"):
-        load_tokenizer(folder, cache=tmp_path / "third")
+    extra = folder / "additional_chat_templates" / "tool_use.jinja"
+    extra.parent.mkdir()
+    for path in (folder / "extra.json", extra):
+        path.write_text("{}")
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+        path.unlink()
+        assert load_tokenizer(folder) == spec
+    with monkeypatch.context() as patch:
+        patch.setattr("packtrain.pipeline.encode.tokenizer.version", lambda _: "0.0")
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
 
 
-def test_another_content_or_version_is_another_memo(
-    spec: TokenizerSpec, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def kept(spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only note in a cache of its own."""
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    assert load_tokenizer(folder) == spec
+    (path,) = (tmp_path / "user" / "tokenizers").iterdir()
+    return path
+
+
+def test_a_damaged_answer_is_not_believed(spec: TokenizerSpec, folder: Path, kept: Path, unasked: None) -> None:
+    whole = kept.read_bytes()
+    for damage in (b"", whole[: len(whole) // 2], whole.replace(b'"bos_id":256', b'"bos_id":255'), b"[" * 100_000):
+        assert damage != whole
+        kept.write_bytes(damage)
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+    kept.write_bytes(whole)
+    assert load_tokenizer(folder) == spec
+
+
+def test_what_others_may_have_written_is_not_believed(folder: Path, kept: Path, unasked: None) -> None:
+    for place, mode in ((kept, 0o666), (kept.parent, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+        place.chmod(before)
+    assert load_tokenizer(folder)
+    whole = kept.read_bytes()
+    kept.unlink()
+    (kept.parent.parent / "elsewhere").write_bytes(whole)
+    kept.symlink_to(kept.parent.parent / "elsewhere")
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
+    kept.unlink()
+    os.mkfifo(kept)  # would block whoever opens it
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(
+    spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = module._folder_key(folder)
-    (folder / "extra.json").write_text("{}")
-    assert module._folder_key(folder) != key
-    (folder / "extra.json").unlink()
-    assert module._folder_key(folder) == key
-    (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("x")
-    assert module._folder_key(folder) != key
-    (folder / "additional_chat_templates" / "tool_use.jinja").unlink()
-    monkeypatch.setattr(module, "version", lambda _: "0.0")
-    assert module._folder_key(folder) != key
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "file" / "user"))
+    assert load_tokenizer(folder) == spec
 
 
-def test_a_damaged_memo_is_made_again(spec: TokenizerSpec, folder: Path, cache: Path) -> None:
-    (memo,) = cache.glob("tokenizer-*.json")
-    whole = memo.read_bytes()
-    for damage in (whole[: len(whole) // 2], b"[]", b'{"format": 1}'):
-        memo.write_bytes(damage)
-        assert module.read_answer(memo) is None
-    assert load_tokenizer(folder, cache=cache) == spec
-    assert memo.read_bytes() == whole
-    assert list(cache.iterdir()) == [memo]
-
-
-def test_a_cache_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    module._write_atomically(blocked / "memo.json", b"{}")
-    assert list(tmp_path.iterdir()) == [blocked]
-
-
-def test_other_work_can_be_done_meanwhile(spec: TokenizerSpec, folder: Path) -> None:
-    with TokenizerLoading.start(folder) as loading:
-        assert loading.result() == spec
-        assert loading.result() == spec
-
-
-def test_a_cancelled_loading_leaves_no_process(folder: Path) -> None:
-    loading = TokenizerLoading.start(folder)
-    loading.cancel()
-    assert loading._child is not None
-    assert loading._child.returncode is not None
-
-
-def test_a_template_of_ones_own(
-    spec: TokenizerSpec, folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forbid_children(monkeypatch)
+def test_a_template_of_ones_own(spec: TokenizerSpec, folder: Path, tmp_path: Path, unasked: None) -> None:
     path = tmp_path / "my.jinja"
     path.write_text("{{ messages[0]['content'] }} é", encoding="utf-8")
-    for given in (path, str(path), path.read_text(encoding="utf-8")):
-        other = load_tokenizer(folder, chat_template=given, cache=cache)
+    for given in (path, str(path), path.name, path.read_text(encoding="utf-8")):
+        other = load_tokenizer(folder, chat_template=given, base=tmp_path)
         assert other.require_template() == "{{ messages[0]['content'] }} é"
         assert other.hash == spec.hash
         assert other.template_hash != spec.template_hash
+    for given in ("missing.jinja", "a\0b", "x" * 5000):
+        with pytest.raises(TokenizerError):
+            load_tokenizer(folder, chat_template=given, base=tmp_path)
 
 
 def named(*names: str) -> list[dict[str, str]]:
@@ -176,14 +187,13 @@ def named(*names: str) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_named_templates(tmp_path: Path) -> None:
-    both = load_tokenizer(write_folder(tmp_path / "both", chat_template=named("tool_use", "default")))
-    assert both.require_template() == "{{ 'default' }}"
+    both = write_folder(tmp_path / "both", chat_template=named("tool_use", "default"))
+    assert load_tokenizer(both).require_template() == "{{ 'default' }}"
+    assert load_tokenizer(both, chat_template="tool_use").require_template() == "{{ 'tool_use' }}"
     some = write_folder(tmp_path / "some", chat_template=named("tool_use", "rag"))
-    cache = tmp_path / "cache"
-    spec = load_tokenizer(some, cache=cache)
     with pytest.raises(TokenizerError):
-        spec.require_template()
-    assert load_tokenizer(some, chat_template="{{ 1 }}", cache=cache).require_template() == "{{ 1 }}"
+        load_tokenizer(some).require_template()
+    assert load_tokenizer(some, chat_template="{{ 1 }}").require_template() == "{{ 1 }}"
 
 
 @pytest.mark.parametrize("path", ["tokeniser", "./tokeniser"])
@@ -245,7 +255,7 @@ def test_code_from_the_folder_is_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_process_that_dies_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_reported(folder: Path, new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.Popen
 
     def dying(command: list[str], **options: Any) -> Any:
@@ -257,33 +267,25 @@ def test_a_process_that_dies_is_reported(folder: Path, monkeypatch: pytest.Monke
 
 
 class Killed(subprocess.Popen[bytes]):
-    """A child that is killed as soon as it runs; the first `left` of them."""
-
-    left = 0
+    """A child that is killed as soon as it runs."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if Killed.left:
-            Killed.left -= 1
-            self.kill()
+        self.kill()
 
 
-def test_a_child_that_is_killed_is_tried_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_is_killed_is_a_failure(folder: Path, new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Killed)
-    Killed.left = 1
-    assert load_tokenizer(folder).hash
-    Killed.left = 2
     with pytest.raises(TaskError) as error:
         load_tokenizer(folder)
     assert error.value.exit_code == 1
-    assert Killed.left == 0
 
 
-def test_transformers_is_not_imported_here(folder: Path, cache: Path, spec: TokenizerSpec) -> None:
+def test_transformers_is_not_imported_here(folder: Path, spec: TokenizerSpec) -> None:
     code = (
-        "import sys; from pathlib import Path; from packtrain.pipeline.encode.tokenizer.load import load_tokenizer;"
+        "import sys; from pathlib import Path; from packtrain.pipeline.encode.tokenizer import load_tokenizer;"
         "from packtrain.stages.tokenize.engines import make_engine;"
-        f"s = load_tokenizer(Path({str(folder)!r}), cache=Path({str(cache)!r}));"
+        f"s = load_tokenizer(Path({str(folder)!r}));"
         "make_engine('tokenizers', s.json).encode(['a']);"
         "print(s.hash, 'transformers' in sys.modules, 'torch' in sys.modules)"
     )
@@ -308,25 +310,3 @@ def test_real_folders(name: str) -> None:
     assert (spec.bos_id, spec.eos_id) == (live.bos_token_id, live.eos_token_id)
     inner = live("x y", add_special_tokens=False)["input_ids"]
     assert [*spec.prefix_ids, *inner, *spec.suffix_ids] == live("x y")["input_ids"]
-
-
-@pytest.mark.slow
-def test_what_makes_the_import_quick_changes_no_name_of_transformers() -> None:
-    code = (
-        "import json, sys\nfrom packtrain.pipeline.encode.tokenizer import child\n"
-        "child._hasten() if sys.argv[1:] else sys.modules.update(torch=None)\n"
-        "import transformers, transformers.models\n"
-        "for one in (transformers, transformers.models):\n"
-        "    print(sorted(one._class_to_module.items()), one._object_missing_backend, sorted(one.__all__))"
-    )
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", code, *quick],
-            capture_output=True,
-            check=True,
-            env=os.environ | tokenizer_process.ENVIRONMENT | {"PYTHONHASHSEED": "0"},
-        ).stdout
-        for quick in ([], ["quick"])
-    ]
-    assert said[0] == said[1]
-    assert b"Qwen2Tokenizer" in said[0]

@@ -1,11 +1,21 @@
-"""Finds a tokenizer: a folder, or the snapshot of a hub's repository in the local Hugging Face cache."""
+"""Finds a tokenizer's folder, or the snapshot of a hub's repository in the local Hugging Face cache, and reads what
+lies beside the tokenizer.
+"""
 
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from ....schemas.config.hints import did_you_mean
-from ....schemas.errors import TokenizerError
+import msgspec
+
+from ...schemas.config.hints import did_you_mean
+from ...schemas.errors import TokenizerError
+
+GENERATION_CONFIG = "generation_config.json"
+_MAX_BYTES = 1 << 20
+_MAX_STOPS = 64
+_MAX_ID = (1 << 31) - 1
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -62,3 +72,23 @@ def tokenizer_name(folder: Path) -> str:
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.removeprefix("models--").replace("--", "/")
     return folder.name
+
+
+def generation_stops(folder: Path) -> tuple[int, ...]:
+    """`eos_token_id` of a folder's generation_config.json, in the order of the file.
+
+    The file is read as data, within limits; one that is absent or makes no sense names no stops.
+    """
+    try:
+        with (folder / GENERATION_CONFIG).open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            return ()
+        found: Any = msgspec.json.decode(content)
+    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return ()
+    ids = found.get("eos_token_id") if type(found) is dict else None
+    ids = ids if type(ids) is list else [ids]
+    if len(ids) > _MAX_STOPS or not all(type(id) is int and 0 <= id <= _MAX_ID for id in ids):
+        return ()
+    return tuple(dict.fromkeys(ids))

@@ -1,4 +1,4 @@
-"""An engine or a traced template that gives wrong results: nothing made with it is used, and the run says so."""
+"""Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
 import json
 from importlib import metadata
@@ -12,7 +12,7 @@ from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import workspace
 from packtrain.pipeline.run.driver import run
-from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
@@ -48,13 +48,13 @@ def _fresh_encoders() -> Any:
     engines.load_engine.cache_clear()
 
 
-def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:
-    """300 chats; only a row that the engine check never sees says MOON."""
-    rows = folder / "rows.jsonl"
+def config(folder: Path, out: str, *, moon: int = 250, **tokenizer: Any) -> dict[str, Any]:
+    """300 chats; one says MOON, by default one that the first look never sees."""
+    rows = folder / f"rows-{moon}.jsonl"
     if not rows.exists():
         lines = []
         for index in range(ROWS):
-            word = "MOON" if index == 250 else "sun"
+            word = "MOON" if index == moon else "sun"
             messages = [{"role": "user", "content": f"What is {index}?"}, {"role": "assistant", "content": word}]
             lines.append(json.dumps({"messages": messages}))
         rows.write_text("\n".join(lines) + "\n")
@@ -68,9 +68,10 @@ def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def shards(folder: Path) -> list[bytes]:
-    """The bytes of all shards."""
-    return [path.read_bytes() for path in sorted((folder / "shards").glob("*.arrow"))]
+def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
+    """The engine of a run, and its notes."""
+    notes = Notes()
+    return run(config, observer=notes).plan["encode"]["engine"], notes.notes
 
 
 @pytest.fixture(autouse=True)
@@ -90,34 +91,55 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "ENGINE_CHECK", 0)
 
 
-def test_a_lying_engine_is_replaced_by_the_reference(tmp_path: Path, lying_engine: None) -> None:
-    notes = Notes()
-    manifest = run(config(tmp_path, "auto"), observer=notes)
-    assert manifest.plan["encode"]["engine"] == "tokenizers"
-    assert any("reference" in note for note in notes.notes), notes.notes
-
-    reference = run(config(tmp_path, "reference", engine="tokenizers"))
-    assert len(shards(tmp_path / "auto")) > 0
-    assert shards(tmp_path / "auto") == shards(tmp_path / "reference")
-    assert manifest.ledger.sources["chat"].rows_used == reference.ledger.sources["chat"].rows_used == ROWS
+@pytest.mark.parametrize("engine", ["auto", "fastokens"])
+def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="engine: tokenizers"):
+            run(config(tmp_path, "lying", engine=engine))
+        assert not (tmp_path / "lying" / "manifest.json").exists()
+    assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
 
 
-def test_it_is_not_trusted_again(tmp_path: Path, lying_engine: None) -> None:
-    run(config(tmp_path, "auto"))
-    again = {**config(tmp_path, "auto"), "out": str(tmp_path / "second"), "truncate": {"max_length": 128}}
-    notes = Notes()
-    manifest = run(again, observer=notes)
-    assert manifest.plan["encode"]["engine"] == "tokenizers"
-    assert not any("encoded again" in note for note in notes.notes)
+def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lying_engine: None) -> None:
+    engine, notes = pack(config(tmp_path, "auto", moon=20))
+    assert engine == "tokenizers"
+    (said,) = [note for note in notes if "MOON" in note]
+    assert "fastokens" in said
+    engine, notes = pack({**config(tmp_path, "auto", moon=20), "out": str(tmp_path / "again"), "seed": 7})
+    assert engine == "tokenizers"
+    assert not [note for note in notes if "MOON" in note], "it is said once"
+    with pytest.raises(TokenizerError, match="MOON"):
+        run(config(tmp_path, "named", moon=20, engine="fastokens"))
 
 
-def test_that_the_fast_engines_are_missing_is_said_once_in_one_line(
+def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(engines.FastokensEngine):
+        def encode(self, texts: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("\r\n", "\n") for text in texts])
+
+    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
+    assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
+
+
+def test_a_tokenizer_that_the_fast_engine_refuses_takes_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> None:
+        raise TokenizerError("fastokens is not trusted with it")
+
+    monkeypatch.setattr(engines, "fastokens_supported", refuse)
+    engine, notes = pack(config(tmp_path, "auto"))
+    assert engine == "tokenizers"
+    assert len([note for note in notes if "not trusted" in note]) == 1
+
+
+def test_that_the_fast_engine_is_missing_is_said_once_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = metadata.version
 
     def version(package: str) -> str:
-        if package in ("fastokens", "gigatoken"):
+        if package in ("fastokens",):
             raise PackageNotFoundError(package)
         return real(package)
 
@@ -133,14 +155,8 @@ def test_that_the_fast_engines_are_missing_is_said_once_in_one_line(
     assert not [note for note in notes.notes if "fast" in note]
 
 
-def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine: None) -> None:
-    with pytest.raises(IntegrityError):
-        run(config(tmp_path, "named", engine="fastokens"))
-    assert not (tmp_path / "named" / "manifest.json").exists()
-
-
 @pytest.mark.slow
-def test_a_lying_trace_is_replaced_by_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lying(Renderer):
         def __call__(self, prompt: Messages, completion: Messages, tools: Any = None) -> Rendered:
             rendered = super().__call__(prompt, completion, tools)
@@ -150,12 +166,7 @@ def test_a_lying_trace_is_replaced_by_jinja(tmp_path: Path, monkeypatch: pytest.
             return rendered
 
     monkeypatch.setattr(encode, "Renderer", Lying)
-    notes = Notes()
-    manifest = run(config(tmp_path, "traced"), observer=notes)
-    assert manifest.plan["encode"]["trace"] is False
-    assert any("jinja2" in note for note in notes.notes), notes.notes
-    monkeypatch.undo()
-    encode.load_encoder.cache_clear()
-    run(config(tmp_path, "honest", trace=False))
-    assert len(shards(tmp_path / "traced")) > 0
-    assert shards(tmp_path / "traced") == shards(tmp_path / "honest")
+    with pytest.raises(IntegrityError, match="trace: false"):
+        run(config(tmp_path, "traced"))
+    assert not (tmp_path / "traced" / "manifest.json").exists()
+    run(config(tmp_path, "traced", trace=False))
