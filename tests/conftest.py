@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.store import object_store as objectstore
 from packtrain.schemas.files import remote
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("packtrain", examples(100), deadline=None)
 settings.load_profile("packtrain")
+
+# Hypothesis tries the constants that it finds in the modules imported so far, which depend on the tests that ran before
+# in this process: the same seed would give other examples in another session.
+providers._get_local_constants = lambda: Constants()
 
 os.environ.pop("PACKTRAIN_TEST_PYTHON", None)  # it was for the start of this process, if xdist has started it
 

@@ -11,7 +11,7 @@ from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.prep.sharegpt import ROLES
-from ...stages.template.dropped_content import LOST
+from ...stages.template.losses import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS
 from ..inputs.scan import InputFile
 from .driver import Encoded
@@ -131,29 +131,3 @@ def _meant(role: str) -> str:
     name = role.strip().lower()
     near = ROLES.get(name) or next(iter(get_close_matches(name, _ROLES, n=1)), None)
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
-
-
-def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
-    """Describe the conversations whose prompt alone is rendered differently than within the conversation; None if there
-    are none.
-
-    Args:
-        files: the files as they were encoded, in order.
-    """
-    count = sum(record.rewritten for record in encoded.records)
-    if not count or mask.policy == "all":
-        return None
-    blocks = [(file, block) for file in files for block in file.blocks]
-    pairs = zip(blocks, encoded.records, strict=True)
-    (file, block), record = next(pair for pair in pairs if pair[1].rewritten_rows)
-    file, line = file.at(block, record.rewritten_rows[0][0])
-    what = (
-        f"the chat template '{encoded.spec.template_name}' renders the prompts of {plural(count, 'conversation')} "
-        f"differently alone than within the conversation. The first: {file.shown}, line {line}"
-    )
-    if mask.on_rewritten == "reject":
-        return f"{what}. They are left out"
-    return (
-        f"{what}. Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
-        f"alone has, even if they are not the prompt's). To leave them out: {setting('mask.on_rewritten', 'reject')}"
-    )

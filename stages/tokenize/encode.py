@@ -39,8 +39,7 @@ SAMPLE_CHARACTERS = 1 << 20
 NO_TURN = -1
 """The turn of runs outside of conversations."""
 _MAX_KEPT = 1_000
-"""Maximum number of conversations of one block that each list (unlocated turns, rewritten prompts) names; all are
-counted.
+"""Maximum number of conversations of one block that each list of unlocated turns names; all are counted.
 """
 
 
@@ -187,10 +186,6 @@ class Encoder:
         self._contents.count_tokens(example.line, messages, example.tools, counts.control)
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
-        if rendered.rewritten:
-            counts.rewritten += 1
-            if len(counts.rewritten_rows) < _MAX_KEPT:
-                counts.rewritten_rows.append((example.line, example.sub))
         if rendered.unproved:
             counts.unproved += 1
             if len(counts.unproved_rows) < _MAX_KEPT:
@@ -245,7 +240,7 @@ class Encoder:
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -284,14 +279,13 @@ class Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    rewritten: list[bool] = field(default_factory=list)
     runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
 
     def add(self, example: Example, rendered: Rendered) -> bool:
         """Append an example; return whether the batch is large enough to encode."""
-        text, begin, runs, _, _, rewritten, _ = rendered
+        text, begin, runs, *_ = rendered
         if example.weight != 1:
             runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
@@ -301,7 +295,6 @@ class Batch:
         if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
-        self.rewritten.append(rewritten)
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:

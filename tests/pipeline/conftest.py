@@ -60,7 +60,7 @@ def packtrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def program(tmp_path: Path) -> Command:
     """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
 
-    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 120) -> Outcome:
+    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 600) -> Outcome:
         trains = warm.UNDER_XDIST and arguments[:1] in (("train",), ("sample",), ("probe",))
         modules = warm.TRAINING if trains else warm.PIPELINE  # the server of torch is there already
         done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout, modules=modules)

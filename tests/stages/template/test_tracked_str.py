@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.template.tracking.tracked_str import TrackedStr, join, owned, owner_of, words_of
+from packtrain.stages.template.tracked_str import TrackedStr, join, owned, owner_of, words_of
 
 ALPHABET = "ab \nß<>é🙂"
 texts = st.text(ALPHABET, max_size=8)

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError  # noqa: E402
-from packtrain.training.generate.export import export_checkpoint  # noqa: E402
-from packtrain.training.generate.sharded import ShardedWeights, read_index  # noqa: E402
+from packtrain.training.gather import export_checkpoint  # noqa: E402
+from packtrain.training.sharded import ShardedWeights, read_index  # noqa: E402
 
 from tests.support.small_models import TOKENIZER, write_model, write_sharded  # noqa: E402
 
@@ -63,10 +63,6 @@ def test_the_configuration_may_come_from_the_model_that_was_trained(
         export_checkpoint(checkpoint, tmp_path / "out")
     export_checkpoint(checkpoint, tmp_path / "out", base=model)
     assert weights(tmp_path / "out").keys() == weights(model).keys()
-    other = write_model(tmp_path / "other", hidden_size=64)
-    with pytest.raises(ConfigError, match=r"21 weights .* do not fit .*lm_head.weight: \(3200, 32\) in the checkpoint"):
-        export_checkpoint(checkpoint, tmp_path / "more", base=other)
-    assert not (tmp_path / "more").exists()
 
 
 class _Bomb:

@@ -4,21 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import ConfigError
-from ...schemas.fingerprint import hash_bytes
-from ...schemas.jsontext import parse_json
-from ..attention.apply import refuse_foreign_attention
+from ..schemas.errors import ConfigError
+from ..schemas.fingerprint import hash_bytes
+from ..schemas.jsontext import parse_json
+from .attention.apply import refuse_foreign_attention
 from .sharded import find_shards
 
 _EDGE = 1 << 20
 _WEIGHTS = (".safetensors", ".bin")
 _ADAPTER = ("adapter_model",)
 """How names of an adapter's weights begin; where peft finds none, it looks in a hub."""
-_PAGED = {"full_attention", "sliding_attention"}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPlace:
+class ModelFolder:
     """A model that can be loaded."""
 
     folder: Path
@@ -28,8 +27,6 @@ class ModelPlace:
     """Token ids with embeddings, as the configuration says."""
     positions: int | None
     """`max_position_embeddings`; None if the model does not say."""
-    pages: bool
-    """Whether transformers' paged cache knows all of the model's layers."""
     stop_ids: tuple[int, ...]
     """End-of-sequence tokens of generation_config.json and config.json."""
 
@@ -44,7 +41,7 @@ def is_sharded(model: Path) -> bool:
     return find_shards(model) is not None
 
 
-def find_model(model: Path, base: Path | None = None) -> ModelPlace:
+def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     """The model in a folder.
 
     Args:
@@ -85,8 +82,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelPlace:
     noted = _json(model / "generation_config.json") if (model / "generation_config.json").is_file() else {}
     ends = [noted.get("eos_token_id"), getattr(text, "eos_token_id", None)]
     stops = [id for end in ends for id in (end if isinstance(end, list) else [end]) if isinstance(id, int)]
-    pages = set(getattr(text, "layer_types", None) or ()) <= _PAGED and not hasattr(text, "state_size")
-    return ModelPlace(model, adapter, vocabulary, positions or None, pages, tuple(dict.fromkeys(stops)))
+    return ModelFolder(model, adapter, vocabulary, positions or None, tuple(dict.fromkeys(stops)))
 
 
 def read_model(model: Path) -> Any:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import ConfigError, OutputError, StoreError
-from .model_place import read_model
+from ..schemas.errors import ConfigError, OutputError, StoreError
+from .model_folder import read_model
 from .sharded import ShardedWeights, by_bytes, find_shards, is_zero
 
 FILE_BYTES = 1 << 30
@@ -74,7 +74,12 @@ def export_checkpoint(
     from safetensors import SafetensorError
 
     weights = ShardedWeights(shards)
-    _check_names(weights, shards, home)
+    if any(".lora_" in one.name or one.name.startswith("base_model.") for one in weights.tensors):
+        raise ConfigError(
+            f"{shards} holds a model with adapters; the export at the end of the training is the adapter alone: take "
+            "that, or resume the training to its end"
+        )
+    read_model(home)  # refused before gigabytes are written
     draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
     try:
         draft.mkdir(parents=True)
@@ -118,44 +123,6 @@ def require_shards(checkpoint: Path) -> Path:
         f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "
         "trained/checkpoint-100"
     )
-
-
-def _check_names(weights: ShardedWeights, shards: Path, home: Path) -> None:
-    """Refuse weights that the model would not find under their names.
-
-    Raises:
-        ConfigError: names those that are missing or unknown.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    if any(".lora_" in one.name or one.name.startswith("base_model.") for one in weights.tensors):
-        raise ConfigError(
-            f"{shards} holds a model with adapters; the export at the end of the training is the adapter alone: take "
-            "that, or resume the training to its end"
-        )
-    config = read_model(home)
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except Exception as error:  # architectures raise all kinds of errors
-        raise ConfigError(
-            f"transformers makes no causal language model of {home / 'config.json'} ({error}); check that file, or "
-            "name the folder of the model that was trained with --base"
-        ) from error
-    expected = {name: tuple(one.shape) for name, one in model.state_dict().items()}
-    found = {one.name: one.shape for one in weights.tensors}
-    tied = set(model.all_tied_weights_keys or ()) if hasattr(model, "all_tied_weights_keys") else set()
-    wrong = sorted(
-        name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name) and name not in tied
-    )
-    if wrong:
-        name = wrong[0]
-        raise ConfigError(
-            f"{len(wrong):,} weights of {shards} do not fit {home / 'config.json'}, such as {name}: "
-            f"{found.get(name, 'missing')} in the checkpoint, {expected.get(name, 'unknown')} in the model; give the "
-            "folder of the model that was trained with --base"
-        )
 
 
 def _write(weights: ShardedWeights, folder: Path, file_bytes: int, advance: Callable[[int], None]) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from ...schemas.errors import ConfigError, IntegrityError
-from ...schemas.names import check_name
+from ..schemas.errors import ConfigError, IntegrityError
+from ..schemas.names import check_name
 
 _INDEX = ".metadata"
 _CHECKPOINT = "torch.distributed.checkpoint."

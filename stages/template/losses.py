@@ -6,15 +6,16 @@ the loss. Reasoning may always be lost, because many templates drop it from earl
 """
 
 import json
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of, part_of
+from .assistant_turns import ASSISTANT, CALL, MESSAGE, REASONING, TOOLS, UnprovedError, Word, code_of, part_of
 from .chat_template import REASONING_KEYS, ChatTemplate
-from .tracking.marks import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
+from .marked import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
+from .thought_style import ThoughtStyle
 
 LOST = "lost_content"
 """The ledger's reason for rows with lost content."""
@@ -33,13 +34,11 @@ ALLOWED_AS = {
 """Maps a role to the word of `tokenizer.allow_lost` for its contents."""
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _MORE_KEYS = frozenset({"tool_calls", "function_call", *REASONING_KEYS})
-_LETTER = re.compile(r"<[^<>]*>|\w")
-_MARKS = range(0xE000, 0xF900)
-"""Private-use characters that replace letters which could not be followed into the text."""
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _NAMED_TOOLS = 5
 
 
-class TemplateCapabilities:
+class Losses:
     """Knows what the template writes, and finds the parts of a row that it leaves out.
 
     Args:
@@ -51,7 +50,6 @@ class TemplateCapabilities:
         self._template = template
         self.allowed = frozenset(allowed)
         self._parts: bool | None = None
-        self._looked: tuple[Any, dict[int, bool]] = ((), {})
         self._prints = False  # whether lists are written as Python or JSON prints them
 
     def joined(self, messages: Messages, first: int = 0) -> Messages:
@@ -84,34 +82,36 @@ class TemplateCapabilities:
         text: str,
         words: Sequence[Word],
         tool_words: Collection[int],
+        style: ThoughtStyle,
     ) -> tuple[str, ...]:
         """The allowed losses of a row: "reasoning", and words of `tokenizer.allow_lost`.
 
         Args:
             text: the rendered conversation.
-            words: of the text; empty if the rendering could not be followed.
+            words: of the text, sorted.
             tool_words: codes of the tools with words in the text.
+            style: how the template writes thoughts.
 
         Raises:
             RowRejectedError: `lost_content`, if anything else is left out.
         """
-        written = {
-            code
-            for begin, end, code in words
-            if end > begin and not (text[begin].isspace() and text[begin:end].isspace())
-        }
+        written = _pieces(text, words)
         dropped: set[str] = set()
         missing: list[int] = []
+        gaps: Gaps | None = None
         for index, message in enumerate(messages):
             content = message.get("content")
             if type(content) is str:
                 code = index << MESSAGE
-                if THOUGHT_END in content:
-                    said = [text[begin:end] for begin, end, owner in words if owner == code] if words else [text]
-                    if drops_thought(content, said):
-                        dropped.add(DROPPED_REASONING)
-                        content = content.rpartition(THOUGHT_END)[2]
-                if code not in written and content and not content.isspace():
+                answers = message.get("role") == ASSISTANT
+                if answers and code in written and (rest := _left(content, written[code], style)):
+                    gaps = gaps or Gaps.of(text, words)
+                    if not self._writes(rest, gaps):
+                        missing.append(code)
+                if answers and THOUGHT_END in content and drops_thought(content, written.get(code, ())):
+                    dropped.add(DROPPED_REASONING)
+                    content = content.rpartition(THOUGHT_END)[2]
+                if code not in written and content and not content.isspace() and not _has_parts(index, written):
                     missing.append(code)
             if type(content) is not list and (
                 (len(message) == 2 and "role" in message) or _MORE_KEYS.isdisjoint(message)
@@ -120,84 +120,69 @@ class TemplateCapabilities:
             for code in _more_than_text(message, index):
                 if code in written or (part_of(code) and code_of(index, 0, code & CALL) in written):
                     continue
-                if code & REASONING and words:
+                if code & REASONING:
                     dropped.add(DROPPED_REASONING)
                 else:
                     missing.append(code)
         if tools and TOOLS not in tool_words:
             missing += [code for code in range(TOOLS - 1, TOOLS - 1 - len(tools), -1) if code not in tool_words]
         if missing:
-            dropped |= self._sorted_out(missing, messages, tools, text)
+            dropped |= self._sorted_out(missing, messages, tools, gaps or Gaps.of(text, words), written)
         return tuple(sorted(dropped)) if dropped else ()
 
-    def writes(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, index: int, kind: int) -> bool:
-        """Whether the text has thoughts or tool calls of message `index` that no words of the text show.
+    def require_whole(self, messages: Messages, text: str, words: Sequence[Word], style: ThoughtStyle) -> None:
+        """Refuse turns whose contents are not found whole and in one place.
 
-        Args:
-            text: the rendered conversation.
-            kind: REASONING or CALL.
+        Raises:
+            UnprovedError: the template writes the words of a turn again elsewhere, or changes a part of them.
         """
-        codes = [code for code in _more_than_text(messages[index], index) if code & kind]
-        return not all(self._unseen(messages, tools, text, code) for code in codes)
-
-    def _unseen(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, code: int) -> bool:
-        """As `_is_unseen`; a row that is refused is looked at up to three times, by each way to render it."""
-        row = (text, messages, tools)
-        if self._looked[0] != row:
-            self._looked = row, {}
-        known = self._looked[1]
-        if code not in known:
-            known[code] = self._is_unseen(messages, tools, text, code)
-        return known[code]
-
-    def _is_unseen(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, code: int) -> bool:
-        """Whether the template really leaves out the words of a code.
-
-        Words may be in the text although they could not be followed (through `%`, for example). So the row is rendered
-        again with their letters replaced by a character that is not in the text. If that character is then in the text,
-        the words are written.
-        """
-        mark = next(chr(one) for one in _MARKS if chr(one) not in text)
-        altered = [_altered(message, index, code, mark) for index, message in enumerate(messages)]
-        own_tools = tools and [
-            _with_mark(tool, mark, TOOL_KEYS) if code == TOOLS - 1 - k else tool for k, tool in enumerate(tools)
-        ]
-        try:
-            found = self._template.render(altered, own_tools)
-        except StoppedTemplateError:
-            raise
-        except PacktrainError:
-            return True  # no evidence that they are written
-        rest = found.replace(json.dumps(mark)[1:-1], "").replace(mark, "")
-        return rest == found or len(rest) > len(text)
+        written = _pieces(text, words)
+        for index, message in enumerate(messages):
+            if message.get("role") != ASSISTANT:
+                continue
+            for key in ("content", *REASONING_KEYS):
+                said = message.get(key)
+                pieces = written.get(code_of(index, 0, 0 if key == "content" else REASONING))
+                if not pieces or not isinstance(said, str):
+                    continue
+                left = _left(said, pieces, style)
+                if left is None:
+                    raise UnprovedError("the template writes its words more than once", index)
+                if key == "content" and left and self._writes(left, Gaps.of(text, words)):
+                    raise UnprovedError("the template changes a part of its words", index)
 
     def _sorted_out(
-        self, missing: Sequence[int], messages: Messages, tools: list[dict[str, Any]] | None, text: str
+        self,
+        missing: Sequence[int],
+        messages: Messages,
+        tools: list[dict[str, Any]] | None,
+        gaps: "Gaps",
+        written: Collection[int],
     ) -> set[str]:
-        """The allowed losses among `missing`; raise for the others.
+        """The allowed losses among `missing`; raise for the others, naming the first of each kind.
 
-        Of each kind that is not allowed, the first loss decides, because each is looked for with a rendering.
+        Words may be in the text although they could not be followed, through `%`, for example: they are not lost.
         """
         dropped: set[str] = set()
         refused: dict[str | None, tuple[str, str]] = {}
         lost_tools: list[int] = []
         for code in missing:
             if code <= TOOLS:
-                if self._unseen(messages, tools, text, code):
+                tool = (tools or [])[TOOLS - 1 - code]
+                if not self._writes(list(texts_under(tool, TOOL_KEYS)), gaps):
                     lost_tools.append(TOOLS - 1 - code)
                 continue
             index, part = code >> MESSAGE, part_of(code)
             role = messages[index].get("role")
-            if code & REASONING:
-                kind: str | None = DROPPED_REASONING
-            else:
-                kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
-            if kind in refused or kind in dropped or not self._unseen(messages, tools, text, code):
+            kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
+            if kind in refused or kind in dropped:
                 continue
-            if kind == DROPPED_REASONING or kind in self.allowed:
+            if code not in written and self._writes(_texts_of(messages[index], code), gaps):
+                continue
+            if kind in self.allowed:
                 dropped.add(str(kind))
                 continue
-            what = f"what this {role!r} message says"
+            what = f"{'all of ' * (code in written)}what this {role!r} message says"
             if code & CALL:
                 what = "its tool calls" if len(messages[index].get("tool_calls") or ()) < 2 else f"its tool call {part}"
             elif part:
@@ -212,6 +197,12 @@ class TemplateCapabilities:
         if refused:
             raise self._rejected(refused)
         return dropped
+
+    def _writes(self, texts: Sequence[str], gaps: "Gaps") -> bool:
+        """Whether the template writes texts, though they could not be followed: they stand between words, and are not
+        its own.
+        """
+        return gaps.hold(texts) and not all(one in self._template.source for one in texts)
 
     def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
         """The error for losses, by kind; names the first, and allows all."""
@@ -274,42 +265,100 @@ def _calls_of(message: Message) -> list[Any]:
     return calls if isinstance(calls, list) else [calls]
 
 
-def _altered(message: Message, index: int, code: int, mark: str) -> Message:
-    """A copy of a message with the words of this code replaced by `mark`; the message itself if the code belongs to
-    another message.
-    """
-    if code < 0 or code >> MESSAGE != index:
-        return message
-    out = dict(message)
-    part = part_of(code)
-    if code & CALL:
-        for key in ("tool_calls", "function_call"):
-            if out.get(key):
-                calls = list(_calls_of(message))
-                calls[part - 1] = _with_mark(calls[part - 1], mark, CALL_KEYS)
-                out[key] = calls if isinstance(out[key], list) else calls[0]
-    elif part:
-        parts = list(out["content"])
-        parts[part - 1] = _with_mark(parts[part - 1], mark, PART_KEYS, inside=isinstance(parts[part - 1], str))
-        out["content"] = parts
-    else:
-        for key in REASONING_KEYS if code & REASONING else ("content",):
-            if key in out:
-                out[key] = _with_mark(out[key], mark, PART_KEYS, inside=True)
+def _pieces(text: str, words: Sequence[Word]) -> dict[int, list[str]]:
+    """The texts of the words of each code, without those of white space."""
+    out: dict[int, list[str]] = {}
+    for begin, end, code in words:
+        if begin < end and not (text[begin].isspace() and text[begin:end].isspace()):
+            out.setdefault(code, []).append(text[begin:end])
     return out
 
 
-def _with_mark(value: Any, mark: str, keys: Collection[str], *, inside: bool = False) -> Any:
-    """A copy of a value with the letters of all texts under `keys` replaced by `mark`, except tags such as
-    `<think>`."""
-    if isinstance(value, str) and inside:
-        made = _LETTER.sub(lambda found: found[0] if found[0][0] == "<" else mark, value)
-        return made if mark in made else made + mark
-    if isinstance(value, list):
-        return [_with_mark(item, mark, keys, inside=inside) for item in value]
-    if isinstance(value, dict):
-        return {key: _with_mark(item, mark, keys, inside=inside or key in keys) for key, item in value.items()}
-    return value
+def _has_parts(index: int, written: Collection[int]) -> bool:
+    """Whether words of parts of a message's content are written; a joined content has only such words."""
+    return any(code >> MESSAGE == index and not code & (CALL | REASONING) for code in written)
+
+
+def _left(content: str, pieces: Sequence[str], style: ThoughtStyle) -> list[str] | None:
+    """The lines of a content, without its thoughts, that are not among the pieces that are written of it; None if a
+    piece is written more than once. If the template rewrites a piece (`upper`), nothing can be said: there are none.
+    """
+    if len(pieces) == 1 and len(pieces[0].strip()) >= len(content.strip()):
+        return []
+    rest: list[tuple[int, int]] = []
+    high = len(content)
+    for piece in reversed(pieces):  # templates take the last part of what they split
+        low = content.rfind(piece, 0, high)
+        if low < 0:
+            return None if piece in content or pieces.count(piece) > 1 else []
+        rest.append((low + len(piece), high))
+        high = low
+    rest.append((0, high))
+    if not any(_says(content[low:high]) for low, high in rest):
+        return []
+    thoughts = list(style.thoughts(content, 0, len(content)))
+    left = []
+    for low, high in reversed(rest):
+        plain = "".join(
+            content[place] for place in range(low, high) if not any(begin <= place < end for begin, end in thoughts)
+        )
+        for tag in (tag for pair in style.tags for tag in pair):
+            plain = plain.replace(tag, "")
+        left += [line.strip() for line in plain.splitlines() if _says(line)]
+    return left
+
+
+def call_texts(message: Message) -> list[list[str]]:
+    """The texts of each tool call of a message: its name and arguments."""
+    return [list(texts_under(call, CALL_KEYS)) for call in _calls_of(message) if call]
+
+
+def texts_under(value: Any, keys: Collection[str] = (), *, inside: bool = False) -> Iterator[str]:
+    """Yield the texts under some keys that are more than white space, without such space around them."""
+    if isinstance(value, str):
+        if inside and _says(value):
+            yield value.strip()
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_under(item, keys, inside=inside)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts_under(item, keys, inside=inside or key in keys)
+
+
+def _texts_of(message: Message, code: int) -> list[str]:
+    """The texts of a message that belong to a code, which is not one of reasoning."""
+    part = part_of(code)
+    if code & CALL:
+        return list(texts_under(_calls_of(message)[part - 1], CALL_KEYS))
+    content = message["content"][part - 1] if part else message["content"]
+    return list(texts_under(content, PART_KEYS, inside=isinstance(content, str)))
+
+
+class Gaps:
+    """What a rendered text has between the words that were followed.
+
+    Args:
+        texts: the stretches between words.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._text = "\0".join(texts)
+
+    @classmethod
+    def of(cls, text: str, words: Sequence[Word]) -> "Gaps":
+        """The gaps of a whole text, whose words are sorted."""
+        begins = [0, *accumulate((end for _, end, _ in words), max)]
+        ends = [*(begin for begin, _, _ in words), len(text)]
+        return cls(text[low:high] for low, high in zip(begins, ends, strict=True))
+
+    def hold(self, texts: Sequence[str]) -> bool:
+        """Whether texts, at least one, all stand in gaps: as they are, in JSON or as Python prints them."""
+        return bool(texts) and all(self._holds(one.strip()) for one in texts)
+
+    def _holds(self, text: str) -> bool:
+        ways = (text, _JSON.encode(text)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
+        return any(way in self._text for way in ways)
 
 
 def _tool_name(tool: Any) -> str:

@@ -2,26 +2,18 @@
 
 Contents enter the template as `TrackedStr`: strings that behave normally and remember where they came from. So one
 rendering gives the text and the origin of its words.
-
-On a sample of rows the result is compared with plain jinja2, as for traces.
 """
 
 import marshal
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
-import jinja2
-
-from ....schemas.errors import RowRejectedError
-from ....schemas.rows import Message, Messages
-from ..assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
-from ..chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
-from ..environment import make_environment
-from ..limits import concat
-from .environment import OwnedDict, TrackingEnvironment, quick_template
-from .shared_prompt import CannotShareError, SharedPrompt
+from ...schemas.rows import Message, Messages
+from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
+from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
+from .environment import compile_template, make_environment
 from .tracked_str import TrackedStr, join, owned, tracked, words_of
+from .tracking_environment import OwnedDict, TrackingEnvironment
 
 _WORDS_KEYS = ("content", *REASONING_KEYS)
 _REASONING = frozenset(REASONING_KEYS)
@@ -33,23 +25,18 @@ TOOL_KEYS = ("name", "description")
 """Keys of a tool whose words a template always writes if it writes the tool."""
 _REASONING_TYPES = ("thinking", "reasoning")
 _MAX_KEPT = 1024
-_ALONE = 4
-"""So many prompts of a conversation are rendered alone, which takes less than to render the whole for them."""
 
 
-class Marked:
+class Marked(NamedTuple):
     """A rendering with its words."""
 
-    __slots__ = ("blocks", "text", "tools", "words")
-
-    def __init__(self, text: str, words: list[Word], blocks: int, tools: Collection[int] = ()) -> None:
-        self.text = text
-        self.words = words
-        """Words of the messages, sorted; words of tools are not among them."""
-        self.tools = tools
-        """Codes of the tools with words in the text."""
-        self.blocks = blocks
-        """Number of generation blocks that ran; it must equal the number of words that belong to blocks."""
+    text: str
+    words: list[Word]
+    """Words of the messages, sorted; words of tools are not among them."""
+    blocks: int
+    """Number of generation blocks that ran; it must equal the number of words that belong to blocks."""
+    tools: Collection[int] = ()
+    """Codes of the tools with words in the text."""
 
 
 class Marker:
@@ -61,124 +48,31 @@ class Marker:
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self._environment = environment = make_environment(TrackingEnvironment, template.name, template.date)
-        self._compiled = quick_template(environment, environment.compile(template.source))
-        self._shared: SharedPrompt | None = None
-        self._asked = False
-        self._pays = True
-        """Whether most prompts of the conversation that was tried last were shared. Decides time, not texts."""
+        self._environment = make_environment(TrackingEnvironment, template.name, template.date)
+        self._compiled = compile_template(self._environment, template.source)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
-        self,
-        chat: Messages,
-        tools: list[dict[str, Any]] | None,
-        *,
-        add_generation_prompt: bool = False,
-        cuts: Sequence[int] = (),
+        self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
     ) -> Marked:
         """Render messages that `own` made; return the text and its words.
 
-        Args:
-            cuts: how many of them are each prompt that `prompt` will be asked for, ascending.
-
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
-        environment = self._environment
-        shared = self._shared if cuts and cuts[0] > 0 and cuts[-1] < len(chat) and self.divided else None
-        if shared is not None:
-            shared.begin(chat, cuts)
-        compiled = self._compiled if shared is None else shared.whole
-        text = self._rendered(compiled, join, chat, tools, add_generation_prompt=add_generation_prompt)
-        if type(text) is not TrackedStr:
-            return Marked(text, [], environment.blocks)
-        words, text = sorted(words_of(text)), str.__str__(text)
-        if shared is None and not tools:
-            return Marked(text, words, environment.blocks)
-        others = [word for word in words if word[2] <= TOOLS]
-        words = [word for word in words if word[2] > TOOLS]
-        if shared is not None:
-            shared.end(text, others)
-        written = {code for begin, end, code in others if end > begin}
-        return Marked(text, words, environment.blocks, written)
-
-    @property
-    def divided(self) -> bool:
-        """Whether `prompt` may give a text. Compiles the parts of the template when it is first asked."""
-        if not self._asked:
-            self._asked, self._shared = True, SharedPrompt.of(self._environment, self.template.source)
-        return self._shared is not None
-
-    def prompt(self, chat: Messages, tools: list[dict[str, Any]] | None) -> str | None:
-        """The text that a model continues after a prompt of a conversation, if it takes less than to render it.
-
-        Args:
-            chat: the first messages of those that were rendered last with `cuts`: as many as one of these.
-            tools: as there.
-
-        Raises:
-            RowRejectedError, TemplateError: as `ChatTemplate.render`.
-        """
-        if self._shared is None or not self._shared.resume(chat):
-            return None
-        try:
-            return self._rendered(self._shared.rest, concat, chat, tools, add_generation_prompt=True)
-        except CannotShareError:
-            return None
-
-    def texts_before(
-        self, messages: Messages, indices: Sequence[int], tools: list[dict[str, Any]] | None
-    ) -> list[str | None]:
-        """The texts that a model continues at some messages of a conversation, ascending; None where the template
-        refuses those before it.
-
-        Args:
-            tools: made by `tools`.
-
-        Raises:
-            RowRejectedError: a message is not a JSON object.
-            TemplateError: as `ChatTemplate.render`.
-        """
-        # Plain strings render quicker than tracked ones.
-        chat = [one if is_plain(one) else self._message(one, index) for index, one in enumerate(messages)]
-        several = self._pays and len(indices) > _ALONE
-        if several:
-            chat = self.own(messages)
-            with suppress(RowRejectedError):
-                self.render(chat, tools, cuts=[index for index in indices if index])
-        out: list[str | None] = []
-        shared = 0
-        for index in indices:
-            text = None
-            if index:
-                with suppress(RowRejectedError):
-                    text = self.prompt(chat[:index], tools) if several else None
-                    shared += text is not None
-                    if text is None:
-                        text = self.render(chat[:index], tools, add_generation_prompt=True).text
-            out.append(text)
-        if several:
-            self._pays = 2 * shared > len(indices)
-        return out
-
-    def _rendered(
-        self,
-        compiled: jinja2.Template,
-        joined: Callable[[Iterable[str]], str],
-        chat: Messages,
-        tools: Any,
-        *,
-        add_generation_prompt: bool,
-    ) -> str:
-        environment = self._environment
+        environment, compiled = self._environment, self._compiled
         inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
 
         def render() -> str:
             environment.blocks = 0
-            return joined(compiled.root_render_func(compiled.new_context(inputs)))
+            return join(compiled.root_render_func(compiled.new_context(inputs)))
 
-        return self.template.guarded(render)
+        text = self.template.guarded(render)
+        if type(text) is not TrackedStr:
+            return Marked(text, [], environment.blocks)
+        words, text = sorted(words_of(text)), str.__str__(text)
+        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
+        return Marked(text, [word for word in words if word[2] > TOOLS], environment.blocks, written)
 
     def own(self, messages: Messages, words: Mapping[int, tuple[Word, ...]] | None = None) -> Messages:
         """Messages as the template sees them, with tracked contents.
@@ -198,7 +92,7 @@ class Marker:
                 and len(message) == 2
                 and type(content := message.get("content")) is str
                 and type(message.get("role")) is str
-            ):  # `is_plain`, which most are
+            ):  # as most are
                 own = message.copy()
                 own["content"] = owned(content, index << MESSAGE)
                 made.append(own)
@@ -260,16 +154,6 @@ class Marker:
             else:
                 made[key] = plain(value)
         return made if _REASONING.isdisjoint(made) else with_reasoning(made)
-
-
-def is_plain(message: Any) -> bool:
-    """Whether a message has only a role and a plain-text content, as most do."""
-    return (
-        type(message) is dict
-        and len(message) == 2
-        and type(message.get("role")) is str
-        and type(message.get("content")) is str
-    )
 
 
 def is_reasoning_part(part: Any) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.dropped_content import LOST, TemplateCapabilities
+from packtrain.stages.template.losses import LOST, Losses
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
 
@@ -123,13 +123,10 @@ def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
         "{{ '%s!' % m.content }}",
         "{{ '{}!'.format(m.content) }}",
         "{{ m.content | replace('e', 'E') | lower }}",
-        "{{ m.content.split('|')[-1] }}",
         "{{ m.content.split() | join('_') }}",
         "{{ m.content | indent(2) }}",
-        "{{ m.content[:4] }}",
         "{{ m.content | list | join }}",
         "{{ m | tojson }}",
-        "{{ m.content | escape }}",
         "{% set ns = namespace(all='') %}{% set ns.all = ns.all ~ m.content %}{{ ns.all }}",
     ],
 )
@@ -161,7 +158,7 @@ def test_a_part_that_is_taken_out_by_a_rule_is_lost_only_where_nothing_stays() -
 def test_parts_are_joined_for_a_template_that_knows_none() -> None:
     template = ChatTemplate(TEXTS_ONLY, {}, "mules")
     messages = [user([{"type": "text", "text": "What is"}, "this?"]), user("u")]
-    assert TemplateCapabilities(template).joined(messages) == [user("What is\nthis?"), user("u")]
+    assert Losses(template).joined(messages) == [user("What is\nthis?"), user("u")]
     assert messages[0]["content"] == [{"type": "text", "text": "What is"}, "this?"], "the row itself is left alone"
     assert rendered(TEXTS_ONLY, [*messages, answer("a")]).text.startswith("<user>What is\nthis?</>")
 
@@ -263,23 +260,6 @@ def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> No
     detail = lost(source, messages, [TOOL], ("tool_calls",))
     assert detail.startswith("message 1: ")
     assert detail.endswith("tokenizer.allow_lost: [system, tool_calls, tool_results, tools]")
-
-
-def test_a_loss_is_looked_for_once_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    template, count = ChatTemplate(TEXTS_ONLY, {}, "t"), 0
-    renderer = Renderer(template)
-    assert renderer.manner.closing is not None  # it is learned once for all rows
-    render = ChatTemplate.render
-
-    def counted(*args: Any, **kwargs: Any) -> str:
-        nonlocal count
-        count += "\\ue000" in repr(args[1])
-        return render(*args, **kwargs)
-
-    monkeypatch.setattr(ChatTemplate, "render", counted)
-    with pytest.raises(RowRejectedError):
-        renderer([user("hi"), *({"role": "tool", "content": str(one)} for one in range(9))], [answer("x")])
-    assert count == 1
 
 
 def test_what_is_allowed_is_named_once_and_in_order() -> None:

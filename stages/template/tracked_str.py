@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any, SupportsIndex
 
-from ..assistant_turns import Word
-from ..limits import require_size
+from .assistant_turns import Word
+from .limits import require_size
 
 
 class TrackedStr(str):

@@ -1,4 +1,4 @@
-"""Engines against plain `generate`, against each other, and alone against in a batch."""
+"""The engine against plain `generate`, and groups alone against groups among others."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,11 +12,8 @@ pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings  # noqa: E402
-from packtrain.training.generate.batches import BatchEngine  # noqa: E402
-from packtrain.training.generate.command import open_engine, resolve_engine  # noqa: E402
-from packtrain.training.generate.continuous import ContinuousEngine  # noqa: E402
-from packtrain.training.generate.loading import load_for_generation  # noqa: E402
-from packtrain.training.generate.model_place import find_model  # noqa: E402
+from packtrain.training.generate import GenerateEngine, choose_device, load_for_generation  # noqa: E402
+from packtrain.training.model_folder import ModelFolder, find_model  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
 
@@ -43,26 +40,24 @@ def drawn(engine: Any, groups: Sequence[Sequence[SampleRequest]]) -> Answers:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", ["Llama", pytest.param("Mistral", marks=pytest.mark.slow), pytest.param("GPT2", marks=pytest.mark.slow)]
-)
+def load(place: ModelFolder) -> Any:
+    return load_for_generation(place, dtype="auto", device=torch.device("cpu"))
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_an_answer_does_not_depend_on_its_batch(make_model: Callable[..., Any], name: str, temperature: float) -> None:
+def test_a_groups_answers_are_the_same_among_any_others(make_model: Callable[..., Any], temperature: float) -> None:
     settings = SampleSettings(temperature, 0.95 if temperature else 1.0, 16, (5, 11))
-    alone = drawn(BatchEngine(make_model(name, attention="sdpa"), settings), [[one] for one in REQUESTS])
-    model = make_model(name, attention="sdpa")
-    assert drawn(BatchEngine(model, settings), [REQUESTS]) == alone
-    assert drawn(BatchEngine(model, settings), [REQUESTS[at : at + 3] for at in (6, 0, 3)]) == alone
-    paged = ContinuousEngine(make_model(name, attention="sdpa"), settings, batch=4, longest=14)
-    assert drawn(paged, [REQUESTS[::-1]]) == alone
-    assert {one.finish_reason for one in alone.values()} <= {"stop", "length"}
-    for one in alone.values():
+    groups = [REQUESTS[at : at + 3] for at in (0, 3, 6)]
+    whole = drawn(GenerateEngine(make_model("Llama"), settings), groups)
+    torch.rand(7)  # what others drew before does not count
+    assert drawn(GenerateEngine(make_model("Llama"), settings), groups[::-1]) == whole
+    for one in whole.values():
         assert one.ids is not None
         ended = [token in settings.stop_ids for token in one.ids]
         assert not any(ended[:-1])
         assert ended[-1] == (one.finish_reason == "stop")
         assert len(one.ids) == 16 or one.finish_reason == "stop"
-    of_a_row = [alone[0, number].ids for number in range(3)]
+    of_a_row = [whole[0, number].ids for number in range(3)]
     assert len(set(of_a_row)) == (3 if temperature else 1)
 
 
@@ -70,7 +65,7 @@ def test_greedy_is_what_generate_gives(make_model: Callable[..., Any]) -> None:
     from transformers import GenerationConfig
 
     settings = SampleSettings(0.0, 1.0, 12, (5,))
-    found = drawn(BatchEngine(make_model("Llama"), settings), [REQUESTS])
+    found = drawn(GenerateEngine(make_model("Llama"), settings), [REQUESTS])
     model = make_model("Llama")
     model.generation_config = GenerationConfig(eos_token_id=5, pad_token_id=5)
     for one in REQUESTS[::3]:
@@ -85,7 +80,7 @@ def test_sampling_follows_the_models_own_probabilities(make_model: Callable[...,
     model = make_model("Llama")
     prompt = REQUESTS[0].ids
     many = [SampleRequest(0, number, prompt, 77_777 * number + 5) for number in range(count)]
-    found = [one.ids[0] for one in BatchEngine(model, SampleSettings(1.0, 1.0, 1)).answers([many])]  # type: ignore[index]
+    found = [one.ids[0] for one in GenerateEngine(model, SampleSettings(1.0, 1.0, 1)).answers([many])]  # type: ignore[index]
     with torch.no_grad():
         wanted = torch.softmax(model(torch.tensor([prompt])).logits[0, -1].double(), -1)
     share = torch.bincount(torch.tensor(found), minlength=97).double() / count
@@ -100,12 +95,10 @@ def test_a_folder_is_loaded_and_its_own_generation_settings_do_not_count(tmp_pat
     folder = write_model(tmp_path / "model")
     GenerationConfig(top_k=1, do_sample=True, repetition_penalty=5.0, eos_token_id=[7, 9]).save_pretrained(folder)
     place = find_model(folder)
-    assert (place.vocabulary, place.positions, place.pages, place.adapter) == (3200, 2048, True, None)
+    assert (place.vocabulary, place.positions, place.adapter) == (3200, 2048, None)
     assert place.stop_ids[:2] == (7, 9)
-    assert resolve_engine("auto", None, "cpu", place) == ("batches", 16)
     settings = SampleSettings(1.5, 1.0, 8)
-    engine = open_engine(place, "batches", settings, batch=4, longest=20, dtype="float32", device="cpu")
-    found = drawn(engine, [REQUESTS])
+    found = drawn(GenerateEngine(load(place), settings), [REQUESTS])
     assert len({one.ids for one in found.values()}) == len(REQUESTS)  # top_k=1 would make those of a row alike
     before = place.digest
     other = write_model(tmp_path / "other", hidden_size=64)
@@ -127,11 +120,11 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
     place = find_model(tmp_path / "adapter")
     assert (place.folder, place.adapter) == (base, tmp_path / "adapter")
     assert find_model(tmp_path / "adapter", base).digest == place.digest != find_model(base).digest
-    found = drawn(BatchEngine(load_for_generation(place, dtype="auto", device="cpu"), settings), [REQUESTS])
+    found = drawn(GenerateEngine(load(place), settings), [REQUESTS])
     merged = wrapped.merge_and_unload().eval()
-    assert found == drawn(BatchEngine(merged, settings), [REQUESTS])
-    plain = load_for_generation(find_model(base), dtype="auto", device="cpu")
-    assert found != drawn(BatchEngine(plain, settings), [REQUESTS])
+    assert found == drawn(GenerateEngine(merged, settings), [REQUESTS])
+    plain = load(find_model(base))
+    assert found != drawn(GenerateEngine(plain, settings), [REQUESTS])
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -148,12 +141,13 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (folder / "adapter_config.json").unlink()
     (folder / "model.safetensors").write_bytes(b"12345678 damaged")
     with pytest.raises(ConfigError, match="transformers cannot load"):
-        load_for_generation(find_model(folder), dtype="auto", device="cpu")
+        load(find_model(folder))
     (folder / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="has a config.json but no weights".replace(".", r"\.")):
         find_model(folder)
-    with pytest.raises(ConfigError, match="--engine quick: choose one of auto, batches, continuous, vllm"):
-        resolve_engine("quick", None, "cpu", find_model(write_model(tmp_path / "again")))
+    for device in ("quick", "cuda:99"):
+        with pytest.raises(ConfigError, match=f"--device {device}"):
+            choose_device(device)
 
 
 class _Bomb:
@@ -188,5 +182,5 @@ def test_a_hostile_folder_runs_nothing_and_leads_nowhere(tmp_path: Path, monkeyp
     (folder / "model.safetensors").unlink()
     torch.save({"lm_head.weight": _Bomb()}, folder / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="a pickle with more than weights, which is not loaded"):
-        load_for_generation(find_model(folder), dtype="auto", device="cpu")
+        load(find_model(folder))
     assert not Path("exploded").exists()
