@@ -8,14 +8,15 @@ from ...schemas.config.hints import setting
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import tokenizer_head
+from ..execute.executor import Executor, perform
 from ..inputs.scan import InputFile
+from ..store.open import Store
 from .driver import Encoded
 from .encode_spec import EncodeSpec
 from .notes import found
 from .sampled import kinds_tried, sampled_turns
-from .task import make_renderer, stop_tokens
+from .task import StopsTask
 
 _SAID = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -63,18 +64,18 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     return ". ".join(out)
 
 
-def _is_checked(template: str, mask: MaskConfig) -> bool:
-    return mask.policy != "all" and not nests_values(template)  # such a template is not rendered in this process
-
-
-def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
+def check_stops(spec: EncodeSpec, mask: MaskConfig, cache: Store, executor: Executor) -> Iterator[str]:
     """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
     stop.
+
+    Args:
+        cache: the store that workers read the specification from.
     """
-    if spec.template is None or not _is_checked(spec.template, mask):
+    if spec.template is None or mask.policy == "all":
         return
-    renderer = make_renderer(spec, spec.template)
-    header = renderer.manner.header_stops
+    (found,) = executor.map(perform, [StopsTask(cache, spec.save(cache))])
+    assert isinstance(found, tuple)
+    header, stops = found
     if header and mask.train_end:
         tokens = " or ".join(escape_line(name) for name in header)
         what = (
@@ -84,7 +85,6 @@ def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
             yield f"{what}header does, and is trained there. A last turn has no header after it, and so no stop token"
         else:
             yield f"{what}header does, and is not trained there. To train it: {setting('mask.stop', 'auto')}"
-    stops = stop_tokens(spec, renderer)
     if not stops.unnamed:
         return
     names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}

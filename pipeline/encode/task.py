@@ -175,9 +175,9 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
 
 
 def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, after noting each one's row: if a template is stopped, the note tells on which row."""
+    """Yield the examples, after noting each one's row, which errors of its template name."""
     for example in examples:
-        note.note_row(task.block.first_line + example.line)
+        note.row = task.block.first_line + example.line
         yield example
 
 
@@ -216,6 +216,24 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
     return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove, special=special)
 
 
+@dataclass(frozen=True, slots=True)
+class StopsTask:
+    """Find the stop tokens of a template, for which it renders samples."""
+
+    cache: Store
+    spec: str
+    """Name of the EncodeSpec in the cache; it has a template."""
+
+    def run(self) -> tuple[tuple[str, ...], StopTokens]:
+        """The stop tokens in the header of the next message, and all stop tokens."""
+        renderer = load_encoder(self.cache, self.spec).renderer
+        assert renderer is not None
+        return tuple(renderer.manner.header_stops), stop_tokens(load_spec(self.cache, self.spec), renderer)
+
+    def __str__(self) -> str:
+        return "finding the stop tokens of the chat template"
+
+
 @lru_cache(maxsize=2)
 def load_stops(store: Store, name: str) -> StopTokens:
     """The stop tokens of a specification in a store; it must have a template."""
@@ -233,7 +251,6 @@ def stop_tokens(spec: EncodeSpec, renderer: Renderer) -> StopTokens:
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
-    note.note_template(spec.template_name)
     added = tokenizer_head(spec.tokenizer_json).added_tokens
     return Renderer(
         ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),

@@ -70,7 +70,7 @@ def encode_inputs(
     if sampled is not None:
         work.observer.note(sampled)
     if any(needs_template(one.options) for one in prepared.formats.values()):
-        for said in check_stops(encoded.spec, config.mask):
+        for said in check_stops(encoded.spec, config.mask, work.cache, executor):
             work.observer.note(said)
     return encoded
 
