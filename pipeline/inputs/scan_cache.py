@@ -22,7 +22,7 @@ from ... import __version__
 from ...schemas.errors import StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.versions import version
-from ..execute.static_shards import parse_shard, shares, turns
+from ..execute.shares import parse_shard, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store
@@ -99,7 +99,7 @@ class _Noted:
         order: Iterable[int] = range(len(groups))
         if self._share is not None:
             index, count = self._share
-            order = turns(shares(range(len(groups)), count), index, count)
+            order = turns(len(groups), index, count)
         with ThreadPoolExecutor(max(1, threads)) as pool:
             for _ in pool.map(look_or_scan, order):
                 pass  # raises errors of the threads

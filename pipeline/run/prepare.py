@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
@@ -63,8 +62,6 @@ def prepare(
         guess = Prepared(
             config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation
         )
-        if spec.template is not None and nests_values(spec.template):
-            executor.isolate()
         look = first_look(guess, cache, executor, work.observer)
         spec = replace(spec, engine=look.engine, engine_version=look.version)
     return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)

@@ -7,6 +7,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,14 +25,13 @@ from ...schemas.units import plural
 from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.select.where import Where
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..encode.tokenizer_folder import find_tokenizer
-from ..execute.local import LocalExecutor
+from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.first_rows import what_it_is
@@ -161,15 +161,11 @@ class _RenderedBlock:
 
 
 def _rendered(tasks: Sequence[_RenderTask]) -> Iterator[_RenderedBlock]:
-    template = tasks[0].spec.template
-    if template is None or not nests_values(template):
+    if tasks[0].spec.template is None:
         yield from map(_render, tasks)
         return
-    executor = LocalExecutor(1)  # a template that might not end, in a process that can be killed
-    try:
-        yield from executor.map(_render, tasks)
-    finally:
-        executor.close()
+    with closing(Pool(1)) as pool:  # a template may have no end, and a process can be killed
+        yield from pool.map(_render, tasks)
 
 
 def _render(task: _RenderTask) -> _RenderedBlock:
@@ -194,7 +190,7 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     given = given_ids(rows)
     with rows_of(path):
         for example in prepared.examples:
-            note.note_row(task.block.first_line + example.line)
+            note.row = task.block.first_line + example.line
             own_id, own_row = given[example.line]
             number = task.first + example.line
             if task.own_rows:

@@ -26,8 +26,7 @@ from typing import TypeVar
 from packtrain.pipeline.contamination.driver import compare
 from packtrain.pipeline.contamination.evaluation import Evaluation, prepare_evaluation
 from packtrain.pipeline.contamination.index_file import load_rows
-from packtrain.pipeline.execute.backends import InlineExecutor
-from packtrain.pipeline.execute.local import LocalExecutor
+from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.inputs.format_options import SourceFormat
 from packtrain.pipeline.inputs.formats import resolve_formats
 from packtrain.pipeline.inputs.scan import InputFile, prepare_block
@@ -109,7 +108,7 @@ def measure(folder: Path, rounds: int) -> None:
         files = scan_inputs(config.sources, folder, cache)
         formats = resolve_formats(config, folder, files)
         evaluation = timed(times, "index", partial(prepare_evaluation, section, folder, cache, cache))
-        for name, executor in (("here", InlineExecutor()), ("two", LocalExecutor(2))):
+        for name, executor in (("one", Pool(1)), ("two", Pool(2))):
             store = LocalStore(folder / f"cache-{number}-{name}")
             mine = prepare_evaluation(section, folder, store, store)
             run = partial(compare, config.sources, files, formats, mine, 0.0, store, executor, Silent())
@@ -135,7 +134,7 @@ def measure(folder: Path, rounds: int) -> None:
     print("|---|--:|--:|")
     for label, key, amount in (
         ("compare, two workers: read, decode, search, store hits", "two", text),
-        ("compare, one process", "here", text),
+        ("compare, one worker", "one", text),
         ("of it the search", "search", text),
         ("of it rows to examples", "examples", text),
         ("`wc -w`", "wc", size),

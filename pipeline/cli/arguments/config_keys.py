@@ -92,7 +92,6 @@ RUN: dict[str, tuple[str, ...]] = {
     "run.shard": ("null",),
     "run.address": ("null",),
     "run.task_seconds": ("null",),
-    "run.on_dead_task": ("stop", "continue"),
     "run.wait": ("0.0",),
     "run.scratch": ("null",),
     "run.memory": ("null",),
