@@ -1,7 +1,6 @@
 """The command line. Each command is a thin wrapper around a function of the package."""
 
 import logging
-import os
 import signal
 import sys
 from contextvars import copy_context
@@ -12,7 +11,6 @@ import typer
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import EscapingFormatter, escape
-from .arguments.completion import complete_at_once_in_zsh, join_words
 from .arguments.help import WIDTH, Commands
 from .clean import clean
 from .contamination import contamination
@@ -32,7 +30,7 @@ from .sample import sample
 from .train import train
 from .verify import repair, verify
 from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
-from .wait import wait, with_seconds
+from .wait import wait
 
 _INTERRUPTED = 130
 # The usage error of the click that typer uses: its own copy, or the package.
@@ -97,13 +95,9 @@ def main() -> None:
     guard_streams()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
-    join_words(os.environ)
-    if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
-        complete_at_once_in_zsh()
     try:
-        arguments = with_seconds(sys.argv[1:])
         # A context of its own, because hints in messages depend on this command line only.
-        code = copy_context().run(command(), arguments, prog_name="packtrain", standalone_mode=False)
+        code = copy_context().run(command(), sys.argv[1:], prog_name="packtrain", standalone_mode=False)
         flush_output()
     except ReaderLeftError as error:
         sys.exit(error.exit_code)
