@@ -12,7 +12,7 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.manifest import FileRecord
 from ...stages.overlap.evaluation_row import ANSWER, PROMPT
 from ...stages.overlap.pieces import Pieces
-from ..inputs.scan import Block, InputFile
+from ..inputs.blocks import Block, InputFile
 from ..store.open import Store
 from .driver import Contamination, share_of
 from .index_file import EvaluationRows

@@ -12,7 +12,7 @@ from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
 from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import tokenizer_head
-from ..inputs.scan import InputFile
+from ..inputs.blocks import InputFile
 from .driver import Encoded
 from .encode_spec import EncodeSpec
 from .sampled import sampled_turns

@@ -11,7 +11,7 @@ from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.template.dropped_content import LOST
 from ...stages.tokenize.content_check import MOST
-from ..inputs.scan import InputFile
+from ..inputs.blocks import InputFile
 from .driver import Encoded
 
 _ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")

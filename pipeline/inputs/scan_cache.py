@@ -18,25 +18,28 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ... import __version__
 from ...schemas.errors import StoreError
 from ...schemas.fingerprint import fingerprint
+from ...schemas.names import check_name
 from ...schemas.versions import version
 from ..execute.static_shards import parse_shard, shares, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store
 from . import scan
-from .blocks import InputFile
-from .noted_files import files_note, read_files_note
-from .places.paths import InputKind
-from .places.remote import copy_of
+from .blocks import Block, InputFile, files_note, read_files_note
+from .fetch import copy_of
+from .find import InputKind
 from .scan import ToScan, scan_source
+from .spool import spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the format of notes or the way of cutting files changes."""
 _SECOND = 1_000_000_000
 _SETTLED = _SECOND // 10
@@ -93,7 +96,7 @@ class _Noted:
                 # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
                 if name is not None and settled and _name(groups[number], max_row_bytes)[0] == name:
                     with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                        self._notes.replace_bytes(name, seal(files_note(known, self._scratch), name))
+                        self._notes.replace_bytes(name, seal(files_note(known), name))
             done[number] = known
 
         order: Iterable[int] = range(len(groups))
@@ -113,7 +116,7 @@ class _Noted:
         """
         if name is None or not self._trust:
             return None
-        files = read_files_note(unseal(self._notes.read(name), name), self._scratch)
+        files = read_files_note(unseal(self._notes.read(name), name))
         if files is None or len(files) != len(group):
             return None
         try:
@@ -133,11 +136,27 @@ class _Noted:
                 file,
                 label=one.label,
                 path=one.found.path if one.found.kind is InputKind.LOCAL else copy_of(file.path.name, self._scratch),
+                blocks=tuple(map(self._kept, file.blocks)),
                 origin=one.origin,
                 far=one.far,
             )
             for file, one in zip(files, group, strict=True)
         ]
+
+    def _kept(self, block: Block) -> Block:
+        """The block, with the place in our own cache if it is kept there.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        if block.spooled is None:
+            return block
+        name = spool_name(block.content_hash)
+        check_name(name)
+        kept = self._scratch.path(name)
+        if kept.is_symlink() or not kept.is_file():
+            raise ValueError(f"{kept} is not there")
+        return msgspec.structs.replace(block, spooled=kept)
 
 
 def _groups(inputs: Sequence[ToScan]) -> Iterator[list[ToScan]]:

@@ -11,7 +11,8 @@ from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, problem_of
 from ...stages.prep.apps import AppsFormat, AppsRow, group_of
 from ..inputs.blocks import InputFile
-from ..inputs.scan import columns_of, read_rows, scan_file
+from ..inputs.read import columns_of, read_rows
+from ..inputs.scan import scan_file
 
 _MAX_ROW_BYTES = 1 << 30
 """Tests of one problem may be megabytes long."""

@@ -15,11 +15,10 @@ from ..encode.sampling_notes import compile_early
 from ..encode.tokenizer.load import TokenizerLoading
 from ..encode.tokenizer.place import find_tokenizer
 from ..execute.executor import EngineAhead, Executor
+from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.format_options import SourceFormat, needs_template
-from ..inputs.formats import resolve_formats
-from ..inputs.joined import join_small
-from ..inputs.scan import InputFile
+from ..inputs.formats import SourceFormat, needs_template, resolve_formats
+from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
 from ..store.local import LocalStore
@@ -57,8 +56,8 @@ def prepare(
         whole, files = files is None, files if files is not None else _scan(config, work)
         formats = resolve_formats(config, work.base, files)
         for form in formats.values():
-            for note in form.notes:
-                work.observer.note(note)
+            if form.said is not None:
+                work.observer.note(form.said)
         check_conditions(config.sources, files, formats)
         evaluation = _evaluation(config, work, formats)
         pairs = is_preference(config, formats, files)

@@ -19,8 +19,7 @@ from ..encode.rejects import first_reject, reject_lines
 from ..encode.sampling_notes import check_sampling, check_stops
 from ..encode.unproved import check_contents, check_lost, check_parts, check_proved, check_rewritten
 from ..execute.executor import Executor
-from ..inputs.format_options import needs_template
-from ..inputs.formats import what_fits
+from ..inputs.formats import needs_template, what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Packed, Selected, padding_id

@@ -28,9 +28,9 @@ from packtrain.pipeline.contamination.evaluation import Evaluation, prepare_eval
 from packtrain.pipeline.contamination.index_file import load_rows
 from packtrain.pipeline.execute.backends import InlineExecutor
 from packtrain.pipeline.execute.local import LocalExecutor
-from packtrain.pipeline.inputs.format_options import SourceFormat
-from packtrain.pipeline.inputs.formats import resolve_formats
-from packtrain.pipeline.inputs.scan import InputFile, prepare_block
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.formats import SourceFormat, resolve_formats
+from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.store.local import LocalStore

@@ -20,8 +20,9 @@ from ....stages.tokenize.engine_check import resolve_engine
 from ....stages.tokenize.engines import ENGINES, EngineTokens, load_engine
 from ...execute.executor import Executor, never, perform
 from ...execute.rendering_note import note, rows_of
-from ...inputs.elsewhere import InputOrigin, here
-from ...inputs.scan import Block, columns_of, read_rows
+from ...inputs.blocks import Block
+from ...inputs.fetch import InputOrigin, here
+from ...inputs.read import columns_of, read_rows
 from ...store.open import Store, scratch_of
 from ..encode_spec import EncodeSpec
 from ..task import load_encoder, load_spec, make_renderer

@@ -13,7 +13,7 @@ from ....schemas.errors import IntegrityError
 from ....schemas.jsontext import decode_note
 from ....stages.tokenize.engines import ENGINES, NOT_INSTALLED, guess_engine
 from ...execute.executor import Executor
-from ...inputs.elsewhere import origin_of
+from ...inputs.fetch import origin_of
 from ...observer import Observer
 from ...store.checksummed import seal, unseal
 from ...store.open import Store

@@ -105,7 +105,7 @@ def _begins_with(file: InputFile, block: Block) -> bool:
         stat = file.path.stat()
         if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns) or block.end > file.size:
             return False
-        if block.place is not None or block.spooled is not None or block.end <= block.start:
+        if block.kind != "lines" or block.spooled is not None or block.end <= block.start:
             return False  # the block's range does not count the file's own bytes
         size = block.end - block.start
         with file.path.open("rb") as opened:

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources
-from packtrain.pipeline.inputs.scan import InputFile, prepare_block, read_rows, scan_file
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.read import prepare_block, read_rows
+from packtrain.pipeline.inputs.scan import scan_file
 from packtrain.schemas.errors import InputError, IntegrityError
 from packtrain.stages.prep import make_format
 
@@ -115,7 +117,7 @@ def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(data)
     file = scan(tmp_path / "in.csv")
     (block,) = file.blocks
-    prepared = prepare_block(file.path, block, make_format("prompt_completion"), 1 << 20)
+    prepared = prepare_block(file.where(block), block, make_format("prompt_completion"), 1 << 20)
     assert [(line, reason) for line, reason, _ in prepared.rejects] == [
         (1, "wrong_columns"),
         (3, "bad_quotes"),
@@ -141,10 +143,10 @@ def test_a_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
         assert [(line, reason) for line, reason, _ in prepared.rejects] == [(1, "invalid_utf8")]
 
 
-@pytest.mark.parametrize("name", ["in.parquet", "in.arrow", "in.arrows", "in.csv"])
+@pytest.mark.parametrize("name", ["in.parquet", "in.arrow", "in.arrows"])
 def test_a_file_that_changes_after_the_scan(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    data = FILES.get(name) or b"text,n\n" + b"mules,1\n" * 900
+    data = FILES[name]
     path.write_bytes(data)
     file = scan(path)
     block = file.blocks[-1]

@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.inputs.places import hub, remote
-from packtrain.pipeline.inputs.places.paths import Found, InputKind
-from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
+from packtrain.pipeline.inputs import fetch, hub
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
+from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.stages.prep import make_format
@@ -165,13 +167,13 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
     import fsspec
 
     copied: list[str] = []
-    copy = remote._copy
+    copy = fetch._copy
 
     def counted(fs: Any, path: str, *arguments: Any) -> Any:
         copied.append(path)
         return copy(fs, path, *arguments)
 
-    monkeypatch.setattr(remote, "_copy", counted)
+    monkeypatch.setattr(fetch, "_copy", counted)
     chosen = source(f"{memory}/a.jsonl")
     for _ in range(2):
         files = scan_source(chosen, tmp_path, tmp_path / "cache")

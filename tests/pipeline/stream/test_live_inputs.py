@@ -375,7 +375,7 @@ def test_a_note_says_what_the_scan_said(scan: Callable[..., Any], read: list[str
         read.clear()
         assert scan(each=each) == first
         assert read == []
-    assert {type(block.place).__name__ for file in first for block in file.blocks} >= {"ArrowPlace", "SpooledLines"}
+    assert {block.kind for file in first for block in file.blocks} >= {"batches", "lines", "rows"}
 
 
 def test_a_note_is_not_believed_when_something_is_otherwise(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.places.paths import Found, InputKind
+from packtrain.pipeline.inputs.find import Found, InputKind
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.collect.flow import Rejects
 from packtrain.pipeline.report.sample.sample_folder import sample_folder

@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ....schemas.errors import ConfigError, TaskError
-from ...execute.child_exit import exit_reason, out_of_memory_kills
-from .paths import choose_split
+from ...schemas.errors import ConfigError, TaskError
+from ..execute.child_exit import exit_reason, out_of_memory_kills
+from .find import choose_split
 
 PATIENCE = 5
 """Seconds within which the hub must answer."""
@@ -54,7 +54,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     kills = out_of_memory_kills()
     for _ in range(2):  # a signal may not be the dataset's fault
         done = subprocess.run(
-            [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
+            [sys.executable, "-P", str(Path(__file__).with_name("hub_child.py")), json.dumps(question)],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
