@@ -29,6 +29,8 @@ from .detect import is_data, is_mds, is_text
 _CHUNK = 4 << 20
 _COPIES = "remote"
 """The cache folder of copies and notes about them."""
+_MOST = 1 << 40
+"""Most bytes that are read of a file whose size the server does not say."""
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
@@ -103,7 +105,7 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
     try:
         name, length = Remote(url, shared=True).ask(
-            "", lambda fs, path, limit: _copy(fs, path, size, suffix, store), parts=True
+            "", lambda fs, path, limit: _copy(url, fs, path, size, suffix, store), parts=True
         )
     except (FileNotFoundError, RemoteError) as error:
         raise InputError(
@@ -136,15 +138,20 @@ class _FarError(Exception):
         self.error = error
 
 
-def _copy(fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
+def _copy(url: str, fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
     """Copy a file from the beginning; returns (name in the cache, bytes)."""
     try:
         with store.draft(_COPIES) as draft:
             for data in _pieces(fs, path):
                 draft.file.write(data)
+                if draft.file.bytes > (size if size >= 0 else _MOST):
+                    break  # it may never end
             put = draft.result
             if size >= 0 and put.bytes != size:
-                raise CutError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
+                received = f"more than {size:,}" if put.bytes > size else f"{put.bytes:,}"
+                raise CutError(f"received {received} bytes, but the store announced {size:,}")
+            if size < 0 and put.bytes > _MOST:
+                raise InputError(f"{url} sends more than {_MOST:,} bytes, and does not say how many; copy it yourself")
             name = f"{_COPIES}/{put.hash[:40]}{suffix}"
             store.put(draft, name, replace_damaged=True)
     except _FarError as error:

@@ -39,6 +39,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
+_OF_THE_KERNEL = ("/proc/", "/sys/")
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 _EXPORT = "export.json"
@@ -187,7 +188,7 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
 
 
 def _file(path: Path, where: str) -> Found:
-    found = _regular(path, where)
+    found = regular(path, where)
     return Found(InputKind.LOCAL, str(path), found.st_size, found.st_mtime_ns)
 
 
@@ -276,7 +277,7 @@ def labels(paths: list[Path]) -> list[str]:
 # Local files
 
 
-def _regular(path: Path, where: str) -> os.stat_result:
+def regular(path: Path, where: str) -> os.stat_result:
     """The status of a file, following links.
 
     Args:
@@ -295,6 +296,8 @@ def _regular(path: Path, where: str) -> os.stat_result:
         raise ConfigError(f"{where}: {_broken(path, error)}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{where}: {irregular(path, found)}")
+    if os.path.realpath(path).startswith(_OF_THE_KERNEL):
+        raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
     return found
 
 
