@@ -31,6 +31,7 @@ _COPIES = "remote"
 """The cache folder of copies and notes about them."""
 _MOST = 1 << 40
 """Most bytes that are read of a file whose size the server does not say."""
+_WEB = ("http", "https")
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
@@ -54,7 +55,7 @@ def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
             found.append((url, -1 if size is None else int(size), _stamp(info)))
         return found
 
-    web = remote.protocol in ("http", "https")
+    web = remote.protocol in _WEB
     try:
         found = remote.ask("", look, parts=True)
     except FileNotFoundError:
@@ -103,10 +104,12 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
             if store.size(name) == length:
                 return copy
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
+    remote = Remote(url, shared=True)
     try:
-        name, length = Remote(url, shared=True).ask(
-            "", lambda fs, path, limit: _copy(url, fs, path, size, suffix, store), parts=True
-        )
+        if remote.protocol in _WEB and size >= 0:  # a server may send more than it announced
+            name, length = _put(url, remote.pieces("", size), size, suffix, store)
+        else:
+            name, length = remote.ask("", lambda fs, path, limit: _copy(url, fs, path, size, suffix, store), parts=True)
     except (FileNotFoundError, RemoteError) as error:
         raise InputError(
             f"{url} cannot be read ({describe(error.__cause__ or error)}); check the connection and the rights, or "
@@ -141,21 +144,26 @@ class _FarError(Exception):
 def _copy(url: str, fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
     """Copy a file from the beginning; returns (name in the cache, bytes)."""
     try:
-        with store.draft(_COPIES) as draft:
-            for data in _pieces(fs, path):
-                draft.file.write(data)
-                if draft.file.bytes > (size if size >= 0 else _MOST):
-                    break  # it may never end
-            put = draft.result
-            if size >= 0 and put.bytes != size:
-                received = f"more than {size:,}" if put.bytes > size else f"{put.bytes:,}"
-                raise CutError(f"received {received} bytes, but the store announced {size:,}")
-            if size < 0 and put.bytes > _MOST:
-                raise InputError(f"{url} sends more than {_MOST:,} bytes, and does not say how many; copy it yourself")
-            name = f"{_COPIES}/{put.hash[:40]}{suffix}"
-            store.put(draft, name, replace_damaged=True)
+        return _put(url, _pieces(fs, path), size, suffix, store)
     except _FarError as error:
         raise error.error  # noqa: B904  # its own cause says more
+
+
+def _put(url: str, pieces: Iterator[bytes], size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
+    """Put the content of a file into the cache; returns (name there, bytes)."""
+    with store.draft(_COPIES) as draft:
+        for data in pieces:
+            draft.file.write(data)
+            if draft.file.bytes > (size if size >= 0 else _MOST):
+                break  # it may never end
+        put = draft.result
+        if size < 0 and put.bytes > _MOST:
+            raise InputError(f"{url} sends more than {_MOST:,} bytes, and does not say how many; copy it yourself")
+        if size >= 0 and put.bytes != size:
+            received = f"more than {size:,}" if put.bytes > size else f"{put.bytes:,}"
+            raise CutError(f"received {received} bytes, but the store announced {size:,}")
+        name = f"{_COPIES}/{put.hash[:40]}{suffix}"
+        store.put(draft, name, replace_damaged=True)
     return name, put.bytes
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import blake3
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 NOT_TAKEN = "not_taken"
 """The ledger's reason for rows beyond `max_rows`."""
-_SCANS = 4
+SCANS = 4
 """Files scanned at once: hashing and decompressing release Python's lock."""
 SMALL_BYTES = 256 << 10
 """Files of at most this many bytes are joined."""
@@ -47,9 +47,8 @@ class ToScan:
     """One input to scan."""
 
     found: Found
-    name: Path
-    """The path that its label is made from."""
     label: str
+    """Until all of a source are known, the path that it is made from."""
     origin: str
     """See `InputFile`."""
     far: tuple[int, int] | None
@@ -58,44 +57,33 @@ class ToScan:
     """Returns the local file; fetches a remote one."""
 
 
-class ScanOrder(Protocol):
-    """Scans several inputs in its own order, and may already know some."""
-
-    def files(
-        self, inputs: Sequence[ToScan], scan: Callable[[ToScan], InputFile], max_row_bytes: int, threads: int
-    ) -> list[InputFile]:
-        """The scanned inputs, in their order."""
-        ...
-
-
-def scan_source(source: "SourceConfig", base: Path, cache: Path, order: ScanOrder | None = None) -> list[InputFile]:
+def scan_source(source: "SourceConfig", base: Path, cache: Path) -> list[InputFile]:
     """All files of a source, hashed and cut, up to its `max_rows`.
 
     Args:
         cache: holds copies of remote files, and blocks of compressed ones.
-        order: scans the files; None scans them one after another.
 
     Raises:
         ConfigError: see `find_inputs`.
         InputError: a file is empty, damaged, or cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
+    with ThreadPoolExecutor(SCANS) as pool:
+        files = list(pool.map(lambda one: scan_one(source, one, cache), inputs_of(source, base, cache)))
+    return first_rows(files, source.max_rows)
+
+
+def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[ToScan]:
+    """What is to be scanned of a source, in order. Raises as `scan_source`."""
     found = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
-    named = labels([one.name for one in found])
+    named = labels([Path(one.label) for one in found])
+    return [replace(one, label=label) for one, label in zip(found, named, strict=True)]
 
-    def scan(one: ToScan) -> InputFile:
-        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
-        return replace(file, origin=one.origin, far=one.far)
 
-    items = [replace(one, label=label) for one, label in zip(found, named, strict=True)]
-    threads = min(len(items), _SCANS, os.cpu_count() or 1)
-    if order is not None:
-        ordered = order.files(items, scan, source.max_row_bytes, threads)
-        files = [replace(file, source=source.name) for file in ordered]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            files = list(pool.map(scan, items))
-    return files if source.max_rows is None else _first_rows(files, source.max_rows)
+def scan_one(source: "SourceConfig", one: ToScan, cache: Path) -> InputFile:
+    """Fetch and scan an input. Raises as `scan_source`."""
+    file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
+    return replace(file, origin=one.origin, far=one.far)
 
 
 def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
@@ -105,8 +93,7 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
 
         loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
         return [
-            ToScan(found, Path(name), "", f"hf://{found.name}/{path.name}", None, partial(Path, path))
-            for path, name in loaded
+            ToScan(found, name, f"hf://{found.name}/{path.name}", None, partial(Path, path)) for path, name in loaded
         ]
     if found.kind is InputKind.URL:
         from .fetch import fetch
@@ -114,8 +101,8 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
         # An address with a password or a signature must not be stored in a task or a note.
         far = (found.size, found.stamp) if found.shown == found.name else None
         get = partial(fetch, found.name, found.size, found.stamp, cache)
-        return [ToScan(found, found.path, "", found.shown, far, get)]
-    return [ToScan(found, found.path, "", "", None, lambda: found.path)]
+        return [ToScan(found, str(found.path), found.shown, far, get)]
+    return [ToScan(found, str(found.path), "", None, lambda: found.path)]
 
 
 def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
@@ -171,19 +158,19 @@ def _cut(path: Path, container: Container, packing: Compression | None, max_row_
     return scan_spooled(path, container, packing, BLOCK_BYTES, max_row_bytes, cache)
 
 
-def _first_rows(files: list[InputFile], count: int) -> list[InputFile]:
-    """The files with only their first `count` rows in total; the last block may be cut."""
+def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
+    """The files with only their first `count` rows in total; the last block may be cut. None for all."""
+    if count is None:
+        return files
     out = []
     for file in files:
-        blocks = []
-        lines = file.lines
-        for block in file.blocks:
-            if count <= 0:
-                break
+        blocks = list[Block]()
+        for block in file.blocks if count > 0 else ():
             blocks.append(block if block.lines <= count else block.head(count))
             count -= blocks[-1].lines
-        taken = sum(block.lines for block in blocks)
-        out.append(replace(file, blocks=tuple(blocks), not_taken=lines - taken))
+            if count <= 0:
+                break
+        out.append(replace(file, blocks=tuple(blocks), not_taken=file.lines - sum(block.lines for block in blocks)))
     return out
 
 

@@ -10,12 +10,11 @@ first, then what the others have not.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,13 +26,13 @@ from ...schemas.names import check_name
 from ...schemas.versions import version
 from ..execute.static_shards import parse_shard, shares, turns
 from ..store.checksummed import seal, unseal
-from ..store.local import LocalStore
+from ..store.local import LocalStore, open_regular
 from ..store.open import Store
 from . import scan
 from .blocks import Block, InputFile, files_note, read_files_note
 from .fetch import copy_of
 from .find import InputKind
-from .scan import ToScan, scan_source
+from .scan import SCANS, ToScan, first_rows, inputs_of, scan_one
 from .spool import spool_name
 
 if TYPE_CHECKING:
@@ -67,12 +66,16 @@ def scan_inputs(
     Raises:
         ConfigError, InputError: see `scan.scan_source`.
     """
-    order = _Noted(scratch, notes or scratch, shard, trust)
-    return [file for source in sources for file in scan_source(source, base, scratch.root, order)]
+    noted = _Noted(scratch, notes or scratch, shard, trust)
+    return [
+        file
+        for source in sources
+        for file in first_rows(noted.files(source, inputs_of(source, base, scratch.root)), source.max_rows)
+    ]
 
 
 class _Noted:
-    """See `scan.ScanOrder`."""
+    """Scans inputs that have no notes. Args: see `scan_inputs`."""
 
     def __init__(self, scratch: LocalStore, notes: Store, shard: str | None, trust: bool) -> None:
         self._scratch = scratch
@@ -80,30 +83,28 @@ class _Noted:
         self._share = parse_shard(shard) if shard is not None else None
         self._trust = trust
 
-    def files(
-        self, inputs: Sequence[ToScan], scan: Callable[[ToScan], InputFile], max_row_bytes: int, threads: int
-    ) -> list[InputFile]:
-        """See `scan.ScanOrder`."""
+    def files(self, source: "SourceConfig", inputs: Sequence[ToScan]) -> list[InputFile]:
+        """The scanned inputs, in their order."""
         groups = list(_groups(inputs))
         done: dict[int, list[InputFile]] = {}
 
         def look_or_scan(number: int) -> None:
-            name, settled = _name(groups[number], max_row_bytes)
+            name, settled = _name(groups[number], source.max_row_bytes)
             # The first file must be local, to detect formats. Others may be fetched when they are encoded.
             known = self._read(name, groups[number], far=self._share is not None and number > 0)
             if known is None:
-                known = [scan(one) for one in groups[number]]
+                known = [scan_one(source, one, self._scratch.root) for one in groups[number]]
                 # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
-                if name is not None and settled and _name(groups[number], max_row_bytes)[0] == name:
+                if name is not None and settled and _name(groups[number], source.max_row_bytes)[0] == name:
                     with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                         self._notes.replace_bytes(name, seal(files_note(known), name))
-            done[number] = known
+            done[number] = [replace(file, source=source.name) for file in known]
 
         order: Iterable[int] = range(len(groups))
         if self._share is not None:
             index, count = self._share
             order = turns(shares(range(len(groups)), count), index, count)
-        with ThreadPoolExecutor(max(1, threads)) as pool:
+        with ThreadPoolExecutor(SCANS) as pool:
             for _ in pool.map(look_or_scan, order):
                 pass  # raises errors of the threads
         return [file for number in range(len(groups)) for file in done[number]]
@@ -199,14 +200,10 @@ def _stat(path: Path) -> os.stat_result | None:
     """Status of a regular file. It is opened first, because a network file system may otherwise answer from its
     cache."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            stat = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_regular(path) as file:
+            return os.fstat(file.fileno())
     except OSError:
         return None
-    return stat if S_ISREG(stat.st_mode) else None
 
 
 def _size(path: Path) -> int:

@@ -259,6 +259,41 @@ def test_http(server: str, tmp_path: Path) -> None:
         find_inputs(source(f"{server}/b.jsonl"), tmp_path)
 
 
+def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It announces one row, and its answer to a range has no end: only the announced bytes are kept."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    row, sent = lines("one"), [0]
+
+    class Endless(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(row)))
+            self.send_header("Accept-Ranges", "bytes")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(206)
+            self.end_headers()
+            try:
+                self.wfile.write(row)
+                while sent[0] < 1 << 30:
+                    self.wfile.write(b" " * (1 << 20))
+                    sent[0] += 1 << 20
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.jsonl"
+        with pytest.raises(InputError, match="wrong length"):
+            scan_source(source(url), tmp_path, tmp_path / "cache")
+        assert sent[0] < 1 << 29
+        server.shutdown()
+
+
 def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
