@@ -10,8 +10,10 @@ import mmap
 import re
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -55,32 +57,50 @@ def scan_spooled(
         decompressed(file, str(path), packing) as source,
         rows_of(source, str(path), kind, packing, max_row_bytes, cache) as rows,
     ):
-        for block, data in cut(rows.read, size, sys.maxsize if rows.divided else max_row_bytes, start=rows.start):
-            if rows.divided:
-                bad = [number for number in rows.rejects if number < block.first_line + block.lines]
-                rejects = tuple((number - block.first_line, *rows.rejects.pop(number)) for number in bad)
-                digest = blake3.blake3(repr((block.hash, rejects)).encode()).hexdigest()
-                block = msgspec.structs.replace(block, kind="rows", hash=digest, content=block.hash, rejects=rejects)
+        most = max_row_bytes if rows.divided is None else sys.maxsize
+        for block, data in cut(rows.read, size, most, start=rows.start):
+            if rows.divided is not None:
+                block = rows.divided.of(block)
             kept = None if block.too_long else spool(store, block.content_hash, data)
             blocks.append(msgspec.structs.replace(block, spooled=kept))
     return blocks
+
+
+@dataclass(slots=True)
+class Divided:
+    """What is known of rows that were divided into columns here, besides their lines of JSON."""
+
+    end: int = 0
+    """Where the rows seen by `of` end in the decompressed file."""
+    ends: deque[int] = field(default_factory=deque)
+    """Where each of the other rows ends there."""
+    rejects: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """(reason, detail) of rows that could not be divided, by their number. Their lines are blank."""
+
+    def of(self, block: Block) -> Block:
+        """A block of these rows, made of the next block of lines."""
+        bad = [number for number in self.rejects if number < block.first_line + block.lines]
+        rejects = tuple((number - block.first_line, *self.rejects.pop(number)) for number in bad)
+        digest = blake3.blake3(repr((block.hash, rejects)).encode()).hexdigest()
+        start, content = self.end, block.hash
+        for _ in range(block.lines):
+            self.end = self.ends.popleft()
+        return msgspec.structs.replace(
+            block, start=start, end=self.end, kind="rows", hash=digest, content=content, rejects=rejects
+        )
 
 
 class RowStream:
     """The rows of a file as lines of JSON.
 
     Args:
-        lines: the lines.
-        divided: whether the rows were divided into columns here.
+        lines: the lines, or any pieces of them.
         start: bytes of the file before its first row.
-        rejects: (reason, detail) of rows that could not be divided, by their number. Their lines are blank.
     """
 
-    def __init__(
-        self, lines: Iterator[bytes], *, divided: bool, start: int, rejects: dict[int, tuple[str, str]]
-    ) -> None:
+    def __init__(self, lines: Iterator[bytes], start: int = 0, divided: Divided | None = None) -> None:
         self.lines, self._waiting = lines, bytearray()
-        self.divided, self.start, self.rejects = divided, start, rejects
+        self.start, self.divided = start, divided
 
     def read(self, count: int) -> bytes:
         """See `lines.Read`."""
@@ -120,17 +140,16 @@ def rows_of(
             return piece
         return source(count)
 
-    rejects: dict[int, tuple[str, str]] = {}
+    divided = Divided()
     if kind is Container.JSON_ARRAY:
         with _whole(read, cache) as data:
-            yield RowStream(_elements(shown, data), divided=False, start=0, rejects=rejects)
+            yield RowStream(_elements(shown, data))
     elif kind in (Container.CSV, Container.TSV):
-        lines = _separated(shown, read, kind.separator, max_row_bytes, rejects)
-        yield RowStream(lines, divided=True, start=0, rejects=rejects)
+        yield RowStream(_separated(shown, read, kind.separator, max_row_bytes, divided), divided=divided)
     elif kind is Container.TEXT:
-        yield RowStream(_text(read, max_row_bytes, rejects), divided=True, start=0, rejects=rejects)
+        yield RowStream(_text(read, max_row_bytes, divided), divided=divided)
     else:
-        yield RowStream(iter(lambda: read(_CHUNK), b""), divided=False, start=start, rejects=rejects)
+        yield RowStream(iter(lambda: read(_CHUNK), b""), start)
 
 
 def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
@@ -310,26 +329,31 @@ class _TextLines:
         """Bytes returned since the caller last set this to zero."""
         self.row = 0
         """Number of the row for messages."""
+        self.position = 0
+        """Bytes returned in all."""
         self.ended = False
 
     def __iter__(self) -> "_TextLines":
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines, None)
+        line, last = next(self._lines, None), False
         while line is None:
             data = self._read(_CHUNK)
             if not data:
                 line, self._rest, self.ended = self._rest, b"", not self._rest
                 if self.ended:
                     raise StopIteration
+                last = True
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._lines = iter(lines)
             line = next(self._lines, None)
             self._check(len(self._rest) if line is None else 0)
         self._check(len(line))
-        self.taken += len(line) + 1
+        size = len(line) + (not last)
+        self.taken += size
+        self.position += size
         return line.decode("utf-8", "surrogateescape") + "\n"
 
     def _check(self, more: int) -> None:
@@ -340,15 +364,14 @@ class _TextLines:
             )
 
 
-def _separated(
-    path: str, read: Read, separator: str, max_row_bytes: int, rejects: dict[int, tuple[str, str]]
-) -> Iterator[bytes]:
+def _separated(path: str, read: Read, separator: str, max_row_bytes: int, divided: Divided) -> Iterator[bytes]:
     """Rows of separated values as lines of JSON. A blank row gives a blank line."""
     source = _TextLines(path, read, max(_LONGEST * max_row_bytes, _CHUNK))
     csv.field_size_limit(sys.maxsize)  # rows are limited as a whole
     rows = csv.reader(source, delimiter=separator, strict=True)
     columns = _header(path, rows)
-    encode = msgspec.json.Encoder().encode
+    divided.end = source.position
+    rejects, encode = divided.rejects, msgspec.json.Encoder().encode
     number = -1
     while columns is not None:
         number += 1
@@ -364,10 +387,12 @@ def _separated(
                     f"the file is cut short, or a quote within a field is not doubled; copy it again, or {_FIX}"
                 ) from error
             rejects[number] = BAD_QUOTES, f"not a row of separated values ({error}); {_FIX}"
-            yield b"\n"
-            continue
+            fields = []
+        divided.ends.append(source.position)
         line = b""
-        if source.taken - 1 > max_row_bytes:
+        if number in rejects:
+            pass
+        elif source.taken - 1 > max_row_bytes:
             rejects[number] = ROW_TOO_LONG, too_long(source.taken, max_row_bytes)
         elif fields and len(fields) != len(columns):
             rejects[number] = (
@@ -403,20 +428,21 @@ def _header(path: str, rows: Iterator[list[str]]) -> list[str] | None:
     return columns
 
 
-def _text(read: Read, max_row_bytes: int, rejects: dict[int, tuple[str, str]]) -> Iterator[bytes]:
+def _text(read: Read, max_row_bytes: int, divided: Divided) -> Iterator[bytes]:
     """A text as a line of JSON."""
     data = fill(read, max_row_bytes + 1)
-    if len(data) > max_row_bytes:
-        size = len(data)
-        while more := read(_CHUNK):
-            size += len(more)
-        rejects[0] = ROW_TOO_LONG, too_long(size, max_row_bytes)
+    size = len(data)
+    while more := read(_CHUNK):
+        size += len(more)
+    divided.ends.append(size)
+    if size > max_row_bytes:
+        divided.rejects[0] = ROW_TOO_LONG, too_long(size, max_row_bytes)
         yield b"\n"
     elif data:
         try:
             yield msgspec.json.encode({"text": data.decode()}) + b"\n"
         except UnicodeDecodeError as error:
-            rejects[0] = "invalid_utf8", f"the text is not UTF-8: it has the byte {data[error.start]:#04x}"
+            divided.rejects[0] = "invalid_utf8", f"the text is not UTF-8: it has the byte {data[error.start]:#04x}"
             yield b"\n"
 
 

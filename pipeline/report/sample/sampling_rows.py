@@ -25,6 +25,8 @@ MOST = 64 << 20
 """Maximum number of bytes of a chunk of rows; longer chunks are cut after their last whole row."""
 _READ_AHEAD = 16 << 20
 """Bytes to look at first where rows can be read only from the start. Compressed files are read in steps of 64 KiB."""
+_LEAST = 1 << 20
+"""Minimum number of bytes of a compressed file to read for an estimate of its rows."""
 _GROUP = 128 << 20
 """Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
 
@@ -199,7 +201,7 @@ def take_first(piece: SampledFile, count: int, to: BinaryIO) -> Taken:
     limit = _READ_AHEAD
     while True:
         lines, read, ended = _first_lines(piece, limit)
-        if ended or len(lines) >= count or limit >= MOST:
+        if ended or limit >= MOST or (len(lines) >= count and (piece.packing is None or read >= _LEAST)):
             break
         limit *= 4
     to.writelines(lines[:count])
