@@ -242,16 +242,16 @@ def _whole(read: Read, cache: Path) -> Iterator[bytes | mmap.mmap]:
     """All bytes of a stream, mapped from a file that is gone afterwards."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - closed below
+        file = tempfile.TemporaryFile(dir=cache, buffering=0)  # noqa: SIM115 - closed below
     except OSError as error:
         raise explain(error, cache) from error
     with file:
         while data := read(_CHUNK):
             try:
-                file.write(data)
+                while data:
+                    data = data[file.write(data) :]
             except OSError as error:
                 raise explain(error, cache) from error
-        file.flush()
         if not file.tell():
             yield b""
             return
