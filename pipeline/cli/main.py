@@ -1,5 +1,6 @@
 """The command line. Each command is a thin wrapper around a function of the package."""
 
+import errno
 import logging
 import signal
 import sys
@@ -33,6 +34,8 @@ from .views.streams import ReaderLeftError, flush_output, guard_streams, print_j
 from .wait import wait
 
 _INTERRUPTED = 130
+_SHOWN = 80
+"""Maximum number of characters of a name in a message."""
 # The usage error of the click that typer uses: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -104,6 +107,13 @@ def main() -> None:
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # such as a name that is too long, which any path of a command line can be
+        if error.filename is None:
+            raise
+        name = str(error.filename)
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+        print_line(f"packtrain: {shown}: {error.strerror}; check the name, or give another", file=sys.stderr)
+        sys.exit(1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2)
     except _UsageError as error:
         if near := getattr(error, "possibilities", None):
             error.message = f"{error.message}. Did you mean {near[0]}?"

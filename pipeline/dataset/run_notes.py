@@ -21,9 +21,8 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PARTS, PartList, PartPlace
-from ..inputs.blocks import Block, InputFile
-from ..inputs.joined import join_small
-from ..inputs.noted_files import files_note, read_files_note
+from ..inputs.blocks import Block, InputFile, files_note, read_files_note
+from ..inputs.scan import join_small
 from ..inputs.user_reader import is_reader
 from ..store.cache_lock import is_cache
 from ..store.checksummed import seal, unseal

@@ -25,8 +25,9 @@ from ...stages.tokenize.engine_check import compare, fuzz_texts
 from ...stages.tokenize.engines import ENGINES, REFERENCE, Engine, load_engine, make_engine, tokenizer_head
 from ..execute.executor import Executor, perform
 from ..execute.rendering_note import note, rows_of
-from ..inputs.elsewhere import InputOrigin, here, origin_of
-from ..inputs.scan import Block, columns_of, read_rows
+from ..inputs.blocks import Block
+from ..inputs.fetch import InputOrigin, here, origin_of
+from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of

@@ -10,7 +10,7 @@ from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
 from ...stages.tokenize.engines import tokenizer_head
 from ..execute.executor import Executor, perform
-from ..inputs.scan import InputFile
+from ..inputs.blocks import InputFile
 from ..store.open import Store
 from .driver import Encoded
 from .encode_spec import EncodeSpec

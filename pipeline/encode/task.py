@@ -29,10 +29,9 @@ from ...stages.tokenize.preference import PairEncoder
 from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
-from ..inputs.block_examples import block_examples
-from ..inputs.elsewhere import InputOrigin
-from ..inputs.joined import JoinedPlace
-from ..inputs.scan import Block
+from ..inputs.blocks import Block
+from ..inputs.fetch import InputOrigin
+from ..inputs.read import block_examples
 from ..store.local import Put
 from ..store.open import Store, scratch_of
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
@@ -105,15 +104,11 @@ class EncodeTask:
         Args:
             row: its number in the file, from 0; in small files that share the block, over all of them.
         """
-        place = self.block.place
-        path, line = place.at(row) if isinstance(place, JoinedPlace) else (self.path, row + 1)
+        path, line = self.block.at(self.path, row)
         return f"{path}, row {line:,}"
 
     def __str__(self) -> str:
-        if isinstance(self.block.place, JoinedPlace):
-            return str(self.block.place)
-        first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
-        return f"{self.path} (rows {first:,} to {last:,}, bytes {self.block.start:,} to {self.block.end:,})"
+        return self.block.named(self.path)
 
 
 @dataclass(frozen=True, slots=True)

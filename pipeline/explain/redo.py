@@ -28,7 +28,7 @@ from ..encode.encode_spec import EncodeSpec
 from ..encode.task import make_encoder
 from ..execute.pool import Pool
 from ..inputs.blocks import BlockRows, Records
-from ..inputs.scan import columns_of, prepare_rows
+from ..inputs.read import columns_of, prepare_rows
 from ..inputs.user_reader import is_reader, reader_file, reader_options
 
 

@@ -12,11 +12,10 @@ from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import load_tokenizer
 from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.executor import Executor
+from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.format_options import SourceFormat, needs_template
-from ..inputs.formats import resolve_formats
-from ..inputs.joined import join_small
-from ..inputs.scan import InputFile
+from ..inputs.formats import SourceFormat, needs_template, resolve_formats
+from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
 from .workspace import Workspace
@@ -44,8 +43,8 @@ def prepare(
     whole, files = files is None, files if files is not None else _scan(config, work)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
-        for note in form.notes:
-            work.observer.note(note)
+        if form.said is not None:
+            work.observer.note(form.said)
     check_conditions(config.sources, files, formats)
     evaluation = _evaluation(config, work, formats)
     pairs = is_preference(config, formats, files)

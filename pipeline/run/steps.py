@@ -18,8 +18,7 @@ from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..encode.sampling_notes import check_sampling, check_stops
 from ..execute.executor import Executor
-from ..inputs.format_options import needs_template
-from ..inputs.formats import what_fits
+from ..inputs.formats import needs_template, what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Packed, Selected, padding_id

@@ -8,7 +8,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +35,9 @@ from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.first_rows import what_it_is
-from ..inputs.format_options import SourceFormat, format_options, needs_template
-from ..inputs.formats import resolve_format
-from ..inputs.row_ids import COLUMNS, given_ids, numbered_blocks
-from ..inputs.scan import columns_of, prepare_rows, read_rows, sample_rows, scan_source
+from ..inputs.formats import SourceFormat, format_options, needs_template, resolve_format
+from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
+from ..inputs.scan import scan_source
 from ..observer import Observer
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
@@ -100,8 +99,8 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     with TemporaryDirectory(prefix="packtrain-sample-") as spool:
         files = scan_source(source, base, Path(spool))
         form, own_rows = _form(source, base, files)
-        for said in form.notes:
-            observer.note(said)
+        if form.said is not None:
+            observer.note(form.said)
         spec = make_spec(
             tokenizer, section, "tokenizers", version("tokenizers"), needs_template=needs_template(form.options)
         )
@@ -173,7 +172,7 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     spec, out = task.spec, _RenderedBlock()
     columns = columns_of(form)
     path = task.file.where(task.block)
-    rows = read_rows(path, task.block, task.source.max_row_bytes, None if columns is None else (*columns, *COLUMNS))
+    rows = read_rows(path, task.block, task.source.max_row_bytes, None if columns is None else (*columns, *ID_COLUMNS))
     prepared = prepare_rows(rows, form)
     if task.source.where is not None:
         prepared = Where(task.source.where, "where").wanted(prepared)
@@ -239,7 +238,7 @@ def _form(source: SourceConfig, base: Path, files: Sequence[InputFile]) -> tuple
             f"--data: a row of format {form.name} has no prompt; give apps, prompt_completion or messages, or what "
             "packtrain prep --prompt-only wrote"
         )
-    return replace(form, joints=None), False
+    return form, False
 
 
 def _refused(rejects: Sequence[str], file: InputFile) -> InputError:
