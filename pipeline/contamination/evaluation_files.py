@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...schemas.config.config import DecontaminateConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
-from ..inputs.places.paths import Found, find_inputs
+from ..inputs.find import Found, find_inputs
 
 MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""

@@ -1,4 +1,4 @@
-"""The encoding step: finds missing parts, has them made, and falls back if an engine is found wrong."""
+"""The encoding step: finds missing parts, and has them made."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from ..store.open import Store, StoredFile
 from .cache_misses import FOLDER as HISTORY
 from .cache_misses import note_parts
 from .encode_spec import EncodeSpec
-from .engine.trust import DistrustedError, fall_back
-from .known_parts import KnownParts
+from .first_look import LOOKS
+from .known_parts import KnownParts, wrong_engine
 from .parts import PartPlace, PartRecord
 from .prepared import Prepared
 from .task import EncodeResult, EncodeTask
@@ -43,39 +43,28 @@ class Encoded:
 def encode(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
-    """Encode what is missing in the cache. If an engine or a trace is found wrong, the reference encodes everything.
+    """Encode what is missing in the cache, and note how all parts were made.
 
     Args:
         shared: whether other drivers may be encoding the same blocks.
 
     Raises:
         InputError: an input has changed since it was scanned.
-        IntegrityError: the configuration names the engine that was found wrong.
+        IntegrityError: the engine or the trace was found wrong.
     """
-    # One fallback for a template and one for an engine; the reference itself cannot be wrong.
-    for _ in range(3):
-        try:
-            encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
-        except DistrustedError as error:
-            prepared = fall_back(prepared, error, parts.cache, observer)
-        else:
-            note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
-            return encoded
-    raise AssertionError("the reference engine or jinja2 was found to differ from itself")
+    encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
+    note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
+    return encoded
 
 
 def encode_missing(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
-    """Encode what is missing with one engine, after checking the cached parts against their hashes.
-
-    Raises:
-        DistrustedError: the engine or the trace was wrong; call `fall_back`, and start again.
-    """
+    """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
-    found = parts.forget_damaged(executor, tasks, observer)
+    found = parts.forget_damaged(tasks, observer)
     missing = parts.missing(tasks, found)
-    for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
+    for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     busy, made = 0.0, 0
     if missing:
@@ -93,10 +82,10 @@ def encode_missing(
                 parts.add(result, prepared.spec)
                 record = result.record
                 busy += result.seconds
-                made += record.tokens - record.end_of_sequence - record.special
-                observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
+                made += record.counts.tokens - record.counts.end_of_sequence - record.counts.special
+                observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
-            raise DistrustedError(f"{prepared.spec.engine} {prepared.spec.engine_version}", str(error)) from error
+            raise wrong_engine(prepared.spec, str(error)) from error
         observer.end()
         found = parts.records(tasks)
     records = tuple(_there(found[task.key], task) for task in tasks)

@@ -13,15 +13,13 @@ from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record, record_name
 from ...stages.tokenize.encode import differing
-from ...stages.tokenize.engines import TokenizersEngine
+from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..execute.checking import damaged
-from ..execute.executor import Executor
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile, ask_all
 from .encode_spec import EncodeSpec
-from .engine.trust import REFERENCE, DistrustedError
 from .parts import PartRecord
 from .task import EncodeResult, EncodeTask
 
@@ -68,9 +66,7 @@ class KnownParts:
         """Whether the cache has the part of a task now; asks the store again."""
         return self._record(task.key) is not None
 
-    def forget_damaged(
-        self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer
-    ) -> dict[str, PartRecord | None]:
+    def forget_damaged(self, tasks: Sequence[EncodeTask], observer: Observer) -> dict[str, PartRecord | None]:
         """Check parts of earlier runs against their hashes. Damaged parts lose their record, and so count as
         missing. Returns the records as `records` does."""
         keys: dict[StoredFile, str] = {}
@@ -78,7 +74,7 @@ class KnownParts:
         for key, record in records.items():
             if record is not None and record.part not in self._whole:
                 keys[StoredFile(record.part, record.bytes, record.hash)] = key
-        found = damaged(executor, self.cache, keys)
+        found = damaged(self.cache, keys)
         for file, key in keys.items():
             if file.name in found:
                 self.cache.remove(record_name(key))
@@ -97,17 +93,20 @@ class KnownParts:
         """Check a new part's samples against the reference, then write its record.
 
         Raises:
-            DistrustedError: a sample differs; the part is not used.
-            IntegrityError: the same block gave a different part before.
+            IntegrityError: a sample or a rendering differs from the reference, and the part is not used; or the same
+                block gave a different part before.
         """
         if result.mismatches:
-            raise DistrustedError("template", f"a row of {result.source}")
+            raise IntegrityError(
+                f"{result.source}: the chat template gave another text by the fast way than by jinja2; please report "
+                f"the template, and meanwhile use tokenizer.trace=false"
+            )
         if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
                 self._reference = TokenizersEngine(spec.tokenizer_json)
             sample = differing(self._reference, result.samples)
             if sample is not None:
-                raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])
+                raise wrong_engine(spec, sample.text[:80])
         data = seal(msgspec.json.encode(result.record.to_json()))
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
@@ -136,9 +135,7 @@ class KnownParts:
             return None
         # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
-            noted = decode_note(data, dict[str, Any])
-            noted["roles"], noted["control"]  # earlier versions did not count these: the block is encoded again
-            record = PartRecord.from_json({**noted, "payload": {}})
+            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None
@@ -149,3 +146,11 @@ def _note_use(path: Path) -> None:
     with suppress(OSError):
         if time.time() - path.stat().st_mtime > _DAY:
             os.utime(path)
+
+
+def wrong_engine(spec: EncodeSpec, text: str) -> IntegrityError:
+    """The error of an engine that gave other tokens than the reference on a text."""
+    return IntegrityError(
+        f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference on {text!r}; "
+        f"please report it, and use tokenizer.engine={REFERENCE}"
+    )

@@ -7,14 +7,14 @@ from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.versions import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation import Evaluation
-from ..inputs.elsewhere import origin_of
+from ..inputs.blocks import InputFile
+from ..inputs.fetch import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.format_options import SourceFormat, is_plain
-from ..inputs.scan import InputFile
+from ..inputs.formats import SourceFormat, is_plain
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask
-from .tokenizer.load import TokenizerSpec
+from .tokenizer import TokenizerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Prepared:
     files: tuple[InputFile, ...]
     """Input files, hashed and cut into blocks, in the order of the sources."""
     joined: tuple[InputFile, ...]
-    """The same as they are encoded: small files may be joined, see `inputs.joined`."""
+    """The same as they are encoded: small files may be joined, see `join_small`."""
     formats: Mapping[str, SourceFormat]
     """The format of each source."""
     pairs: bool
@@ -84,7 +84,7 @@ def make_spec(
     """Make the specification of a run's encoding.
 
     Args:
-        engine: the engine that `engine_choice` chose; the one in `section` is ignored.
+        engine: the engine that encodes; the one in `section` is ignored.
         needs_template: whether there may be conversations.
         prove: whether the sampling proof tries all turns.
 

@@ -24,9 +24,9 @@ from ...stages.mask.policy import Mask
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
+from ..encode.notes import first_reject, reject_lines
 from ..encode.parts import EncodedPart
 from ..encode.prepared import Prepared
-from ..encode.rejects import first_reject, reject_lines
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import NoRowsError, what_fits
 from ..observer import Observer, Silent
@@ -246,7 +246,7 @@ def _sample(seen: _Seen) -> Sample | None:
 
 def _choice(seen: _Seen, options: ReportOptions) -> Choice:
     config, encoded = seen.config, seen.encoded
-    sizes = [record.examples for record in encoded.records]
+    sizes = [record.counts.examples for record in encoded.records]
     tokenizer = encoded.spec.tokenizer_json
     stats, every = read_stats(config, encoded.places, sizes, tokenizer, seen.work.scratch.root, options)
     seen_rows = _sample(seen)
@@ -297,7 +297,7 @@ def _spreads(seen: _Seen, selected: Selected) -> Spreads:
     names = [source.name for source in seen.config.sources]
     out = Spreads({name: Spread() for name in names})
     copies = selected.table.documents.copies
-    sizes = np.array([record.examples for record in seen.encoded.records], dtype=np.int64)
+    sizes = np.array([record.counts.examples for record in seen.encoded.records], dtype=np.int64)
     starts = starts_of(sizes)
     count, every = len(sizes), int(sizes.sum())
     taken = evenly(count, count if every <= LOOKED_INTO else max(1, count * LOOKED_INTO // every))

@@ -38,9 +38,8 @@ class TokenizerConfig(ConfigModel):
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
-    engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
-    """The tokenizer engine. `auto` takes the fastest one that is installed and agrees with `tokenizers`, the
-    reference."""
+    engine: Literal["auto", "tokenizers", "fastokens"] = "auto"
+    """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
@@ -71,11 +70,6 @@ class MaskConfig(ConfigModel):
     """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
     cannot be applied, nor can `thoughts` and `tool_calls` if these cannot be located in their turns. `reject` leaves
     the conversation out and lists it in rejects.jsonl with the reason; `error` ends the run."""
-    on_rewritten: Literal["train", "reject"] = "train"
-    """Some templates render a prompt differently alone than within its conversation: for example, they write the system
-    message only before the last question. With `train`, training then begins at the assistant's own words, so that
-    nothing of the prompt is trained, and the ledger counts the conversation. With `reject`, it is left out and listed
-    in rejects.jsonl."""
     stop: Literal["turn", "auto"] = "turn"
     """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
     token with the turn before it. `turn` does not."""
@@ -257,12 +251,9 @@ class RunSection(ConfigModel):
     address: str | None = None
     """Address of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null starts Ray here, and ends it
     with the run."""
-    task_seconds: Duration | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Time limit of a task, in seconds or as `15min`. A task that runs longer is killed, and counts as one that killed
-    its worker. Null: no limit."""
-    on_dead_task: Literal["stop", "continue"] = "stop"
-    """What happens when a task has killed its worker three times. `stop` ends the run and names its input. `continue`
-    does everything else first, then fails and names all such inputs; finished work is kept."""
+    task_seconds: Duration | None = Field(default=900.0, gt=0, allow_inf_nan=False)
+    """Time limit of a task, which is one block of an input or one shard, in seconds or as `15min`. A task that runs
+    longer is killed, and counts as one that killed its worker. Null: no limit."""
     wait: Duration = Field(default=0.0, ge=0)
     """Seconds, or `15min`, to wait for another run that works on the same `out`; `.inf` waits for ever. 0 fails at once
     and names the other run."""

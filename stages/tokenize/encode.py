@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import offsets_of
-from ...schemas.rows import Example, RunKind
+from ...schemas.rows import Example, Messages, RunKind
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
-from .encode_counts import EncodeCounts
+from .encode_counts import MOST_PLACES, EncodeCounts
 from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
 from .engines import Engine, EngineTokens
 from .prompts_alone import PromptAlone, digest_bits, prompts_alone
@@ -38,10 +38,12 @@ SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
 """The turn of runs outside of conversations."""
-_MAX_KEPT = 1_000
-"""Maximum number of conversations of one block that each list (unlocated turns, rewritten prompts) names; all are
-counted.
-"""
+DROPPED = "template_dropped"
+"""The ledger's field for what templates leave out."""
+UNPROVED = "unproved"
+"""The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
+MIXED = "unproved_parts"
+"""The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +183,16 @@ class Encoder:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
+        messages: Messages = [*prompt, *completion]
+        self._contents.count_roles(example.line, messages, counts)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        self._contents.count(example.line, prompt + completion, example.tools, counts.roles, counts.control)  # type: ignore[arg-type, operator]
+        self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
-            counts.dropped[what] = counts.dropped.get(what, 0) + 1
-        if rendered.rewritten:
-            counts.rewritten += 1
-            if len(counts.rewritten_rows) < _MAX_KEPT:
-                counts.rewritten_rows.append((example.line, example.sub))
-        if rendered.unproved:
-            counts.unproved += 1
-            if len(counts.unproved_rows) < _MAX_KEPT:
-                why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
-                counts.unproved_rows.append((example.line, example.sub, why))
-        if rendered.mixed:
-            counts.mixed += 1
-            if len(counts.mixed_rows) < _MAX_KEPT:
-                why = f"chat template '{self.renderer.template.name}': {rendered.mixed}"
-                counts.mixed_rows.append((example.line, example.sub, why))
+            counts.add(DROPPED, what, example.line)
+        for kind, why in ((UNPROVED, rendered.unproved), (MIXED, rendered.mixed)):
+            if why:
+                detail = f"chat template '{self.renderer.template.name}': {why}"
+                counts.add(kind, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
     def _vocabulary(self) -> int:
@@ -219,12 +213,8 @@ class Encoder:
         ids, offsets = self.engine.encode(texts)
         bounds, bound_offsets = batch.runs.bounds()
         found = locate_boundaries(EngineTokens(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
-        asked = np.diff(bound_offsets) > 0
         counts.boundaries += len(bounds) - batch.runs.divisions
-        counts.inexact += int((~found.exact & asked).sum())
-        datas = [text.encode() for text in texts]
-        counts.text_bytes += sum(map(len, datas))
-        hashes = [xxhash.xxh3_128_digest(data, seed=seed) for data, seed in zip(datas, batch.seeds, strict=True)]
+        hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         for index in np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
                 samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
@@ -243,7 +233,7 @@ class Encoder:
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -282,14 +272,13 @@ class Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    rewritten: list[bool] = field(default_factory=list)
     runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
 
     def add(self, example: Example, rendered: Rendered) -> bool:
         """Append an example; return whether the batch is large enough to encode."""
-        text, begin, runs, _, _, rewritten, _ = rendered
+        text, begin, runs, *_ = rendered
         if example.weight != 1:
             runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
@@ -299,7 +288,6 @@ class Batch:
         if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
-        self.rewritten.append(rewritten)
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:

@@ -17,7 +17,7 @@ from ....schemas.jsontext import parse_json
 from ....schemas.positions import Limit, stretching
 from ....schemas.report import ReportShape
 from ....schemas.units import large
-from ...encode.tokenizer.place import find_tokenizer, tokenizer_name
+from ...encode.tokenizer_folder import find_tokenizer, tokenizer_name
 from ..options import SEVEN_BILLION, ReportOptions
 
 _HEADER = 100 << 20

@@ -143,12 +143,6 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
             f"The chat template leaves out {_DROPPED.get(what, what)} in {plural(number, 'example')}; the model never "
             "sees it."
         )
-    if total.prompts_rewritten:
-        words.append(
-            f"The chat template renders {plural(total.prompts_rewritten, 'prompt')} differently alone than within the "
-            "conversation, so training starts there at the assistant's own words. TRL would mask as many tokens as the "
-            "prompt has alone, whatever their text."
-        )
     odd = {"an unknown role": total.unknown_roles, "special tokens in contents": total.control_tokens}
     for what, counts in odd.items():
         if counts:

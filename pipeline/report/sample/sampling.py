@@ -6,7 +6,6 @@ its share of the rows. Within a source, rows are taken in stretches from evenly 
 
 import math
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from ....schemas.config.config import RunConfig, SourceConfig
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.report import Input
 from ...inputs.blocks import split_name
-from ...inputs.containers.detect import Container
+from ...inputs.detect import Container
+from ...inputs.find import Found, InputKind, find_inputs, labels
 from ...inputs.formats import NoRowsError
-from ...inputs.places.paths import Found, InputKind, find_inputs, labels
 from ...observer import Observer
 from ...store.open import cache_root, is_url, resolve_place
 from ..collect.flow import Rejects
@@ -135,19 +134,9 @@ def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Ite
             chosen.append(_take(source, count, home / str(number), config.seed + number, out))
         own = home / "cache"
         own.mkdir()
-        _share_tokenizers(cache, own)
         out.config = config.model_copy(update={"sources": tuple(chosen), "cache": str(own)})
         observer.end()
         yield out
-
-
-def _share_tokenizers(cache: Path, own: Path) -> None:
-    """Let the sample use the cache's notes on tokenizers, which take seconds to compute."""
-    try:
-        (cache / "tokenizers").mkdir(parents=True, exist_ok=True)
-        (own / "tokenizers").symlink_to((cache / "tokenizers").absolute())
-    except OSError:
-        shutil.rmtree(own / "tokenizers", ignore_errors=True)
 
 
 def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:
@@ -179,15 +168,15 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
 def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[Found]:
     """The input, copied to this machine if it cannot be sampled remotely."""
     if found.kind is InputKind.HUB:
-        from ...inputs.places import hub
+        from ...inputs.hub import load
 
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
-        loaded = hub.load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+        loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
         return [_local(path) for path, _ in loaded]
     if found.kind is InputKind.URL and look(found).container in _WHOLE:
-        from ...inputs.places import remote
+        from ...inputs.fetch import fetch
 
-        return [_local(remote.fetch(found.name, found.size, found.stamp, cache))]
+        return [_local(fetch(found.name, found.size, found.stamp, cache))]
     return [found]
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs.formats import resolve_format
-from packtrain.pipeline.inputs.scan import prepare_block, scan_source
+from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.stages.prep import make_format
@@ -212,7 +213,7 @@ def test_the_same_documents_from_every_container(
     nulls: bool,
     tmp_path: Path,
     make_tokenizer: Callable[..., Path],
-    new_cache: Callable[[Path], Path],
+    new_cache: Callable[[], Path],
     packed: Callable[..., Any],
 ) -> None:
     data = rows(nulls=nulls)
@@ -225,7 +226,7 @@ def test_the_same_documents_from_every_container(
         sources.append({"name": f"s{number}", "format": "messages", "path": path})
     config = {
         "out": str(tmp_path / "out"),
-        "cache": str(new_cache(tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
         "sources": sources,
         "mask": "all",

@@ -1,4 +1,4 @@
-"""An engine found wrong in the middle of a stream: the stream stops, and uses the reference when started again."""
+"""An engine found wrong in the middle of a stream: the stream stops, and names the key that takes the reference."""
 
 import json
 from collections.abc import Iterator
@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.encode import task as encode
+from packtrain.pipeline.stream import stream
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.errors import IntegrityError
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+
+from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -35,6 +38,8 @@ def rows(config: dict[str, Any]) -> list[dict[str, list[Any]]]:
 
 
 def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "Pool", InThisProcess)
+
     class Lying(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:
             return super().encode([text.replace("MOON", "MOO") for text in texts])
@@ -45,7 +50,7 @@ def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, mo
     for number in range(4):
         paths.append(tmp_path / f"{number}.jsonl")
         lines = [json.dumps({"text": f"row {number} {i} says sun"}) for i in range(100)]
-        # The gate sees the first rows of the first block only.
+        # The first look sees the first rows of the first block only.
         paths[-1].write_text("\n".join([*lines, '{"text": "row says MOON"}']) + "\n")
 
     def config(cache: str, **tokenizer: str) -> dict[str, Any]:
@@ -56,12 +61,7 @@ def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, mo
             "sources": [{"name": "texts", "format": "text", "path": [str(path) for path in paths]}],
         }
 
-    before = LiveWindows(config("auto"), workers=0)
-    state = before.fingerprint
-    before.close()
-    with pytest.raises(IntegrityError, match=r"fastokens .* differed .* MOON.* Start the stream again"):
-        rows(config("auto"))
-    again = LiveWindows(config("auto"), workers=0)
-    assert [name for name in state if state[name] != again.fingerprint[name]] == ["encoding"]
-    again.close()
-    assert rows(config("auto")) == rows(config("reference", engine="tokenizers"))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match=r"fastokens .*MOON.*engine: tokenizers"):
+            rows(config("auto"))
+    assert rows(config("auto", engine="tokenizers"))

@@ -51,9 +51,8 @@ class Mixed:
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Mixed:
+def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     chats = [
         {
             "messages": [
@@ -262,10 +261,7 @@ def test_the_stages_have_rates(report: Report) -> None:
     assert report.trust.inputs_in_all == len(report.trust.inputs) == 2
 
 
-def test_a_rate_is_of_what_the_run_itself_did(
-    mixed: Mixed, tmp_path: Path, tiny_tokenizer: Path, answered: Callable[[Path], Path]
-) -> None:
-    shutil.copytree(answered(tiny_tokenizer), tmp_path / "cache" / "tokenizers")
+def test_a_rate_is_of_what_the_run_itself_did(mixed: Mixed, tmp_path: Path, tiny_tokenizer: Path) -> None:
     config = {**mixed.config, "cache": str(tmp_path / "cache"), "out": str(tmp_path / "first")}
     first = packtrain.run({**config, "sources": config["sources"][:1]}, base=mixed.folder)
     amounts = _amounts(tmp_path / "first")
@@ -408,13 +404,13 @@ def test_a_copy_has_the_same_report(copy: Path, report: Report) -> None:
 # Other kinds of data
 
 
-def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> None:
+def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
     manifest = packtrain.run(
         {
             "out": str(tmp_path / "out"),
-            "cache": str(new_cache(tiny_tokenizer)),
+            "cache": str(new_cache()),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}],
             "run": {"workers": 1},
@@ -470,12 +466,12 @@ def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[st
         assert point.fill == pytest.approx(train.fill)
 
 
-def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> None:
+def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "hello there"}\n')
     packtrain.run(
         {
             "out": str(tmp_path / "out"),
-            "cache": str(new_cache(tiny_tokenizer)),
+            "cache": str(new_cache()),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [{"name": "one", "format": "text", "path": str(tmp_path / "in.jsonl")}],
             "run": {"workers": 1, "report": False},

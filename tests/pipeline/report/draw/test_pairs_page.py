@@ -1,8 +1,6 @@
 """Preference pairs in the report: the texts are those of the rows, completions marked, in the JSON and on the page."""
 
 import json
-import shutil
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,8 @@ def row(number: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     folder = tmp_path_factory.mktemp("pairs")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in range(30)))
     packtrain.run(
         {

@@ -1,0 +1,397 @@
+"""Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
+
+Only regular files are inputs. Links are followed, and every folder is entered once: a link to a folder that was already
+entered is an error, because its files would be read twice, or endlessly.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from blake3 import blake3
+
+from ...schemas.config.hints import did_you_mean
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.jsontext import parse_json
+from .blocks import split_name
+from .detect import is_data, is_mds, is_text
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import SourceConfig
+
+HUB = "hf://"
+_HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_STATE, _DICT = "state.json", "dataset_dict.json"
+_MAGIC = frozenset("*?[")
+"""Characters that make a name a pattern."""
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+_OF_THE_KERNEL = ("/proc/", "/sys/")
+_PACKED = ("manifest.json", "documents.parquet")
+"""Files that every dataset of packtrain has."""
+_EXPORT = "export.json"
+"""The note in every export of packtrain."""
+
+
+class InputKind(Enum):
+    """The kind of location of an input."""
+
+    LOCAL = "local"
+    URL = "url"
+    HUB = "hub"
+    """A dataset that the `datasets` library loads by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One input, not opened yet."""
+
+    kind: InputKind
+    name: str
+    """A path, a URL, or the name of a dataset."""
+    size: int
+    """Bytes; 0 for a dataset of the hub."""
+    stamp: int
+    """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
+
+    @property
+    def path(self) -> Path:
+        """The path of a local file; for others, a path to make a label from."""
+        if self.kind is InputKind.URL:
+            parts = urlsplit(self.name)
+            return Path(f"/{parts.hostname}{parts.path}")
+        return Path(self.name)
+
+    @property
+    def shown(self) -> str:
+        """The name for messages and notes: a URL without password and signature."""
+        if self.kind is not InputKind.URL:
+            return self.name
+        parts = urlsplit(self.name)
+        secret = f"?{blake3(parts.query.encode()).hexdigest(8)}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{secret}"
+
+
+def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
+    """The inputs of a source, in the given order, and sorted within a pattern or a folder.
+
+    Raises:
+        ConfigError: a file is missing or listed twice, a pattern or a folder has no files, or `split` is missing or
+            wrong.
+        InputError: the store of a URL cannot be reached.
+    """
+    where = f"sources.{source.name}.path"
+    found: list[Found] = []
+    for text in source.path:
+        if _URL.match(text):
+            found += _far(text, source, where, base)
+        else:
+            found += _local(text, source, where, base)
+    seen: set[object] = set()
+    for one in found:
+        key: object = one.name
+        if one.kind is InputKind.LOCAL:
+            about = one.path.stat()
+            key = (about.st_dev, about.st_ino)
+        if key in seen:
+            raise ConfigError(
+                f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
+            )
+        seen.add(key)
+    return found
+
+
+def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+    if text.startswith(HUB) and not text.startswith(_HUB_FILES):
+        name = text.removeprefix(HUB)
+        if not name.strip("/"):
+            raise ConfigError(f"{where}: {text} names no dataset; write {HUB}owner/name")
+        local = base / name if name.startswith((".", "/")) else None
+        if local is not None and not local.is_dir():
+            raise ConfigError(f"{where}: there is no folder {local}; check the spelling, or the folder you are in")
+        yield Found(InputKind.HUB, str(local) if local is not None else name, 0, 0)
+        return
+    _refuse_split(source, text)
+    from .fetch import find_urls
+
+    for url, size, stamp in find_urls(text, where):
+        yield Found(InputKind.URL, url, size, stamp)
+
+
+def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+    path = Path(text) if Path(text).is_absolute() else base / text
+    try:
+        str(path).encode()
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except UnicodeEncodeError:
+        is_folder = False
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        if path.is_symlink():
+            is_folder = False
+        elif not _MAGIC & set(text):
+            raise ConfigError(
+                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
+            ) from None
+        else:
+            # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
+            _refuse_split(source, text)
+            files = _matches(path, where)
+            if not files:
+                raise ConfigError(
+                    f"{where}: no files match {path}; check the pattern, or the folder you are in"
+                ) from None
+            yield from (_file(file, where) for file in files)
+            return
+    except OSError as error:
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; fix that, or name another") from None
+    if not is_folder:
+        _refuse_split(source, text)
+        yield _file(path, where)
+    elif any(
+        all((folder / name).is_file() for name in _PACKED)
+        for folder in (path, *([path.parent] if (path / _STATE).is_file() else []))
+    ):
+        raise ConfigError(
+            f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in another "
+            "way, `packtrain export --to trl` writes files that format tokenized reads"
+        )
+    elif (path / _STATE).is_file() or (path / _DICT).is_file():
+        yield from _saved(path, source, where)
+    elif (path / _EXPORT).is_file():
+        splits = sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+        raise ConfigError(
+            f"{where}: {path} is an export; give the folder of a split ({path / splits[0] if splits else path}), with "
+            "format tokenized and, for packed rows, keys: {lengths: seq_lengths}"
+        )
+    else:
+        _refuse_split(source, text)
+        files = _data_files(path, where)
+        if not files:
+            raise ConfigError(
+                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also "
+                ".gz or .zst); name the files, or a pattern"
+            )
+        yield from (_file(file, where) for file in files)
+
+
+def _file(path: Path, where: str) -> Found:
+    found = regular(path, where)
+    return Found(InputKind.LOCAL, str(path), found.st_size, found.st_mtime_ns)
+
+
+def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
+    """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
+    if not (folder / _STATE).is_file():
+        splits = _json(folder / _DICT).get("splits", [])
+        split = choose_split(splits, source.split, where, str(folder))
+        _within(folder, split, _DICT)
+        folder = folder / split
+    elif source.split is not None:
+        state = _json(folder / _STATE).get("_split")
+        if state != source.split:
+            raise ConfigError(
+                f"sources.{source.name}.split: {folder} has one dataset, the split {state!r}; leave `split` out"
+            )
+    state = _json(folder / _STATE)
+    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise InputError(
+            f"{folder} was saved with a separate index of rows by an old version of `datasets`; load it and save it "
+            "again with a newer one"
+        )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
+    for name in map(str, names):
+        _within(folder, name, _STATE)
+        path = folder / name
+        if not path.exists():
+            raise InputError(f"{folder} is incomplete: its {_STATE} names {name}, which is missing; copy it again")
+        yield _file(path, where)
+
+
+def _within(folder: Path, name: str, file: str) -> None:
+    """Refuse a name that leads out of its folder."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise InputError(f"{folder / file} names {name!r}, which lies outside of its folder; save the dataset again")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = parse_json(path.read_bytes())
+        if isinstance(data, dict):
+            return data
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
+    raise InputError(f"{path} is not an object; copy the dataset again")
+
+
+def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
+    """The split to use.
+
+    Raises:
+        ConfigError: it does not exist, or there are several and none is given.
+    """
+    key = f"{where.removesuffix('path')}split"
+    if wanted is not None:
+        if wanted not in splits:
+            near = did_you_mean(wanted, splits)
+            raise ConfigError(f"{key}: {what} has no split {wanted!r}; it has {', '.join(splits) or 'none'}{near}")
+        return wanted
+    if len(splits) != 1:
+        raise ConfigError(f"{key}: {what} has the splits {', '.join(splits) or '(none)'}; say which one")
+    return splits[0]
+
+
+def _refuse_split(source: "SourceConfig", text: str) -> None:
+    for key, value in (("split", source.split), ("subset", source.subset)):
+        if value is not None:
+            raise ConfigError(
+                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, name the "
+                f"files of {value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
+            )
+
+
+def labels(paths: list[Path]) -> list[str]:
+    """The shortest unique tails of the paths, without suffixes if they are unique without them."""
+    stems = [[*path.parent.parts, split_name(path.name)[0]] for path in paths]
+    parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
+    depth = 1
+    while len({tuple(p[-depth:]) for p in parts}) < len(parts):
+        depth += 1
+    return ["/".join(p[-depth:]) for p in parts]
+
+
+# Local files
+
+
+def regular(path: Path, where: str) -> os.stat_result:
+    """The status of a file, following links.
+
+    Args:
+        where: the key of the configuration, for messages.
+
+    Raises:
+        ConfigError: it is missing or not a regular file, or its name is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: the name of {str(path)!r} is not UTF-8, which ids need; rename it") from None
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{where}: {_broken(path, error)}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{where}: {irregular(path, found)}")
+    if os.path.realpath(path).startswith(_OF_THE_KERNEL):
+        raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
+    return found
+
+
+def irregular(path: Path, found: os.stat_result) -> str:
+    """What a path is if it is not a regular file, and what to do."""
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
+    return f"{path} is {kind}, and inputs are regular files; write its rows to a file, and name that"
+
+
+def _data_files(folder: Path, where: str) -> list[Path]:
+    """The data files below a folder, sorted; if there are none, its .txt files.
+
+    Names that begin with a dot or an underscore are skipped.
+
+    Raises:
+        ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
+        InputError: a folder cannot be read.
+    """
+    found = [
+        Path(entry.path)
+        for inner in _folders(folder, where, hidden=(".", "_"))
+        for entry in _entries(inner)
+        if not entry.name.startswith((".", "_")) and not _is_folder(entry)
+    ]
+    if any(is_mds(one.name) for one in found):  # its index.json looks like data
+        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
+    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
+
+
+def _matches(pattern: Path, where: str) -> list[Path]:
+    """The files that match a pattern, sorted as texts: `*`, `?` and `[]` within a name, `**` for any folders.
+
+    A name that begins with a dot only matches a pattern that does.
+
+    Raises:
+        ConfigError: a link leads to a folder that `**` has already entered.
+        InputError: a folder cannot be read.
+    """
+    first = next(index for index, part in enumerate(pattern.parts) if _MAGIC & set(part))
+    base = Path(*pattern.parts[:first])
+    names = {str(path) for path in _expand(base, pattern.parts[first:], where) if not path.is_dir()}
+    return [Path(name) for name in sorted(names)]
+
+
+def _expand(folder: Path, parts: tuple[str, ...], where: str) -> Iterator[Path]:
+    if not parts:
+        yield folder
+        return
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        for inner in _folders(folder, where, hidden=(".",)) if folder.is_dir() else ():
+            yield from _expand(inner, rest or ("*",), where)
+    elif not _MAGIC & set(part):
+        if os.path.lexists(folder / part):
+            yield from _expand(folder / part, rest, where)
+    elif folder.is_dir():
+        for entry in _entries(folder):
+            if fnmatchcase(entry.name, part) and (part.startswith(".") or not entry.name.startswith(".")):
+                yield from _expand(Path(entry.path), rest, where)
+
+
+def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[Path]:
+    """A folder and all below it."""
+    entered: dict[tuple[int, int], Path] = {}
+    waiting = [top]
+    while waiting:
+        folder = waiting.pop()
+        about = folder.stat()
+        first = entered.setdefault((about.st_dev, about.st_ino), folder)
+        if first is not folder:
+            raise ConfigError(
+                f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
+                "link, or name the files"
+            )
+        yield folder
+        waiting += [Path(one.path) for one in _entries(folder) if _is_folder(one) and not one.name.startswith(hidden)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name, reverse=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that cannot be followed
+        return False
+
+
+def _broken(path: Path, error: OSError) -> str:
+    if path.is_symlink():
+        return f"{path} is a link to {path.readlink()}, which cannot be followed ({error.strerror}); remove or fix it"
+    return f"{path} cannot be read: {error.strerror}; fix that, or name another"

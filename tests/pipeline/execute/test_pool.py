@@ -1,0 +1,360 @@
+"""The pool: every task's result, whatever happens to the workers."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
+
+# Workers unpickle functions by the name of their module, so what they run stands in a module of its own.
+TASKS = '''
+import os, signal, sys, time
+from pathlib import Path
+
+def double(number):
+    return 2 * number
+
+def environment(name):
+    return os.environ.get(name)
+
+def modules(_):
+    return sorted(sys.modules)
+
+def process(_):
+    time.sleep(0.05)
+    return os.getpid()
+
+def ignores_interrupts(_):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return not blocked and all(signal.getsignal(one) is signal.SIG_IGN for one in (signal.SIGINT, signal.SIGTERM))
+
+def kill(task):
+    """Dies as often as the file says, which counts down."""
+    number, deaths = task
+    if deaths:
+        left = int(Path(deaths).read_text())
+        if left:
+            Path(deaths).write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+def fail(error):
+    if error:
+        raise error
+
+def end(number):
+    if number:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+    os._exit(3)
+
+def same(data):
+    return data
+
+def linger(path):
+    Path(path).touch()
+    time.sleep(60)
+
+def linger_over(task):
+    path, slow = task
+    if slow:
+        linger(path)
+    return Path(path).name
+
+def wait_for(paths):
+    """Until another task has made the second file."""
+    mine, other = map(Path, paths)
+    mine.touch()
+    while not other.exists():
+        time.sleep(0.01)
+    return mine.name
+'''
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The module of tasks, where workers find it too."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "executor_tasks.py").write_text(TASKS)
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.find_spec("executor_tasks")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["executor_tasks"] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(folder))
+    del sys.modules["executor_tasks"]
+
+
+@pytest.fixture
+def pool(tasks: Any) -> Iterator[Pool]:
+    executor = Pool(2)
+    yield executor
+    executor.close()
+
+
+def test_every_result_comes_once(tasks: Any, pool: Pool) -> None:
+    assert sorted(pool.map(tasks.double, range(200))) == [2 * n for n in range(200)]
+    assert list(pool.map(tasks.double, [])) == []
+    assert list(pool.map(tasks.double, iter([4]))) == [8]
+
+
+def test_the_work_is_spread_over_the_workers(tasks: Any, pool: Pool) -> None:
+    found = set(pool.map(tasks.process, range(20)))
+    assert len(found) == 2
+    assert os.getpid() not in found
+
+
+def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: Pool) -> None:
+    taken = 0
+
+    def tasks_without_end() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = pool.map(tasks.double, tasks_without_end())
+    for _ in range(10):
+        next(results)
+    assert taken <= 10 + 2 * 2 + 1, "one a worker is under way, all may have answered at once, and one is prepared"
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE_THREADS))
+def test_workers_have_one_engine_thread(tasks: Any, pool: Pool, name: str) -> None:
+    assert set(pool.map(tasks.environment, [name] * 4)) == {ENGINE_THREADS[name]}
+
+
+def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: Pool) -> None:
+    assert all(pool.map(tasks.ignores_interrupts, range(4)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_works_outside_the_main_thread(tasks: Any) -> None:
+    found: list[int] = []
+
+    def work() -> None:
+        executor = Pool(2)
+        found.extend(sorted(executor.map(tasks.double, range(5))))
+        executor.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert found == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("deaths", range(1, TRIES))
+def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: Pool, tmp_path: Path, deaths: int) -> None:
+    (tmp_path / "deaths").write_text(str(deaths))
+    work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
+    assert sorted(pool.map(tasks.kill, work)) == list(range(20))
+    assert (tmp_path / "deaths").read_text() == "0"
+
+
+def test_a_task_that_keeps_dying_is_named_and_the_others_survive(tasks: Any, pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "deaths").write_text("1000")
+    work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
+    done: list[int] = []
+    said = rf"a worker died {TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*memory runs out.*run.workers=1"
+    with pytest.raises(TaskError, match=said):
+        done.extend(pool.map(tasks.kill, work))
+    assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES
+    # What ran beside it was run again, and the pool goes on.
+    assert list(pool.map(tasks.double, [1])) == [2]
+    assert 5 not in done
+
+
+def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: Any, tmp_path: Path) -> None:
+    executor = Pool(2, seconds=5)
+    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(5.0 s\)"
+    done: list[str] = []
+    with pytest.raises(TaskError, match=said):
+        done.extend(
+            executor.map(tasks.linger_over, [(str(tmp_path / name), name == "slow") for name in ("slow", *"abc")])
+        )
+    assert done == ["a", "b", "c"]
+    assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGSEGV, "killed by SIGSEGV, a crash in a native library"),
+        (signal.SIGUSR1, "killed by SIGUSR1"),
+        (0, "it ended with exit code 3"),
+    ],
+)
+def test_how_a_worker_ended_is_said(tasks: Any, pool: Pool, number: int, said: str) -> None:
+    with pytest.raises(TaskError, match=f"over {number}: {said}"):
+        list(pool.map(tasks.end, [number]))
+
+
+def test_large_tasks_and_results_block_nobody(tasks: Any, pool: Pool) -> None:
+    large = [bytes([n]) * (1 << 20) for n in range(8)]
+    assert sorted(pool.map(tasks.same, large)) == large
+
+
+def test_the_next_task_is_prepared_while_workers_work(tasks: Any, pool: Pool, tmp_path: Path) -> None:
+    """The second worker waits for a file that is made as the third task is taken."""
+
+    def prepared() -> Iterator[Any]:
+        yield tmp_path / "a", tmp_path / "b"
+        yield tmp_path / "b", tmp_path / "c"
+        (tmp_path / "c").touch()
+        yield tmp_path / "d", tmp_path / "a"
+
+    assert sorted(pool.map(tasks.wait_for, prepared())) == ["a", "b", "d"]
+
+
+def test_tasks_that_others_have_done_are_left_out(tasks: Any, pool: Pool) -> None:
+    assert sorted(pool.map(tasks.double, range(9), lambda task: task % 2 == 1)) == [0, 4, 8, 12, 16]
+
+
+def test_a_map_that_is_left_early_leaves_nothing_behind(tasks: Any, pool: Pool) -> None:
+    results = pool.map(tasks.double, range(100))
+    next(results)
+    results.close()
+    assert sorted(pool.map(tasks.double, range(5))) == [0, 2, 4, 6, 8]
+
+
+def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: Pool) -> None:
+    (victim, *_) = pool.map(tasks.process, [0])
+    os.kill(victim, signal.SIGKILL)
+    assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
+def test_an_unexpected_error_names_its_task(tasks: Any, pool: Pool, error: Exception) -> None:
+    with pytest.raises(TaskError) as caught:
+        list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
+    assert isinstance(caught.value.__cause__, type(error))
+
+
+@pytest.mark.parametrize("error", [TemplateError("fix it"), RowRejectedError("reason", "detail")])
+def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: Pool, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
+    assert (str(caught.value), caught.value.args) == (str(error), error.args)
+    assert list(pool.map(tasks.double, [1])) == [2]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
+    """multiprocessing raises EOFError for it, which the command line took for an interruption."""
+    for workers in (1, 2):
+        executor = Pool(workers)
+        forkserver.ensure_running()
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        os.kill(server, signal.SIGKILL)
+        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
+        executor.close()
+
+
+def test_workers_end_with_a_driver_that_is_killed(tasks: Any, tmp_path: Path) -> None:
+    marks = [tmp_path / "one", tmp_path / "two"]
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import executor_tasks\nfrom packtrain.pipeline.execute.pool import Pool\n"
+        f"list(Pool(2).map(executor_tasks.linger, {[str(mark) for mark in marks]}))\n"
+    )
+    folder = str(Path(tasks.__spec__.origin).parent)
+    driver = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": folder})
+    wait_for(lambda: all(mark.exists() for mark in marks))
+    family = psutil.Process(driver.pid).children(recursive=True)
+    assert len(alive(family)) >= 3  # two workers and their fork server
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not alive(family))
+
+
+def wait_for(condition: Any, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_a_script_without_a_guard_can_run(tmp_path: Path, tiny_tokenizer: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(msgspec.json.encode({"text": f"row {n}"}) + b"\n" for n in range(9)))
+    script = tmp_path / "script.py"
+    config = {
+        "out": "out",
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": "a", "format": "text", "path": "in.jsonl"}],
+        "run": {"workers": 2, "report": False},
+    }
+    script.write_text(f"print('once')\nimport packtrain\nprint(packtrain.run({config!r}).splits['train'].rows)\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n1\n", "")
+
+
+def test_workers_import_nothing_heavy(tasks: Any, tmp_path: Path, tiny_tokenizer: Path) -> None:
+    """After a real encode, and in the very workers that did it."""
+    (tmp_path / "in.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n' * 50)
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys
+from pathlib import Path
+import executor_tasks
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.pipeline.run.driver import run
+
+seen = set()
+close = Pool.close
+def look(self):
+    if self._pool:
+        for names in self.map(executor_tasks.modules, range(8)):
+            seen.update(names)
+    close(self)
+Pool.close = look
+data = {{
+    "out": "out", "keep_untrained": True, "mask": "all",
+    "tokenizer": {{"path": {str(tiny_tokenizer)!r}}},
+    "sources": [{{"name": "a", "format": "messages", "path": "in.jsonl"}}],
+    "run": {{"workers": 2}},
+}}
+run(data)
+print(*sorted(seen))
+""")
+    folder = str(Path(tasks.__spec__.origin).parent)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = set(done.stdout.split())
+    assert {"packtrain.stages.tokenize.encode", "packtrain.pipeline.pack.shard", "fastokens"} <= seen, (
+        "the workers did not work"
+    )
+    heavy = {"torch", "transformers", "datasets", "pandas", "polars", "typer", "rich"}
+    assert heavy & seen == set()
