@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, PacktrainError
+from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.rows import Example
-from ...stages.prep import FORMATS, Options, PreparedBlock, ReaderOptions, make_format
+from ...stages.prep import FORMATS, PreparedBlock, ReaderOptions, make_format
 from ...stages.template.rendered import Rendered, Runs, solid
 from ...stages.tokenize.encode import Batch, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
@@ -56,9 +56,18 @@ def prepare_row(
 
     Raises:
         ConfigError: the source's reader function is gone or has changed, or only the dataset names it.
+        InputError: this version does not know the source's format or its options.
     """
-    noted = dataset.manifest.plan["formats"][source]
-    form = make_format(noted["format"], _options(dataset, noted, config, given, source))
+    try:
+        noted = dataset.manifest.plan["formats"][source]
+        known = FORMATS[noted["format"]].options_type
+        options = None if known is ReaderOptions else msgspec.convert(noted["options"], known)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise InputError(
+            f"{dataset.store.url} was made by another version of packtrain, and this one cannot read how source "
+            f"{source} was prepared ({error}); use that version, or make the dataset again"
+        ) from error
+    form = make_format(noted["format"], options or _reader_options(dataset, noted, config, given, source))
     columns = columns_of(form)
     if columns is not None and rows.records is not None:  # a run reads only these columns of tables
         cut: Records = [(at, {key: value for key, value in row.items() if key in columns}) for at, row in rows.records]
@@ -76,16 +85,13 @@ def prepare_row(
     return Where(where).wanted(prepared)
 
 
-def _options(
+def _reader_options(
     dataset: Finished,
     noted: dict[str, Any],
     config: RunConfig,
     configured: tuple[RunConfig, Path] | None,
     source: str,
-) -> Options:
-    options_type = FORMATS[noted["format"]].options_type
-    if options_type is not ReaderOptions:
-        return msgspec.convert(noted["options"], options_type)
+) -> ReaderOptions:
     if configured is None:
         refuse_code(config, dataset.store.where(REQUEST))
         raise AssertionError("its format names a reader")

@@ -94,7 +94,7 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ["auto", "fastokens"])
 def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
     for _ in range(2):
-        with pytest.raises(IntegrityError, match="engine: tokenizers"):
+        with pytest.raises(IntegrityError, match="engine=tokenizers"):
             run(config(tmp_path, "lying", engine=engine))
         assert not (tmp_path / "lying" / "manifest.json").exists()
     assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
@@ -166,7 +166,7 @@ def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: p
             return rendered
 
     monkeypatch.setattr(encode, "Renderer", Lying)
-    with pytest.raises(IntegrityError, match="trace: false"):
+    with pytest.raises(IntegrityError, match="trace=false"):
         run(config(tmp_path, "traced"))
     assert not (tmp_path / "traced" / "manifest.json").exists()
     run(config(tmp_path, "traced", trace=False))

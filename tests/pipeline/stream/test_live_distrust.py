@@ -62,6 +62,6 @@ def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, mo
         }
 
     for _ in range(2):
-        with pytest.raises(IntegrityError, match=r"fastokens .*MOON.*engine: tokenizers"):
+        with pytest.raises(IntegrityError, match=r"fastokens .*MOON.*engine=tokenizers"):
             rows(config("auto"))
     assert rows(config("auto", engine="tokenizers"))
