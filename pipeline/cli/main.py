@@ -16,6 +16,7 @@ from .arguments.completion import complete_at_once_in_zsh, join_words
 from .arguments.help import WIDTH, Commands
 from .clean import clean
 from .contamination import contamination
+from .diff import diff
 from .eval_apps import eval_apps
 from .explain_loss import explain_loss
 from .export import export, export_model, publish
@@ -25,7 +26,7 @@ from .loader import loader
 from .plan import plan
 from .prep import prep
 from .probe import probe
-from .report import diff, report
+from .report import report
 from .run import run
 from .sample import sample
 from .train import train

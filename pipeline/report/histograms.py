@@ -25,7 +25,7 @@ def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
     return _histogram(tokens, edges, max(capacity, 1))
 
 
-def _histogram(values: NDArray[Any], edges: NDArray[np.float64], scale: int) -> Histogram:
+def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]], scale: int) -> Histogram:
     """Count values between edges; divide edges, sums and quantiles by `scale`."""
     found, often = np.unique(values, return_counts=True)
     counts, _ = np.histogram(found, bins=edges, weights=often)

@@ -226,20 +226,6 @@ def test_a_text_makes_no_element_of_a_page(made: Callable[[str], Path], text: st
     assert Counter(one.split("=")[0] for one in hostile.active) == Counter(one.split("=")[0] for one in plain.active)
 
 
-def test_a_comparison_is_inert_too(made: Callable[[str], Path], tmp_path: Path) -> None:
-    pages: list[str] = []
-    for text in (HARMLESS, MARKUP, EVIL):
-        folder, page = made(text), tmp_path / f"{len(pages)}.html"
-        done = cli("diff", output(folder), folder / "second", "-o", page)
-        assert done.code in (0, 1), done
-        pages.append(SCRIPT.sub("", page.read_text(encoding="utf-8")))
-        assert not ACTIVE.search(pages[-1])
-    plain, *hostile = map(Elements, pages)
-    for one in hostile:
-        assert one.kinds <= plain.kinds
-        assert not any(re.match(r"\w+ (on|src|action)", active) for active in one.active)
-
-
 def test_a_text_makes_no_element_of_a_card(made: Callable[[str], Path]) -> None:
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 

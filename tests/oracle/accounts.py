@@ -19,9 +19,9 @@ def expected_row(pieces: Sequence[Piece], packer: Packer) -> Row:
     """A packed row, with the ids of its examples, and without weights."""
     row: Row = {name: [] for name in ("input_ids", "labels", "position_ids", "seq_lengths", "doc_starts", "ids")}
     own = [piece.end - piece.start for piece in pieces]
-    for piece, size in zip(pieces, own, strict=True):
+    for place, (piece, size) in enumerate(zip(pieces, own, strict=True)):
         padding = packer.padded(piece) - size
-        if piece is pieces[-1]:
+        if place == len(pieces) - 1:
             padding += -(len(row["input_ids"]) + size + padding) % packer.row
         row["input_ids"] += [*piece.example.ids[piece.start : piece.end], *[PAD] * padding]
         row["labels"] += [*piece.labels(packer.mask), *[IGNORED] * padding]

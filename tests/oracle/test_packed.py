@@ -187,7 +187,13 @@ def check_weights(packed: kit.Packed, packer: Packer, placed: dict[str, list[lis
             found += row.get("loss_weights", [float(label != IGNORED) for label in row["labels"]])
             expected += mine
     assert np.allclose(found, expected, rtol=1e-6, atol=0)
-    assert ("loss_weights" in packed.table(packed.splits[0]).column_names) == any(one not in (0, 1) for one in expected)
+    has_column = "loss_weights" in packed.table(packed.splits[0]).column_names
+    asked_for = (
+        any(one != 1 for one in by_source.values())  # even if no example of that source is packed
+        or packer.config["loss"]["normalize"] != "token"
+        or any(weight not in (0, 1) for example in packer.examples for weight in example.weights)
+    )
+    assert any(one not in (0, 1) for one in expected) <= has_column <= asked_for
 
 
 def check_ledger(

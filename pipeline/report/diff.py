@@ -1,0 +1,232 @@
+"""What differs between two finished datasets: what their manifests say, and their examples, one by one.
+
+The first dataset is A, the second B.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ...schemas.errors import InputError, IntegrityError
+from ...schemas.manifest import Manifest, SplitRecord
+from ...stages.arrays import view
+from ..dataset.open import Finished, open_dataset
+from ..dataset.output_folder import all_there
+from ..dataset.plan_diff import flat, plan_settings
+from ..dataset.unfinished import refuse_unfinished
+from ..observer import Observer
+from .digests import Documents, read_documents
+
+NAMED = 20
+"""Examples of each kind that are named."""
+KINDS = {
+    "only_a": "only in A",
+    "only_b": "only in B",
+    "tokens": "in both, with other tokens",
+    "labels": "in both, with other labels",
+    "copies": "in both, packed a different number of times",
+    "moved": "in both, in another split",
+}
+"""The ways in which an example can differ."""
+SHARES = ("fill", "trained share")
+"""Figures of a split that are shares of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting or figure that differs; None where a side lacks it."""
+
+    section: str
+    """`configuration`, `reading`, `tokenizer`, `encoding`, `versions`, `inputs`, `ledger`, `rows` or `lengths`."""
+    key: str
+    """In the ledger `source.field` or `source.field.reason`, where the source `*` is the sum of several."""
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NamedExample:
+    """An example that differs. Its id is untrusted text."""
+
+    id: str
+    tokens_a: int | None
+    tokens_b: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Packed examples, matched by id; copies are not counted."""
+
+    same: int
+    """In both with the same tokens and the same trained tokens; with the same length, if no rows were read."""
+    counts: dict[str, int]
+    """By kind; the first four and `same` add up to all examples."""
+    named: dict[str, list[NamedExample]]
+    """The first examples of each kind."""
+    alike: int | None
+    """Examples that have the same tokens in both, whatever their ids; None if no rows were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Everything that a diff shows."""
+
+    a: str
+    b: str
+    manifests: tuple[str, str]
+    identical: bool
+    """Whether the manifests' hashes are equal, and therefore all bytes."""
+    same_rows: bool
+    """Whether all shards have the same bytes, in the same order."""
+    changes: list[Change] = field(default_factory=list)
+    examples: Examples | None = None
+    """None if the datasets are identical."""
+
+
+def compare(a: str | Path, b: str | Path, *, quick: bool, observer: Observer) -> Difference:
+    """Compare two finished datasets, given by their folders or URLs.
+
+    Args:
+        quick: open no shards: compare examples only by id and length.
+
+    Raises:
+        InputError: a dataset is missing, unfinished or damaged, or one has packed rows and the other preference pairs.
+    """
+    sides = [_open(folder) for folder in (a, b)]
+    one, other = (side.manifest for side in sides)
+    if one.preference != other.preference:
+        kinds = ["preference pairs" if each.preference else "packed rows" for each in (one, other)]
+        raise InputError(f"{a} has {kinds[0]} and {b} has {kinds[1]}; only datasets of the same kind can be compared")
+    hashes = one.hash, other.hash
+    if hashes[0] == hashes[1]:
+        return Difference(str(a), str(b), hashes, identical=True, same_rows=True)
+    shards = [[[shard.hash for shard in split.shards] for split in each.splits.values()] for each in (one, other)]
+    same_rows = shards[0] == shards[1] and list(one.splits) == list(other.splits)
+    settings = [each for each in plan_settings(one.plan, other.plan) if not each.spelling]
+    changes = [Change(each.section, each.key, each.a, each.b) for each in settings]
+    changes += _changes(_figures(one), _figures(other))
+    if not quick:
+        rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
+        observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
+    try:
+        left, right = (read_documents(side, quick=quick, observer=observer) for side in sides)
+    except IntegrityError as error:
+        raise InputError(str(error)) from error
+    observer.end()
+    changes += _changes({"lengths": _lengths(left)}, {"lengths": _lengths(right)})
+    examples = _compared(left, right, (list(one.splits), list(other.splits)), quick)
+    return Difference(str(a), str(b), hashes, False, same_rows, changes, examples)
+
+
+def _open(folder: str | Path) -> Finished:
+    refuse_unfinished(folder, deep=False)
+    try:
+        dataset = open_dataset(folder)
+    except IntegrityError as error:
+        raise InputError(str(error)) from error
+    if not all_there(dataset.store, dataset.manifest):
+        raise InputError(
+            f"{folder} is damaged: files that its manifest names are missing, or have another size; "
+            "`packtrain verify` says which, `packtrain repair` rebuilds them"
+        )
+    return dataset
+
+
+# Figures of manifests
+
+
+def _changes(a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+    return [
+        Change(section, key, a[section].get(key), b[section].get(key))
+        for section in a
+        for key in dict.fromkeys([*a[section], *b[section]])
+        if a[section].get(key) != b[section].get(key)
+    ]
+
+
+def _figures(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Section → key → value of what a manifest says of its inputs, its ledger and its rows."""
+    entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
+    if len(entries) > 1:
+        entries = {"*": asdict(manifest.ledger.total()), **entries}
+    return {
+        "inputs": {f"{one['source']}/{one['file']}": one["hash"][:16] for one in manifest.plan["inputs"]},
+        "ledger": {key: value for key, value in flat(entries).items() if value},
+        "rows": flat({name: _split_figures(split, manifest) for name, split in manifest.splits.items()}),
+    }
+
+
+def _split_figures(split: SplitRecord, manifest: Manifest) -> dict[str, float]:
+    packed = {
+        "bound": sum(window.bound for window in split.windows),
+        "fill": split.fill(manifest.max_length),
+        "pieces": sum(window.pieces for window in split.windows),
+    }
+    return {
+        "pairs" if manifest.preference else "rows": split.rows,
+        **(packed if split.windows else {}),
+        "tokens": split.tokens,
+        "labels trained": split.trained,
+        "trained share": split.trained_share,
+        "shards": len(split.shards),
+        "bytes": sum(shard.bytes for shard in split.shards),
+    }
+
+
+# Examples
+
+
+def _lengths(documents: Documents) -> dict[str, float]:
+    found: dict[str, float] = {"examples": len(documents.tokens)}
+    if len(documents.tokens):
+        found["mean"] = float(documents.tokens.mean())
+        found["median"] = float(np.median(documents.tokens))
+        found["longest"] = int(documents.tokens.max())
+    return found
+
+
+def _compared(a: Documents, b: Documents, splits: tuple[list[str], list[str]], quick: bool) -> Examples:
+    """Match the examples of A with those of B by their ids."""
+    found = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
+    here = np.flatnonzero(found >= 0)
+    there = found[here]
+    other = np.ones(len(b.ids), np.bool_)
+    other[there] = False
+    nowhere = np.full(len(found) + len(other), -1)
+    alone_a, alone_b = np.flatnonzero(found < 0), np.flatnonzero(other)
+    tokens = (a.tokens[here] != b.tokens[there]) if quick else (a.digests[here] != b.digests[there])
+    labels = ~tokens & (a.trained[here] != b.trained[there])
+    names = [*splits[0], *(name for name in splits[1] if name not in splits[0])]
+    theirs = np.array([names.index(name) for name in splits[1]], np.int64)
+    masks = {"tokens": tokens, "labels": labels, "copies": a.copies[here] != b.copies[there]}
+    masks["moved"] = np.zeros(len(here), np.bool_) if quick else a.split[here] != theirs[b.split[there]]
+    places = {"only_a": (alone_a, nowhere[: len(alone_a)]), "only_b": (nowhere[: len(alone_b)], alone_b)}
+    places |= {kind: (here[mask], there[mask]) for kind, mask in masks.items()}
+    return Examples(
+        same=int((~tokens & ~labels).sum()),
+        counts={kind: len(places[kind][0]) for kind in KINDS},
+        named={kind: _named(a, b, *places[kind]) for kind in KINDS if len(places[kind][0])},
+        alike=None if quick else _alike(a.digests, b.digests),
+    )
+
+
+def _named(a: Documents, b: Documents, here: NDArray[np.int64], there: NDArray[np.int64]) -> list[NamedExample]:
+    """Return the first examples of some; -1 where a side lacks one."""
+    out = []
+    for mine, yours in zip(here[:NAMED].tolist(), there[:NAMED].tolist(), strict=True):
+        name = a.ids[mine] if mine >= 0 else b.ids[yours]
+        tokens = [int(side.tokens[at]) if at >= 0 else None for side, at in ((a, mine), (b, yours))]
+        out.append(NamedExample(name.as_py(), *tokens))
+    return out
+
+
+def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
+    """Count the digests of A that can be paired with an equal one of B."""
+    mine, yours = (np.unique(side, return_counts=True) for side in (a, b))
+    _, one, other = np.intersect1d(mine[0], yours[0], assume_unique=True, return_indices=True)
+    return int(np.minimum(mine[1][one], yours[1][other]).sum())

@@ -1,1 +1,0 @@
-"""Compares two finished datasets."""

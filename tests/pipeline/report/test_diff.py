@@ -1,0 +1,393 @@
+"""`packtrain diff` of runs that differ in one thing each, held against their rows as plain values."""
+
+import json
+import shlex
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from packtrain.schemas.rows import IGNORE_INDEX
+
+from tests import kit
+
+Row = dict[str, Any]
+Make = Callable[..., Path]
+PAIRS, TEXTS = 60, 30
+WORDS = (
+    *("the", "mules", "left", "the", "valley", "before", "the", "sun", "was", "up", "nobody", "had", "told", "them"),
+    *("how", "far", "it", "would", "be"),
+)
+HOSTILE = "a[bold]<script>alert(1)<,script>\x1b[31m\u202e"
+"""A file name that a folder may hold."""
+
+
+def said(first: int, count: int) -> str:
+    return " ".join(WORDS[(first * 7 + 5 * at) % len(WORDS)] for at in range(count))
+
+
+def pairs(count: int = PAIRS, first: int = 0) -> list[Row]:
+    return [
+        {"prompt": f"{at}: {said(at, 3 + at % 9)}?", "completion": f" {said(at + 1, 2 + at % 23)}"}
+        for at in range(first, first + count)
+    ]
+
+
+def texts(count: int = TEXTS, first: int = 0) -> list[Row]:
+    return [{"text": f"{at}. {said(at, 4 + at * 3 % 40)}"} for at in range(first, first + count)]
+
+
+def liked(count: int) -> list[Row]:
+    return [
+        {"prompt": f"{at}: {said(at, 3)}", "chosen": f" {said(at, 4)}", "rejected": f" {said(at + 1, 3)}"}
+        for at in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Make:
+    """Runs a configuration that differs from the plain one in what is given; one with the same name runs once.
+
+    `rows` are the rows of some sources, `keys_of` their keys, `file` is the name of the file of chat.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
+    forms = {"chat": "prompt_completion", "liked": "preference"}
+
+    def made(
+        name: str, rows: dict[str, list[Row]] | None = None, keys_of: Row | None = None, file: str = "chat", **keys: Any
+    ) -> Path:
+        out = folder / name
+        if out.exists():
+            return out
+        sources = []
+        pairs_only = rows is not None and "liked" in rows
+        rows = {**({} if pairs_only else {"chat": pairs(), "text": texts()}), **(rows or {})}
+        for source in sorted(rows):
+            path = kit.write(folder / "data" / name / f"{file if source == 'chat' else source}.jsonl", rows[source])
+            form = forms.get(source, "text")
+            sources.append({"name": source, "format": form, "path": str(path), **(keys_of or {}).get(source, {})})
+        base = {
+            "out": str(out),
+            "cache": str(folder / "cache"),
+            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+            "truncate": {"max_length": 64},
+            "output": {"shard_bytes": 65536},
+            "run": {"workers": 1, "report": False},
+            **({} if pairs_only else {"holdout": {"fraction": 0.2}}),
+        }
+        kit.packed({**kit.merged(base, keys), "sources": sources})
+        return out
+
+    return made
+
+
+def diff(a: Path | str, b: Path | str, *options: str) -> Row:
+    """The difference as JSON."""
+    done = kit.cli("diff", a, b, "--json", *options)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii()
+    found: Row = json.loads(done.out)
+    return found
+
+
+def numbers(found: Row) -> dict[str, int]:
+    """What is not 0, by its kind."""
+    held = {"same": found["examples"]["same"], **found["examples"]["counts"]}
+    return {kind: number for kind, number in held.items() if number}
+
+
+def changes(found: Row, *sections: str) -> dict[str, tuple[Any, Any]]:
+    return {one["key"]: (one["a"], one["b"]) for one in found["changes"] if one["section"] in sections}
+
+
+Stands = dict[str, tuple[str, Counter[tuple[int, int]], Counter[tuple[int, int]], int]]
+"""By id: split, (place, token) of each token of one copy, the same of the trained ones, copies."""
+
+
+def stands(out: Path) -> Stands:
+    """What the rows hold of every example, by the slow way."""
+    table = pq.read_table(out / "documents.parquet").to_pydict()
+    names = dict(zip(table["doc_id"], table["id"], strict=True))
+    tokens: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
+    trained: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
+    splits: dict[str, str] = {}
+    for split in ("train", "holdout"):
+        for row in kit.Packed(out).rows(split):
+            at = 0
+            for doc, start, size in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
+                for step in range(size):
+                    key = (start + step, row["input_ids"][at + step])
+                    tokens[names[doc]][key] += 1
+                    trained[names[doc]][key] += row["labels"][at + step] != IGNORE_INDEX
+                splits[names[doc]] = split
+                at += size
+    assert set(tokens) == set(names.values())
+    return {name: (splits[name], each, +trained[name], min(each.values())) for name, each in tokens.items()}
+
+
+def expected(a: Stands, b: Stands) -> dict[str, int]:
+    """What a diff must say, if every copy is cut alike and no token stands in two pieces of one copy."""
+    both = a.keys() & b.keys()
+
+    def once(counts: Counter[tuple[int, int]], copies: int) -> dict[tuple[int, int], int]:
+        return {key: count // copies for key, count in counts.items()}
+
+    changed = {name for name in both if once(a[name][1], a[name][3]) != once(b[name][1], b[name][3])}
+    labels = {name for name in both - changed if once(a[name][2], a[name][3]) != once(b[name][2], b[name][3])}
+    found = {
+        "same": len(both - changed - labels),
+        "only_a": len(a.keys() - both),
+        "only_b": len(b.keys() - both),
+        "tokens": len(changed),
+        "labels": len(labels),
+        "copies": sum(a[name][3] != b[name][3] for name in both),
+        "moved": sum(a[name][0] != b[name][0] for name in both),
+    }
+    return {name: number for name, number in found.items() if number}
+
+
+CHANGES: dict[str, tuple[Row, dict[str, tuple[Any, Any]]]] = {
+    "longer": ({"truncate": {"max_length": 128}}, {"truncate.max_length": (64, 128)}),
+    "shorter": ({"truncate": {"max_length": 32}}, {"truncate.max_length": (64, 32)}),
+    "from the end": (
+        {"truncate": {"max_length": 32, "keep": "end"}},
+        {"truncate.max_length": (64, 32), "truncate.keep": ("start", "end")},
+    ),
+    "all trained": ({"mask": "all"}, {"mask.policy": ("completion", "all")}),
+    "seed": ({"seed": 7}, {"seed": (42, 7)}),
+    "repeated": ({"keys_of": {"chat": {"repeat": 3}}}, {"sources.chat.repeat": (None, 3)}),
+    "weighed": (
+        {"keys_of": {"chat": {"weight": 1.0}, "text": {"weight": 3.0}}},
+        {"sources.chat.weight": (None, 1.0), "sources.text.weight": (None, 3.0)},
+    ),
+    "cut up": (
+        {"truncate": {"max_length": 32, "overlong": "split", "split": {"at": "tokens"}}},
+        {
+            "truncate.max_length": (64, 32),
+            "truncate.overlong": ("truncate", "split"),
+            "truncate.split.at": ("turns", "tokens"),
+        },
+    ),
+    "wrapped": ({"pack": {"strategy": "wrapped"}}, {"pack.strategy": ("bfd", "wrapped")}),
+    "fewer": ({"filter": {"min_tokens": 20}}, {"filter.min_tokens": (None, 20)}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_key(make: Make, name: str) -> None:
+    keys, differs = CHANGES[name]
+    a, b = make("base"), make(name, **keys)
+    found = diff(a, b)
+    assert changes(found, "configuration", "tokenizer", "encoding", "versions", "reading", "inputs") == differs
+    assert numbers(found) == expected(stands(a), stands(b))
+    assert not found["identical"]
+    back = diff(b, a)
+    assert {(one["section"], one["key"], one["b"], one["a"]) for one in back["changes"]} == {
+        (one["section"], one["key"], one["a"], one["b"]) for one in found["changes"]
+    }
+    assert numbers(back) == expected(stands(b), stands(a))
+
+
+@pytest.mark.parametrize("name", ["longer", "fewer", "repeated"])
+def test_figures_are_those_of_the_manifests_and_rows(make: Make, name: str) -> None:
+    a, b = make("base"), make(name, **CHANGES[name][0])
+    found = diff(a, b)
+    ledgers = [kit.Packed(out).ledger for out in (a, b)]
+    for source in ("chat", "text"):
+        for key in ("tokens_packed", "labels_trained", "rows_used"):
+            numbers = tuple(ledger[source][key] for ledger in ledgers)
+            assert changes(found, "ledger").get(f"{source}.{key}", (1, 1)) == (
+                numbers if numbers[0] != numbers[1] else (1, 1)
+            )
+    rows = tuple(kit.Packed(out).table().num_rows for out in (a, b))
+    assert rows[0] == rows[1] or changes(found, "rows")["train.rows"] == rows
+    lengths = [sorted(sum(one[1].values()) // one[3] for one in stands(out).values()) for out in (a, b)]
+    longest = tuple(each[-1] for each in lengths)
+    assert changes(found, "lengths").get("longest", longest) == longest
+    means = tuple(sum(each) / len(each) for each in lengths)
+    assert changes(found, "lengths").get("mean", means) == pytest.approx(means)
+
+
+def test_a_dataset_and_itself(make: Make) -> None:
+    a, b = make("base"), make("again")
+    found = diff(a, b)
+    assert found["identical"]
+    assert (found["changes"], found["examples"]) == ([], None)
+    assert kit.cli("diff", a, b, "--exit-code").code == 0
+    assert kit.cli("diff", a, make("seed", seed=7)).code == 0
+    assert kit.cli("diff", a, make("seed", seed=7), "--exit-code").code == 1
+    assert kit.cli("diff", a, make("seed", seed=7), "--exit-code", "--json").code == 1
+
+
+def test_a_default_that_is_spelled_out_is_no_change(make: Make) -> None:
+    spelled = {
+        "keys_of": {"chat": {"repeat": 1, "keys": {"prompt": "prompt"}}, "text": {"format": "auto"}},
+        "pack": {"window_tokens": 4_000_000_000},
+    }
+    found = diff(make("base"), make("spelled", **spelled))
+    assert found["changes"] == []
+    assert found["same_rows"]
+    assert not found["identical"]
+
+
+def test_inputs(make: Make) -> None:
+    base = make("base")
+    found = diff(base, make("appended", {"chat": pairs(PAIRS + 8)}))
+    assert list(changes(found, "inputs")) == ["chat/chat"]
+    assert numbers(found) == {"same": PAIRS + TEXTS, "only_b": 8}
+    assert [one["id"] for one in found["examples"]["named"]["only_b"]] == [
+        f"chat/chat:{PAIRS + at + 1}" for at in range(8)
+    ]
+    added = diff(base, make("added", {"more": texts(10, 500)}))
+    assert changes(added, "configuration") == {"sources.more": (None, "text")}
+    assert changes(added, "inputs")["more/more"][0] is None
+    assert numbers(added) == {"same": PAIRS + TEXTS, "only_b": 10}
+    rows = pairs()
+    rows[3] = {"prompt": "what?", "completion": " something else"}
+    (one,) = diff(base, make("changed", {"chat": rows}))["examples"]["named"]["tokens"]
+    assert one["id"] == "chat/chat:4"
+    assert one["tokens_a"] != one["tokens_b"]
+
+
+def test_examples_are_found_again_whatever_their_ids(make: Make) -> None:
+    base = make("base")
+    renamed = diff(base, make("renamed", file="talk"))
+    assert renamed["same_rows"]
+    assert numbers(renamed) == {"same": TEXTS, "only_a": PAIRS, "only_b": PAIRS}
+    assert renamed["examples"]["alike"] == PAIRS + TEXTS
+    repeated = make("topped", {"chat": [*pairs(1, 900), *pairs()]}, {"chat": {"repeat": 3}})
+    assert diff(base, repeated)["examples"]["alike"] == PAIRS + TEXTS
+    assert f"  {PAIRS + TEXTS} have the same tokens in both" in kit.cli("diff", base, repeated).out
+
+
+def test_duplicates(make: Make) -> None:
+    twice = {"chat": [*pairs(), *pairs(6)]}
+    found = diff(make("twice", twice), make("once", twice, duplicates="drop"))
+    assert numbers(found) == {"same": PAIRS + TEXTS, "only_a": 6}
+    assert changes(found, "ledger")["chat.examples_dropped.duplicate"] == (None, 6)
+
+
+def test_another_tokenizer(make: Make, make_tokenizer: Callable[..., Path]) -> None:
+    other = make("other words", tokenizer={"path": str(make_tokenizer("diff", bos=True))})
+    found = diff(make("base"), other)
+    assert "hash" in changes(found, "tokenizer")
+    assert numbers(found)["tokens"] == PAIRS + TEXTS
+
+
+SHORT = {"max_length": 256, "max_completion_length": 5}
+PADDED: dict[str, tuple[Row, Row]] = {
+    "align": ({}, {"align": 8}),
+    "thd": ({}, {"parallel": {"cp": 4}}),
+    "ring": ({}, {"parallel": {"cp": 4, "layout": "ring"}}),
+    "thd of cut documents": (SHORT, {"parallel": {"cp": 4}}),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_is_no_token(make: Make, name: str) -> None:
+    truncate, pack = PADDED[name]
+    plain = make("short", truncate=truncate) if truncate else make("base")
+    found = diff(plain, make(f"padded-{name}", truncate=truncate, pack=pack))
+    assert numbers(found) == {"same": PAIRS + TEXTS}
+    assert changes(found, "lengths") == {}
+    assert changes(found, "rows")["train.tokens"][1] > changes(found, "rows")["train.tokens"][0]
+
+
+def test_preference_pairs(make: Make) -> None:
+    rows = liked(20)
+    swapped = [*rows[:19], {**rows[19], "chosen": rows[19]["rejected"], "rejected": rows[19]["chosen"]}]
+    one, two = make("one", {"liked": rows}), make("two", {"liked": [*swapped, *liked(23)[20:]]})
+    found = diff(one, two)
+    assert numbers(found) == {"same": 19, "tokens": 1, "only_b": 3}
+    assert changes(found, "rows")["train.pairs"] == (20, 23)
+    assert numbers(diff(one, make("three", {"liked": rows}, {"liked": {"repeat": 2}}))) == {"same": 20, "copies": 20}
+    done = kit.cli("diff", make("base"), one)
+    assert (done.code, done.out) == (2, "")
+
+
+# The command
+
+
+def test_quick_opens_no_shard(make: Make, tmp_path: Path) -> None:
+    a, b = make("base"), tmp_path / "copy"
+    shutil.copytree(make("shorter", truncate={"max_length": 32}), b)
+    for shard in b.rglob("shards/*.arrow"):
+        shard.write_bytes(bytes(shard.stat().st_size))
+    found = diff(a, b, "--quick")
+    assert numbers(found) == {"same": PAIRS + TEXTS}
+    assert found["examples"]["alike"] is None
+    assert kit.cli("diff", a, b).code == 2
+
+
+@pytest.mark.parametrize(
+    "what", ["folder", "manifest", "changed manifest", "shard", "cut shard", "documents", "damaged documents"]
+)
+def test_damage_is_refused(make: Make, tmp_path: Path, what: str) -> None:
+    a, b = make("base"), tmp_path / "b"
+    if what != "folder":
+        shutil.copytree(make("seed", seed=7), b)
+    manifest, documents = b / "manifest.json", b / "documents.parquet"
+    shard = next(iter(b.glob("train/shards/*")), Path())
+    match what:
+        case "manifest":
+            manifest.unlink()
+        case "changed manifest":
+            manifest.write_text(manifest.read_text().replace('"seed": 7', '"seed": 8'))
+        case "shard":
+            shard.unlink()
+        case "cut shard":
+            shard.write_bytes(shard.read_bytes()[:-64])
+        case "documents":
+            documents.unlink()
+        case "damaged documents":
+            documents.write_bytes(bytes(documents.stat().st_size))
+    for one, other in ((a, b), (b, a)):
+        done = kit.cli("diff", one, other, "--exit-code")
+        assert (done.code, done.out) == (2, "")
+        assert str(b) in done.err
+
+
+def test_the_way_to_the_reason_can_be_copied(make: Make) -> None:
+    a, b = make("base"), make("fewer", filter={"min_tokens": 20})
+    (line,) = (line for line in kit.cli("diff", a, b).out.splitlines() if line.endswith(" says why B lacks it"))
+    program, *arguments = shlex.split(line.removesuffix(" says why B lacks it"))
+    assert program == "packtrain"
+    assert "min_tokens" in kit.cli(*arguments).out
+    without = make("appended", {"chat": pairs(PAIRS + 8)})
+    assert "says why" not in kit.cli("diff", a, without).out, "A never read that file"
+
+
+def test_it_is_a_screen_unless_all_is_asked_for(make: Make, make_tokenizer: Callable[..., Path]) -> None:
+    other = make("other words", tokenizer={"path": str(make_tokenizer("diff", bos=True))})
+    brief, whole = (kit.cli("diff", make("base"), other, *more).out for more in ([], ["--all"]))
+    assert len(brief.splitlines()) < 70
+    shown = {one["key"] for one in diff(make("base"), other)["changes"]}
+    assert all(key in whole for key in shown)
+    (more,) = (line for line in brief.splitlines() if line.endswith("--all shows them"))
+    assert int(more.split()[0].replace(",", "")) == sum(key not in brief for key in shown)
+
+
+def test_names_from_data_are_harmless(make: Make) -> None:
+    found = make("hostile", file=HOSTILE)
+    done = kit.cli("diff", make("base"), found)
+    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    assert f"chat/{shown}:1" in done.out.replace("\n", "")
+    assert not {"\x1b", "\u202e"} & set(done.out)
+    assert diff(make("base"), found)["examples"]["named"]["only_b"][0]["id"] == f"chat/{HOSTILE}:1"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulty")
+def test_one_of_the_two_may_be_far_away(make: Make, tmp_path: Path) -> None:
+    from tests.support.faulty import BUCKET
+
+    far = f"s3://{BUCKET}/diff/far"
+    config = kit.configure(tmp_path, "texts", cache=f"s3://{BUCKET}/diff/cache", run={"scratch": str(tmp_path / "s")})
+    kit.packed(config | {"out": far}, base=tmp_path)
+    near, away = (diff(make("base"), place) for place in (kit.packed(kit.configure(tmp_path, "texts")).folder, far))
+    assert away["b"] == far
+    assert {**away, "b": ""} == {**near, "b": ""}
