@@ -1,6 +1,5 @@
 """`packtrain report`: the report of a finished dataset."""
 
-import typer
 
 from .arguments.options import (
     Folder,

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import packtrain
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from packtrain.pipeline.dataset.open import open_dataset
