@@ -1,6 +1,5 @@
 """`packtrain report`: the report of a finished dataset."""
 
-
 from .arguments.options import (
     Folder,
     Json,

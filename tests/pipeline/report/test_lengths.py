@@ -299,7 +299,7 @@ def test_the_advice_keeps_what_can_be_kept(
         return 1 - lost_at(one) >= KEEPS and (not cuts or whole >= least) and not strict
 
     def space(one: Any) -> float:
-        return one.rows * one.max_length / max(one.labels or one.tokens, 1)
+        return float(one.rows * one.max_length / max(one.labels or one.tokens, 1))
 
     if not advice.reached:
         assert not any(map(enough, mine.values()))

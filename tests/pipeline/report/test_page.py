@@ -71,9 +71,7 @@ def with_text(value: Any, text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def report(
-    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
-) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> Report:
     """Every section filled."""
     folder = tmp_path_factory.mktemp("page")
     rows = [f'{{"prompt": "count to {n}: ", "completion": "{" 1" * (n % 40 + 1)}"}}\n' for n in range(60)]
