@@ -178,9 +178,9 @@ class _Sweeper:
         self.cuts = self.how.split or self.is_text or config.pack.strategy in _CUTTING
 
     def points(self, lengths: Sequence[int]) -> list[Point]:
-        """Of the configured strategy; and of `bfd_split` for plain texts, which may be split."""
+        """Of the configured strategy; and of `bfd_split` for plain texts, which may be split, and beside `wrapped`."""
         strategy, configured = self.config.pack.strategy, self.config.truncate.max_length
-        split = self.is_text and strategy not in _CUTTING and not self.how.split
+        split = strategy == "wrapped" or (self.is_text and strategy != "bfd_split" and not self.how.split)
         points = self._sweep(lengths, [strategy, *(["bfd_split"] if split else [])], QUICK)
         if strategy != "tight" or configured not in lengths:
             return points
@@ -252,6 +252,8 @@ class _Advisor:
         if not self.sweeper.stats.tokens:
             return None
         strategy = self.sweeper.config.pack.strategy
+        if strategy == "wrapped":  # what it cuts depends on where rows end, not on the length
+            strategy = "bfd_split"
         strict = self.sweeper.config.truncate.overlong == "error"
         needs = self.shortest(strategy)
         if ("bfd_split", self.lengths[0]) in self.at and strategy != "bfd_split" and not strict:

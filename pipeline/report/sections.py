@@ -43,6 +43,8 @@ _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
+_GAIN = 0.0005
+"""Share of trained tokens from which it is said what the next longer length would keep."""
 _STYLES: dict[Stress, str] = {"": "", "head": "bold", "detail": "dim", "cut": "red", "trained": "bold green"}
 
 
@@ -159,7 +161,7 @@ def advice_sentence(choice: Choice) -> str:
         said = f"keeps {kept}"
     words = f"max_length {advice.max_length:,}{how} {said}"
     after = [one for one in choice.points if one.strategy == advice.strategy and one.max_length > advice.max_length]
-    if after and lost_at(point) > lost_at(after[0]):
+    if after and lost_at(point) - lost_at(after[0]) >= _GAIN:
         more, gain = after[0].tokens / max(point.tokens, 1) - 1, lost_at(point) - lost_at(after[0])
         words += (
             f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
