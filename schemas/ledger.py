@@ -8,7 +8,7 @@ from typing import Any
 from .errors import IntegrityError
 
 _LATER = (
-    *("template_dropped", "prompts_rewritten", "examples_contaminated"),
+    *("template_dropped", "examples_contaminated"),
     *("turns_sampled", "turns_stop_next", "weight_trained", "unknown_roles", "control_tokens"),
 )
 """Counters of `SourceLedger` that manifests of the first version lack."""
@@ -76,8 +76,6 @@ class SourceLedger:
     template_dropped: dict[str, int] = field(default_factory=dict)
     """Examples with content that the chat template is allowed to leave out, by kind: `reasoning`, and the kinds in
     `tokenizer.allow_lost`. An example may count under several."""
-    prompts_rewritten: int = 0
-    """Examples whose prompt the chat template renders differently alone than within the conversation."""
     unknown_roles: dict[str, int] = field(default_factory=dict)
     """Conversations with a role that is not a usual one and that the template does not compare with, by role."""
     control_tokens: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ UNUSABLE = {
     "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
     "bad_trained": "The number of trained flags differs from the number of ids; fix the reader.",
-    "empty_completion": "There is a prompt but no answer; remove such rows, or check the column's name.",
+    "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
     "invalid_utf8": "Some bytes are not UTF-8; convert the file.",
     "lost_content": "The chat template leaves out a message, a tool call or the tools; take a template that "
@@ -37,14 +37,12 @@ UNUSABLE = {
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
     "template_error": "The chat template refused the conversation; its message is beside the row.",
     "template_limit": "The chat template ran too long on the row and was stopped.",
-    "prompt_rewritten": "The chat template renders the prompt differently alone than within the conversation; take "
-    "another template, or `mask: {on_rewritten: train}`.",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
     "train_flags": "Messages or their parts have different `train` flags or weights, but cannot be located; split the "
     "row, or remove them.",
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
-    "unknown_role": "A turn has an unknown role; rename it.",
+    "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
     "unproved": "The assistant's turns cannot be located with certainty, but the mask needs them; take a template that "
     "shows them, or `mask: completion`.",
     "unproved_parts": "The mask sets thoughts or tool calls of a turn apart, but they cannot be located in its text.",

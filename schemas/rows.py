@@ -137,7 +137,6 @@ ENCODED = pa.schema(
         pa.field("line", pa.int32(), nullable=False),
         pa.field("sub", pa.int32(), nullable=False),
         pa.field("straddles", pa.int16(), nullable=False),
-        pa.field("rewritten", pa.bool_(), nullable=False),
         pa.field("weights", pa.list_(pa.field("item", pa.float32(), nullable=False)), nullable=False),
     ]
 )
@@ -148,8 +147,7 @@ cover the tokens from the left without gaps: each ends before token `end`, belon
 outside of conversations), and has the message's `train` flag. A token that straddles two runs belongs to the
 assistant's run if there is one, else to the later run; it is counted in `straddles`, unless it only straddles parts of
 a turn. `digest` covers the rendered text, the beginning of the completion, the `train` flags and the weights.
-`rewritten` means that the chat template renders the prompt differently alone than within the conversation. `weights`
-has the loss weight of each run (message times example; 0 where `train` is false), or is empty if all are 1.
+`weights` has the loss weight of each run (message times example; 0 where `train` is false), or is empty if all are 1.
 
 A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.

@@ -3,7 +3,6 @@
 import gc
 import os
 import runpy
-import shutil
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
 from packtrain.pipeline.store import object_store as objectstore
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("packtrain", examples(100), deadline=None)
 settings.load_profile("packtrain")
+
+# Hypothesis tries the constants that it finds in the modules imported so far, which depend on the tests that ran before
+# in this process: the same seed would give other examples in another session.
+providers._get_local_constants = lambda: Constants()
 
 os.environ.pop("PACKTRAIN_TEST_PYTHON", None)  # it was for the start of this process, if xdist has started it
 
@@ -160,31 +164,11 @@ def tiny_tokenizer(make_tokenizer: MakeTokenizer) -> Path:
     return demo if (demo / "tokenizer.json").is_file() else make_tokenizer("tiny")
 
 
-@pytest.fixture(scope="session")
-def answered(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Callable[[Path], Path]:
-    """The folder with what transformers says of a tokenizer; asked once a session, because it takes seconds."""
-    asked: dict[Path, Path] = {}
-
-    def answer(tokenizer: Path) -> Path:
-        if tokenizer not in asked:
-            asked[tokenizer] = tmp_path_factory.mktemp("answers")
-            load_tokenizer(tokenizer, cache=asked[tokenizer])
-        return asked[tokenizer]
-
-    return answer
-
-
 @pytest.fixture
-def new_cache(tmp_path: Path, answered: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Makes a cache that knows a tokenizer and nothing else."""
+def new_cache(tmp_path: Path) -> Callable[[], Path]:
+    """Gives a new place for a cache at every call."""
     count: Iterator[int] = iter(range(1_000_000))
-
-    def make(tokenizer: Path) -> Path:
-        cache = tmp_path / f"cache-{next(count)}"
-        shutil.copytree(answered(tokenizer), cache / "tokenizers")
-        return cache
-
-    return make
+    return lambda: tmp_path / f"cache-{next(count)}"
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,11 @@ ANY: dict[str, tuple[str, Write]] = {
         ".jsonl",
         data(lambda rows: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()),
     ),
+    "mark": (".jsonl", data(lambda rows: b"\xef\xbb\xbf" + kit.lines(rows))),
+    "spaces": (
+        ".jsonl",
+        data(lambda rows: "".join(f" {json.dumps(row, separators=(' ,', ' :'))}\t\n" for row in rows).encode()),
+    ),
     "windows": (".jsonl", data(lambda rows: windows(kit.lines(rows)))),
     "no last line end": (".jsonl", data(lambda rows: kit.lines(rows)[:-1])),
     "gz": (".jsonl.gz", data(lambda rows: two_members(kit.lines(rows)))),

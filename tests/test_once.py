@@ -1,6 +1,7 @@
 """The same question is never worked out twice, and more data moves no example to the other split."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ def test_a_finished_run_is_found(config: Config, tmp_path: Path) -> None:
         os.utime(tmp_path / "texts.jsonl")
     assert len(files) > 5
     assert files == {path: path.stat().st_mtime_ns for path in files}
+    whole = kit.tree(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "_run")  # as in a copy of the dataset alone
+    kit.packed(config)
+    assert kit.tree(tmp_path / "out") == whole
 
 
 REPLANNED: dict[str, Config] = {

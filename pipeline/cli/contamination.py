@@ -84,7 +84,7 @@ def contamination(
     ]
     if left:
         say(console, f"not compared: {', '.join(left)}", "dim")
-    if summary.totals:
+    if summary.counts:
         print_grids(console, [overlap_grid(summary.counts)])
         for line in summary.shown[:_SHOWN]:
             row = f"{line.evaluation}, line {line.evaluation_line:,}"

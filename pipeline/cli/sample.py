@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from .arguments import completion
@@ -16,12 +14,13 @@ from .arguments.options import Format, Json, Set, seconds_option, without_file
 from .views.streams import print_json
 
 if TYPE_CHECKING:
+    import torch
+
     from ...schemas.samples import SampleSettings
+    from ...training.model_folder import ModelFolder
     from ..observer import Observer
     from ..samples.prompts import PromptSet
 
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
-_ENGINES = ("auto", "batches", "continuous", "vllm")
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
 
@@ -60,22 +59,12 @@ def sample(
         str | None,
         typer.Option(metavar="I/N", help="Part I of N, from 0, into a file of its own, for several machines."),
     ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="batches, continuous or vllm.",
-            show_default="continuous on CUDA where the model allows it, else batches",
-            autocompletion=completion.engine,
-        ),
-    ] = "auto",
     batch: Annotated[
         int | None, typer.Option(min=1, help="Sequences at once.", show_default="64 on CUDA, else 16")
     ] = None,
     dtype: Annotated[
-        str,
-        typer.Option(
-            help="float32, bfloat16 or float16.", show_default="that of the weights", autocompletion=completion.dtype
-        ),
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(help="float32, bfloat16 or float16.", show_default="that of the weights"),
     ] = "auto",
     device: Annotated[
         str | None,
@@ -110,16 +99,8 @@ def sample(
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
             raise ConfigError(f"{name} {value}: give a number above 0")
-    if dtype not in _DTYPES:
-        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(_DTYPES)}")
-    if device is not None and not device.startswith(("cpu", "cuda")):
-        raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
-    if engine not in _ENGINES:
-        raise ConfigError(f"--engine {engine}: choose one of {', '.join(_ENGINES)}{did_you_mean(engine, _ENGINES)}")
-    if endpoint is None and engine == "vllm" and find_spec("vllm") is None:
-        raise ConfigError("--engine vllm: vLLM is not installed; pip install 'packtrain[vllm]', or give another engine")
     if endpoint is not None and tokenizer is None:
         raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
     part = parse_shard(shard)
@@ -132,10 +113,7 @@ def sample(
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:
-            found = _place(Path(model), base, folder, out, device, observer)
-            from ...training.generate.command import resolve_engine
-
-            kind, size = resolve_engine(engine, batch, device, found)
+            found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
         prompts = read_prompts(config, place, observer)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         known = {} if prompts.data is None else {"data": prompts.data}
@@ -151,15 +129,13 @@ def sample(
                 observer,
             )  # fmt: skip
         else:
-            from ...training.generate.command import open_engine
+            from ...training.generate import GenerateEngine, load_for_generation
 
             drawn = _fitted(prompts, drawn, found, observer)
-            together = size if kind == "batches" else 0
-            longest = max(len(one.ids) for one in prompts.prompts)
-            options = {"engine": kind, "model": found.digest, "dtype": dtype, "batch": size, **common}
             counts = draw_samples(
-                prompts, SamplePlan(n, seed, part, together), drawn, options, out,
-                lambda: open_engine(found, kind, drawn, batch=size, longest=longest, dtype=dtype, device=device),
+                prompts, SamplePlan(n, seed, part, size), drawn,
+                {"engine": "generate", "model": found.digest, "dtype": dtype, "batch": size, **common}, out,
+                lambda: GenerateEngine(load_for_generation(found, dtype=dtype, device=on), drawn),
                 observer,
             )  # fmt: skip
     if as_json:
@@ -189,28 +165,33 @@ def _has_tokenizer(folder: Path) -> bool:
     return folder.is_dir() and any(one.name.startswith(_TOKENIZER) for one in folder.iterdir())
 
 
-def _place(model: Path, base: Path | None, tokenizer: Path, out: Path, device: str | None, observer: "Observer") -> Any:
-    """The model's place; a sharded checkpoint is gathered beside the samples first."""
+def _place(
+    model: Path, base: Path | None, tokenizer: Path, out: Path, device: str | None, batch: int | None,
+    observer: "Observer",
+) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
+    """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
-        import torch  # noqa: F401
-
-        from ...training.generate.command import check_device, find_model, is_sharded
-        from ...training.generate.export import export_checkpoint
+        from ...training.gather import export_checkpoint
+        from ...training.generate import SEQUENCES, choose_device
+        from ...training.model_folder import find_model, is_sharded
     except ImportError as error:
         raise ConfigError(
             f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
         ) from None
-    check_device(device)
+    on = choose_device(device)
+    size = batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
     if not is_sharded(model):
-        return find_model(model, base)
+        return find_model(model, base), on, size
     gathered = out.with_name(f"{out.name}.model")
     if not gathered.exists():
         export_checkpoint(model, gathered, base=base, tokenizer=tokenizer)
     observer.note(f"{model} is sharded; its weights, gathered, are in {gathered}")
-    return find_model(gathered)
+    return find_model(gathered), on, size
 
 
-def _fitted(prompts: "PromptSet", settings: "SampleSettings", place: Any, observer: "Observer") -> "SampleSettings":
+def _fitted(
+    prompts: "PromptSet", settings: "SampleSettings", place: "ModelFolder", observer: "Observer"
+) -> "SampleSettings":
     """The settings with the model's own end tokens, after checking that the prompts fit the model."""
     from dataclasses import replace
 

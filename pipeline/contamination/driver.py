@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.units import plural
-from ...stages.overlap.examples import WHOLE
 from ..execute.executor import Executor, perform
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
@@ -18,8 +16,7 @@ from ..inputs.scan import Block, InputFile
 from ..observer import Observer
 from ..store.open import Store, ask_all
 from .evaluation import Evaluation
-from .index_file import EvaluationRows, load_rows
-from .task import BlockHit, BlockHits, OverlapDone, OverlapTask, read_hits
+from .task import BlockHits, OverlapDone, OverlapTask, read_hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +32,17 @@ class Contamination:
     records: tuple[str, ...]
     """The name of each block's hits."""
 
-    @property
-    def rows(self) -> EvaluationRows:
-        """The evaluation rows."""
-        return load_rows(self.cache, self.evaluation.index)
-
     def each(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
         """Yield the hits of each block, in order; a hit below the configured share is left out.
 
         Raises:
             IntegrityError: another process has removed them meanwhile.
         """
-        rows = self.rows
         for (file, block), record in zip(self.blocks, self.records, strict=True):
             found = read_hits(self.cache, record)
             if found is None:
                 raise IntegrityError(f"{self.cache.where(record)} vanished from the cache; run again")
-            yield file, block, self._enough(found, rows)
+            yield file, block, BlockHits(found.examples, [hit for hit in found.hits if hit.share >= self.share])
 
     def marked(self) -> tuple[list[bytes], str]:
         """The examples of each block that share text, as `example_keys`, ascending; and how many, in a sentence."""
@@ -63,21 +54,6 @@ class Contamination:
         if not many:
             return keys, f"no example shares text with any of {plural(rows, 'evaluation row')}"
         return keys, f"{many:,} of {plural(examples, 'example')} share text with {plural(rows, 'evaluation row')}"
-
-    def _enough(self, found: BlockHits, rows: EvaluationRows) -> BlockHits:
-        if not self.share or not found.hits:
-            return found
-        kept = [at for at, hit in enumerate(found.hits) if share_of(hit, rows) >= self.share]
-        place = {at: number for number, at in enumerate(kept)}
-        shown = [msgspec.structs.replace(one, hit=place[one.hit]) for one in found.shown if one.hit in place]
-        return BlockHits(found.examples, found.characters, [found.hits[at] for at in kept], shown)
-
-
-def share_of(hit: BlockHit, rows: EvaluationRows) -> float:
-    """The share of an evaluation text's n-grams that are in the example; 1 if it was compared whole."""
-    if hit.match == WHOLE:
-        return 1.0
-    return hit.covered / max(int(rows.index.counts[hit.text]), 1)
 
 
 def example_keys(places: Sequence[tuple[int, int]]) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ...schemas.config.decontaminate import DecontaminateConfig
 from ...schemas.errors import InputError, RowRejectedError
@@ -26,7 +27,7 @@ from ..store.open import Store, StoredFile
 from .evaluation_files import MAX_ROW_BYTES, called, source_of
 from .index_file import load_rows, put_rows
 
-FORMAT = 1
+FORMAT = 2
 """Increase it whenever the same files would give another index, or the same index other hits."""
 MOST_CHARACTERS = 1 << 29
 """Characters of all evaluation texts; their index needs about eight times as many bytes."""
@@ -117,17 +118,17 @@ def recall_evaluation(files: Sequence[EvaluationFile], ngram: int, cache: Store)
 
 
 def _opened(files: tuple[EvaluationFile, ...], ngram: int, index: StoredFile, cache: Store) -> Evaluation:
-    rows = load_rows(cache, index)
-    held = rows.index
+    search, rows = load_rows(cache, index)
+    held = search.index
     counts = EvaluationCounts(
-        rows.rows,
-        rows.textless,
-        len(rows.asks),
-        int((~rows.compared).sum()),
-        len(held.hashes),
-        held.common,
-        held.framed,
-        held.plain,
+        rows=rows.rows,
+        textless=rows.textless,
+        texts=len(held.counts),
+        left_out=int((held.counts == 0).sum()) - len(held.whole),
+        ngrams=len(np.unique(held.keys)),
+        common=held.common,
+        framed=held.framed,
+        plain=held.plain,
     )
     return Evaluation(files, ngram, index, counts)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import msgspec
@@ -11,28 +11,18 @@ from ...schemas.escape import escape_json
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.manifest import FileRecord
 from ...stages.overlap.evaluation_row import ANSWER, PROMPT
-from ...stages.overlap.pieces import Pieces
+from ...stages.overlap.index import OverlapIndex
 from ..inputs.scan import Block, InputFile
 from ..store.open import Store
-from .driver import Contamination, share_of
-from .index_file import EvaluationRows
-from .task import BlockHit, BlockHits, ShownHit
+from .driver import Contamination
+from .index_file import EvaluationRows, load_rows
+from .task import BlockHit, HitTexts
 
 NAME = "contamination.jsonl"
 EQUAL_ROWS = 10
 """Rows with the same text that a hit names; a set may have a question thousands of times."""
 EACH, MOST = 6, 60
 """Hits with texts: of a source, evaluation file and kind of match, and of all."""
-
-
-class HitTexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Both texts of a hit, near what they share."""
-
-    example: Pieces
-    evaluation: Pieces
-    example_cut: bool = False
-    """Whether text was left out before or after."""
-    evaluation_cut: bool = False
 
 
 class HitLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,15 +49,16 @@ class HitLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def hit_lines(found: Contamination) -> Iterator[HitLine]:
     """Yield all lines, in the order of the run."""
-    rows, shown = found.rows, Counter[object]()
+    search, rows = load_rows(found.cache, found.evaluation.index)
+    shown = Counter[object]()
     for file, block, hits in found.each():
-        texts = {one.hit: one for one in hits.shown}
-        for _, some in groupby(enumerate(hits.hits), lambda one: (one[1].line, one[1].sub)):
-            for line, at in _of_example(found, rows, file, block, hits, [at for at, _ in some]):
+        for _, some in groupby(hits.hits, lambda hit: (hit.line, hit.sub)):
+            for hit, row in _rows_of(search.index, rows, some):
+                line = _line(found, search.index, rows, file, block, hit, row)
                 kind = (line.source, line.evaluation, line.match)
-                if at in texts and shown[kind] < EACH and shown.total() < MOST:
+                if hit.texts is not None and shown[kind] < EACH and shown.total() < MOST:
                     shown[kind] += 1
-                    line = msgspec.structs.replace(line, texts=_texts(texts[at]))
+                    line = msgspec.structs.replace(line, texts=hit.texts)
                 yield line
 
 
@@ -83,34 +74,28 @@ def put_hits(found: Contamination, out: Store, name: str = NAME) -> FileRecord:
     return FileRecord(name, put.bytes, put.hash, put.sha256)
 
 
-def _of_example(
-    found: Contamination, rows: EvaluationRows, file: InputFile, block: Block, hits: BlockHits, some: list[int]
-) -> list[tuple[HitLine, int]]:
-    """The lines of one example, one for each evaluation row and kind of text: that of the text it shares most of."""
-    best: dict[tuple[int, int, str], tuple[float, int, int]] = {}
-    for at in some:
-        hit = hits.hits[at]
-        kind, share = PROMPT if rows.asks[hit.text] else ANSWER, share_of(hit, rows)
+def _rows_of(index: OverlapIndex, rows: EvaluationRows, some: Iterable[BlockHit]) -> Iterator[tuple[BlockHit, int]]:
+    """Yield the hits of one example, one for each evaluation row and kind of text: that of the text it shares most
+    of.
+    """
+    best: dict[tuple[int, int, bool], tuple[BlockHit, int]] = {}
+    for hit in some:
         first, last = int(rows.row_starts[hit.text]), int(rows.row_starts[hit.text + 1])
         for row in range(first, min(last, first + EQUAL_ROWS)):
-            key = (int(rows.row_files[row]), int(rows.row_lines[row]), kind)
-            if key not in best or share > best[key][0]:
-                best[key] = share, at, row
-    return [
-        (_line(found, rows, file, block, hits.hits[at], share, row, kind), at)
-        for (_, _, kind), (share, at, row) in sorted(best.items())
-    ]
+            key = (int(rows.row_files[row]), int(rows.row_lines[row]), bool(index.asks[hit.text]))
+            if key not in best or hit.share > best[key][0].share:
+                best[key] = hit, row
+    yield from (best[key] for key in sorted(best))
 
 
 def _line(
     found: Contamination,
+    index: OverlapIndex,
     rows: EvaluationRows,
     file: InputFile,
     block: Block,
     hit: BlockHit,
-    share: float,
     row: int,
-    kind: str,
 ) -> HitLine:
     number = f"/{hit.sub}" if hit.sub >= 0 else ""
     mine, of_file = file.at(block, hit.line)
@@ -119,13 +104,9 @@ def _line(
         source=file.source,
         evaluation=found.evaluation.files[int(rows.row_files[row])].file,
         evaluation_line=int(rows.row_lines[row]),
-        kind=kind,
+        kind=PROMPT if index.asks[hit.text] else ANSWER,
         match=hit.match,
-        share=round(share, 4),
+        share=round(hit.share, 4),
         shared=hit.longest,
         evaluation_id=rows.row_ids[row].as_py(),
     )
-
-
-def _texts(shown: ShownHit) -> HitTexts:
-    return HitTexts(shown.example, shown.evaluation, shown.example_cut, shown.evaluation_cut)

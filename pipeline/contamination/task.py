@@ -3,7 +3,8 @@
 import gc
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,6 @@ import msgspec
 from ...schemas.errors import InputError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
-from ...schemas.rows import Example
 from ...stages.overlap.examples import ExampleHit, search_examples
 from ...stages.overlap.pieces import Pieces, excerpt
 from ...stages.prep import Options
@@ -27,6 +27,16 @@ SHOWN = 4
 """Hits of each kind of match that a block shows with both texts."""
 
 
+class HitTexts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Both texts of a hit, near what they share."""
+
+    example: Pieces
+    evaluation: Pieces
+    example_cut: bool = False
+    """Whether text was left out before or after."""
+    evaluation_cut: bool = False
+
+
 class BlockHit(msgspec.Struct, frozen=True, array_like=True):
     """What one example of a block shares with one evaluation text."""
 
@@ -37,20 +47,10 @@ class BlockHit(msgspec.Struct, frozen=True, array_like=True):
     text: int
     """The evaluation text in the index."""
     match: str
-    covered: int
+    share: float
     longest: str
     """See `stages.overlap.examples.ExampleHit`."""
-
-
-class ShownHit(msgspec.Struct, frozen=True):
-    """Both texts of a hit, cut to what is near."""
-
-    hit: int
-    """Its place in `BlockHits.hits`."""
-    example: Pieces
-    example_cut: bool
-    evaluation: Pieces
-    evaluation_cut: bool
+    texts: HitTexts | None
 
 
 class BlockHits(msgspec.Struct, frozen=True):
@@ -58,10 +58,8 @@ class BlockHits(msgspec.Struct, frozen=True):
 
     examples: int
     """How many were compared."""
-    characters: int
     hits: list[BlockHit]
     """By example, then by evaluation text."""
-    shown: list[ShownHit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class OverlapDone:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OverlapTask:
     """One block to compare. It is small: names and ranges, but no data."""
 
@@ -90,35 +88,26 @@ class OverlapTask:
     origin: InputOrigin | None = None
     """See `EncodeTask`."""
 
-    _key: str = field(default="", init=False, repr=False, compare=False)
-
-    @property
-    def key(self) -> str:
-        """The address of the hits in the cache."""
-        if not self._key:
-            name, options = self.form
-            payload = {
-                "block": self.block.hash,
-                "format": name,
-                "options": msgspec.to_builtins(options.payload()),
-                "max_row_bytes": self.max_row_bytes,
-                "where": list(self.where or ()),
-                "evaluation": self.evaluation,
-            }
-            object.__setattr__(self, "_key", fingerprint(payload))
-        return self._key
-
     @property
     def destination(self) -> Store:
         """The store for the task's record."""
         return self.cache
 
-    @property
+    @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""
-        return f"overlaps/{self.key[:2]}/{self.key}.json"
+        name, options = self.form
+        key = fingerprint({
+            "block": self.block.hash,
+            "format": name,
+            "options": msgspec.to_builtins(options.payload()),
+            "max_row_bytes": self.max_row_bytes,
+            "where": list(self.where or ()),
+            "evaluation": self.evaluation,
+        })  # fmt: skip
+        return f"overlaps/{key[:2]}/{key}.json"
 
-    def run(self) -> "OverlapDone":
+    def run(self) -> OverlapDone:
         """Compare the block and put the hits."""
         gc.disable()  # see encode_block
         try:
@@ -141,7 +130,7 @@ def compare_block(task: OverlapTask) -> BlockHits:
     Raises:
         InputError: the file has changed since the scan, or its rows have token ids instead of text.
     """
-    rows = load_rows(task.cache, task.index)
+    search, rows = load_rows(task.cache, task.index)
     scratch = scratch_of(task.cache).root
     where = task.where[0] if task.where is not None else None
     prepared = block_examples(task.path, task.block, task.origin, task.form, task.max_row_bytes, where, scratch)
@@ -151,12 +140,13 @@ def compare_block(task: OverlapTask) -> BlockHits:
             f"{task.path}: its rows have token ids instead of text, and ids cannot be compared with evaluation rows; "
             "leave this source out, or leave out decontaminate"
         )
-    found = search_examples(rows.index, rows.asks, examples)
-    hits = [
-        BlockHit(examples[one.example].line, examples[one.example].sub, one.text, one.match, one.covered, one.longest)
-        for one in found.hits
-    ]
-    return BlockHits(len(examples), found.characters, hits, _shown(rows, found.hits, examples))
+    found = search_examples(search, examples)
+    shown = _shown(found)
+    hits = []
+    for at, hit in enumerate(found):
+        example, texts = examples[hit.example], _texts(hit, rows) if at in shown else None
+        hits.append(BlockHit(example.line, example.sub, hit.text, hit.match, hit.share, hit.longest, texts))
+    return BlockHits(len(examples), hits)
 
 
 def read_hits(cache: Store, record: str) -> BlockHits | None:
@@ -167,19 +157,20 @@ def read_hits(cache: Store, record: str) -> BlockHits | None:
         return None
 
 
-def _shown(rows: EvaluationRows, found: Sequence[ExampleHit], examples: Sequence[Example]) -> list[ShownHit]:
-    """Some hits of each kind of match with their texts, those that share the most first."""
-    order = sorted(range(len(found)), key=lambda at: -sum(one.words for one in found[at].stretches))
-    taken, seen, out = Counter[str](), set[object](), list[ShownHit]()
-    for at in order:
+def _shown(found: Sequence[ExampleHit]) -> set[int]:
+    """The places of some hits of each kind of match, those that share the most, of different examples and texts."""
+    taken, seen, out = Counter[str](), set[object](), set[int]()
+    for at in sorted(range(len(found)), key=lambda at: -sum(one.words for one in found[at].stretches)):
         hit = found[at]
-        once = ((hit.text, hit.match), (examples[hit.example].line, hit.match))
-        if taken[hit.match] >= SHOWN or seen.intersection(once):
-            continue
-        taken[hit.match] += 1
-        seen.update(once)
-        mine, my_cut = excerpt(hit.part, [(one.first, one.words) for one in hit.stretches])
-        original = rows.originals[hit.text].as_py()
-        theirs, their_cut = excerpt(original, [(one.other, one.words) for one in hit.stretches])
-        out.append(ShownHit(at, mine, my_cut, theirs, their_cut))
-    return sorted(out, key=lambda one: one.hit)
+        once = (("text", hit.text, hit.match), ("example", hit.example, hit.match))
+        if taken[hit.match] < SHOWN and not seen.intersection(once):
+            taken[hit.match] += 1
+            seen.update(once)
+            out.add(at)
+    return out
+
+
+def _texts(hit: ExampleHit, rows: EvaluationRows) -> HitTexts:
+    mine, my_cut = excerpt(hit.part, [(one.first, one.words) for one in hit.stretches])
+    theirs, their_cut = excerpt(rows.originals[hit.text].as_py(), [(one.other, one.words) for one in hit.stretches])
+    return HitTexts(mine, theirs, my_cut, their_cut)

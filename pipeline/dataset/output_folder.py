@@ -14,7 +14,7 @@ from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreErr
 from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest
 from ..contamination.evaluation_files import find_evaluation
-from ..encode.tokenizer.place import find_tokenizer
+from ..encode.tokenizer_folder import find_tokenizer
 from ..inputs.places.paths import Found, InputKind
 from ..inputs.scan import InputFile, find_inputs
 from ..inputs.user_reader import is_reader, reader_file

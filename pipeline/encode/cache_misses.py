@@ -7,7 +7,6 @@ cache, under the hash of each source's first block. Appending data does not chan
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,59 +20,13 @@ from ..store.open import Store
 from .task import EncodeTask
 
 FOLDER = "history"
-_SHOWN = 4
-
-_NAMES = {
-    "format": "sources.{source}.format",
-    "max_row_bytes": "sources.{source}.max_row_bytes",
-    "where": "sources.{source}.where",
-    "pairs": "whether rows are preference pairs",
-    "encode.format": "the version of packtrain's encoding",
-    "encode.tokenizer": "the tokenizer",
-    "encode.engine": "the tokenizer engine",
-    "encode.engine_version": "the engine's version",
-    "encode.jinja2_version": "the version of jinja2",
-    "encode.template": "the chat template or its variables",
-    "encode.date": "tokenizer.date",
-    "encode.trace": "whether templates are traced",
-    "encode.on_limit": "tokenizer.on_limit",
-    "encode.allow_lost": "tokenizer.allow_lost",
-    "encode.around": "what the tokenizer puts around a text",
-    "encode.generation_stops": "the stop tokens beside the tokenizer",
-    "encode.prove": "mask.prove",
-}
-_HASHED = (
-    "encode.tokenizer",
-    "encode.template",
-    "encode.around",
-    "encode.format",
-    "encode.generation_stops",
-    "encode.prove",
-    "pairs",
-    "options.code",
-)
-"""Fields whose values are not shown, because they are too long or not those that a user writes."""
 
 
 class _PartNote(msgspec.Struct, frozen=True):
     """The settings with which the last run that read a source made its parts."""
 
     date: str
-    head: dict[str, Any]
-    """The fields of the parts' keys, without the block."""
-
-
-@dataclass(slots=True)
-class _SourceParts:
-    """A source; all its blocks are encoded with the same settings."""
-
-    name: str
-    head: dict[str, Any]
-    blocks: list[str]
-
-    @property
-    def note(self) -> str:
-        return f"{FOLDER}/{self.blocks[0]}.json"
+    settings: dict[str, Any]
 
 
 def note_parts(cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> None:
@@ -82,73 +35,53 @@ def note_parts(cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeT
     Args:
         tasks: one per block, in the order of `files`.
     """
-    for source in _sources(files, tasks):
-        data = seal(msgspec.json.encode(_PartNote(time.strftime("%Y-%m-%d"), source.head)))
+    for first, *_ in _by_source(files, tasks).values():
+        data = seal(msgspec.json.encode(_PartNote(time.strftime("%Y-%m-%d"), _settings(first))))
         with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-            if cache.read(source.note) != data:
-                cache.replace_bytes(source.note, data)
+            if cache.read(_note(first)) != data:
+                cache.replace_bytes(_note(first), data)
 
 
 def why_missing(
     cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeTask], missing: Iterable[EncodeTask]
 ) -> Iterator[str]:
-    """Return a sentence for each source whose blocks were encoded before with other settings.
+    """Yield a sentence for each source whose blocks were encoded before with other settings.
 
     Args:
         missing: tasks whose parts are not in the cache.
     """
     gone = {task.block.hash for task in missing}
-    for source in _sources(files, tasks) if gone else ():
-        if source.blocks[0] not in gone:
+    for source, own in _by_source(files, tasks).items() if gone else ():
+        if own[0].block.hash not in gone:
             continue
         try:
-            last = decode_note(unseal(cache.read(source.note)), _PartNote)
-        except msgspec.MsgspecError:  # missing, or from another version
+            last = decode_note(unseal(cache.read(_note(own[0]))), _PartNote)
+        except msgspec.MsgspecError:  # missing or damaged
             continue
-        if last.head.get("format") != source.head.get("format"):
+        then, now = last.settings, _settings(own[0])
+        if then.get("format") != now["format"]:
             continue  # rows that are read differently give other documents, so missing parts need no explanation
-        every = set(source.blocks)
-        total, mine = len(every), len(gone & every)
-        what = (
-            f"all {total:,} blocks are"
-            if mine == total
-            else f"{mine:,} of {plural(total, 'block')} {'is' if mine == 1 else 'are'}"
-        )
-        what = "its one block is" if total == 1 else what
-        fields = list(_fields(last.head, source.head, source.name))
-        if not fields:
-            gone_or_old = f"the parts made on {last.date} are gone, or of an earlier version"
-            yield f"source {source.name}: {what} encoded again: {gone_or_old}"
-            continue
-        shown = ", ".join(fields[:_SHOWN]) + (f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else "")
-        verb = "differs" if len(fields) == 1 else "differ"
-        said = f"source {source.name}: {what} encoded again: {shown} {verb} from the parts made on {last.date}, "
-        yield said + "which stay in the cache"
+        keys = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
+        blocks = {task.block.hash for task in own}
+        why = f"parts made on {last.date} have another {', '.join(keys)}" if keys else f"parts of {last.date} are gone"
+        yield f"source {source}: {len(gone & blocks):,} of {plural(len(blocks), 'block')} encoded again: the {why}"
 
 
-def _sources(files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> list[_SourceParts]:
-    found: dict[str, _SourceParts] = {}
-    names = [file.source for file in files for _ in file.blocks]
-    for name, task in zip(names, tasks, strict=True):
-        if name not in found:  # all blocks of a source have the same settings
-            payload = msgspec.json.decode(
-                msgspec.json.encode(task.payload())
-            )  # as read back from JSON: tuples become lists
-            found[name] = _SourceParts(name, {key: value for key, value in payload.items() if key != "block"}, [])
-        found[name].blocks.append(task.block.hash)
-    return list(found.values())
+def _by_source(files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> dict[str, list[EncodeTask]]:
+    found: dict[str, list[EncodeTask]] = {}
+    for name, task in zip((file.source for file in files for _ in file.blocks), tasks, strict=True):
+        found.setdefault(name, []).append(task)
+    return found
 
 
-def _fields(then: Any, now: Any, source: str, where: str = "") -> Iterator[str]:
-    """The fields in which two sets of settings differ, by their user-facing names."""
-    if where != "encode.around" and isinstance(then, dict) and isinstance(now, dict):
-        for key in sorted({*then, *now}):
-            yield from _fields(then.get(key), now.get(key), source, f"{where}.{key}" if where else key)
-    elif then != now:
-        name = _NAMES.get(where, f"sources.{source}: {where}").format(source=source)
-        yield name if where in _HASHED else f"{name} ({_short(then)} → {_short(now)})"
+def _settings(task: EncodeTask) -> dict[str, Any]:
+    """What the part depends on besides the block, as JSON gives it back. The same for all blocks of a source."""
+    payload = task.payload()
+    encode = {"encoding" if key == "format" else key: value for key, value in payload.pop("encode").items()}
+    settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**payload, **encode}))
+    del settings["block"]
+    return settings
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= 40 else f"{text[:37]}…"
+def _note(first: EncodeTask) -> str:
+    return f"{FOLDER}/{first.block.hash}.json"

@@ -1,4 +1,4 @@
-"""The encoding step: finds missing parts, has them made, and falls back if an engine is found wrong."""
+"""The encoding step: finds missing parts, and has them made."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from ...schemas.errors import EngineMismatchError, IntegrityError
 from ..contamination.driver import Contamination
-from ..execute.executor import Executor, perform
+from ..execute.executor import EngineAhead, Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile
 from .cache_misses import FOLDER as HISTORY
 from .cache_misses import note_parts
 from .encode_spec import EncodeSpec
-from .engine.trust import DistrustedError, fall_back
-from .known_parts import KnownParts
+from .first_look import LOOKS
+from .known_parts import KnownParts, wrong_engine
 from .parts import PartPlace, PartRecord
 from .prepared import Prepared
 from .task import EncodeResult, EncodeTask
@@ -43,42 +43,32 @@ class Encoded:
 def encode(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
-    """Encode what is missing in the cache. If an engine or a trace is found wrong, the reference encodes everything.
+    """Encode what is missing in the cache, and note how all parts were made.
 
     Args:
         shared: whether other drivers may be encoding the same blocks.
 
     Raises:
         InputError: an input has changed since it was scanned.
-        IntegrityError: the configuration names the engine that was found wrong.
+        IntegrityError: the engine or the trace was found wrong.
     """
-    # One fallback for a template and one for an engine; the reference itself cannot be wrong.
-    for _ in range(3):
-        try:
-            encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
-        except DistrustedError as error:
-            prepared = fall_back(prepared, error, parts.cache, observer)
-        else:
-            note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
-            return encoded
-    raise AssertionError("the reference engine or jinja2 was found to differ from itself")
+    encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
+    note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
+    return encoded
 
 
 def encode_missing(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
-    """Encode what is missing with one engine, after checking the cached parts against their hashes.
-
-    Raises:
-        DistrustedError: the engine or the trace was wrong; call `fall_back`, and start again.
-    """
+    """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
     found = parts.forget_damaged(executor, tasks, observer)
     missing = parts.missing(tasks, found)
-    for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
+    for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     busy, made = 0.0, 0
     if missing:
+        executor.get_ready(EngineAhead(prepared.spec.engine, prepared.tokenizer.key))
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
         due = {task.key for task in missing}
         # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
@@ -96,7 +86,7 @@ def encode_missing(
                 made += record.tokens - record.end_of_sequence - record.special
                 observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
         except EngineMismatchError as error:
-            raise DistrustedError(f"{prepared.spec.engine} {prepared.spec.engine_version}", str(error)) from error
+            raise wrong_engine(prepared.spec, str(error)) from error
         observer.end()
         found = parts.records(tasks)
     records = tuple(_there(found[task.key], task) for task in tasks)

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record, record_name
 from ...stages.tokenize.encode import differing
-from ...stages.tokenize.engines import TokenizersEngine
+from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..execute.checking import damaged
 from ..execute.executor import Executor
 from ..observer import Observer
@@ -17,7 +18,6 @@ from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile, ask_all
 from .encode_spec import EncodeSpec
-from .engine.trust import REFERENCE, DistrustedError
 from .parts import PartRecord
 from .task import EncodeResult, EncodeTask
 
@@ -91,17 +91,20 @@ class KnownParts:
         """Check a new part's samples against the reference, then write its record.
 
         Raises:
-            DistrustedError: a sample differs; the part is not used.
-            IntegrityError: the same block gave a different part before.
+            IntegrityError: a sample or a rendering differs from the reference, and the part is not used; or the same
+                block gave a different part before.
         """
         if result.mismatches:
-            raise DistrustedError("template", f"a row of {result.source}")
+            raise IntegrityError(
+                f"{result.source}: the chat template gave another text by the fast way than by jinja2; please report "
+                f"the template, and meanwhile use {setting('tokenizer.trace', False)}"
+            )
         if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
                 self._reference = TokenizersEngine(spec.tokenizer_json)
             sample = differing(self._reference, result.samples)
             if sample is not None:
-                raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])
+                raise wrong_engine(spec, sample.text[:80])
         data = seal(msgspec.json.encode(result.record.to_json()))
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
@@ -132,3 +135,11 @@ class KnownParts:
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None
+
+
+def wrong_engine(spec: EncodeSpec, text: str) -> IntegrityError:
+    """The error of an engine that gave other tokens than the reference on a text."""
+    return IntegrityError(
+        f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference on {text!r}; "
+        f"please report it, and use {setting('tokenizer.engine', REFERENCE)}"
+    )

@@ -23,9 +23,6 @@ UNPROVED = "unproved"
 
 MIXED = "unproved_parts"
 """The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
-REWRITTEN = "prompt_rewritten"
-"""The ledger's reason for conversations whose prompt is rendered differently alone, if the mask rejects them."""
-_REWRITTEN_HOW = "the chat template renders the prompt differently alone than within the conversation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +58,6 @@ class PartRecord:
     """Examples with a turn whose thoughts or tool calls could not be located in it."""
     mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line in the block, example of the row or -1, why) of the first of them."""
-    rewritten: int = 0
-    """Examples whose prompt alone is rendered differently than within the conversation."""
-    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
-    """(line in the block, example of the row or -1) of the first examples with rewritten prompts."""
     roles: dict[str, list[int]] = field(default_factory=dict)
     """Unknown role → [conversations with it, line in the block of the first]."""
     control: dict[str, list[int]] = field(default_factory=dict)
@@ -89,7 +82,6 @@ class PartRecord:
         for reason, count, found in (
             (UNPROVED, self.unproved, self.unproved_rows),
             (MIXED, self.mixed, self.mixed_rows),
-            (REWRITTEN, self.rewritten, [(*one, _REWRITTEN_HOW) for one in self.rewritten_rows]),
         ):
             if count and reason in reasons:
                 rows += [(line, sub, reason, why) for line, sub, why in found]
@@ -110,7 +102,7 @@ class PartRecord:
         """
         check_name(data["part"])
         check_hash(data["hash"])
-        lists = ("rejects", "unproved_rows", "mixed_rows", "rewritten_rows", "sampled_rows")
+        lists = ("rejects", "unproved_rows", "mixed_rows", "sampled_rows")
         tuples = {key: [tuple(one) for one in data.get(key, ())] for key in lists}
         return cls(**{**data, **tuples})
 

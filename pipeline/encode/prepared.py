@@ -14,7 +14,7 @@ from ..inputs.scan import InputFile
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask
-from .tokenizer.load import TokenizerSpec
+from .tokenizer import TokenizerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def make_spec(
     """Make the specification of a run's encoding.
 
     Args:
-        engine: the engine that `engine_choice` chose; the one in `section` is ignored.
+        engine: the engine that encodes; the one in `section` is ignored.
         needs_template: whether there may be conversations.
         prove: whether the sampling proof tries all turns.
 

@@ -2,11 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
-from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
@@ -72,15 +70,6 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     if not mask.prove:
         out.append(f"To count all turns: {setting('mask.prove', 'sampling')}")
     return ". ".join(out)
-
-
-def compile_early(spec: EncodeSpec, mask: MaskConfig) -> None:
-    """Compile the template for `check_stops` while the run waits for something else. What is wrong with it is left to
-    the tasks, which report it.
-    """
-    if spec.template is not None and _is_checked(spec.template, mask):
-        with suppress(PacktrainError):
-            make_renderer(spec, spec.template)
 
 
 def _is_checked(template: str, mask: MaskConfig) -> bool:

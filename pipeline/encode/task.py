@@ -305,8 +305,6 @@ def _record(
         text_bytes=counts.text_bytes,
         inexact=counts.inexact,
         dropped=dict(sorted(counts.dropped.items())),
-        rewritten=counts.rewritten,
-        rewritten_rows=counts.rewritten_rows,
         roles=dict(sorted(counts.roles.items())),
         control=dict(sorted(counts.control.items())),
         unproved=counts.unproved,

@@ -3,19 +3,22 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
-from ...stages.template.dropped_content import LOST
-from ...stages.tokenize.content_check import MOST
+from ...stages.prep.sharegpt import ROLES
+from ...stages.template.losses import LOST
+from ...stages.tokenize.content_check import MOST, OTHERS
 from ..inputs.scan import InputFile
 from .driver import Encoded
 
 _ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
 """What the detail of a reject ends with."""
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
@@ -97,45 +100,34 @@ def check_contents(files: Sequence[InputFile], encoded: Encoded) -> Iterator[str
     Args:
         files: the files as they were encoded, in order.
     """
+    roles, first = _named(files, encoded, "roles")
+    if roles:
+        said = "; ".join(f"{plural(rows, 'row')}: role {name!r}{_meant(name)}" for name, rows in roles)
+        stop = "" if said.endswith("?") else "."
+        yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
+    tokens, first = _named(files, encoded, "control")
+    if tokens:
+        names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens)
+        then = "These become real special tokens (docs/masks.md)"
+        yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
+
+
+def _named(files: Sequence[InputFile], encoded: Encoded, field: str) -> tuple[list[tuple[str, int]], str]:
+    """The most frequent names that a field of the records counts, with their conversations, and where the first is."""
+    counts, first = Counter[str](), ""
     blocks = [(file, block) for file in files for block in file.blocks]
-    for field, what, then in (
-        ("roles", "an unknown role", "The template writes it as it stands; only assistant is the assistant's"),
-        ("control", "special tokens in contents", "These become real special tokens (docs/masks.md)"),
-    ):
-        counts, first = Counter[str](), ""
-        for (file, block), record in zip(blocks, encoded.records, strict=True):
-            found: dict[str, list[int]] = getattr(record, field)
-            for name, (rows, _) in found.items():
-                counts[name] += rows
-            if found and not first:
-                file, line = file.at(block, min(row for _, row in found.values()))
-                first = f"{file.shown}, line {line}"
-        if counts:
-            names = ", ".join(f"{name} ({rows:,})" for name, rows in counts.most_common(MOST))
-            yield f"conversations with {what}: {names}. The first: {first}. {then}"
+    for (file, block), record in zip(blocks, encoded.records, strict=True):
+        found: dict[str, list[int]] = getattr(record, field)
+        for name, (rows, _) in found.items():
+            counts[name] += rows
+        if found and not first:
+            file, line = file.at(block, min(row for _, row in found.values()))
+            first = f"{file.shown}, line {line}"
+    return counts.most_common(MOST), first
 
 
-def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
-    """Describe the conversations whose prompt alone is rendered differently than within the conversation; None if there
-    are none.
-
-    Args:
-        files: the files as they were encoded, in order.
-    """
-    count = sum(record.rewritten for record in encoded.records)
-    if not count or mask.policy == "all":
-        return None
-    blocks = [(file, block) for file in files for block in file.blocks]
-    pairs = zip(blocks, encoded.records, strict=True)
-    (file, block), record = next(pair for pair in pairs if pair[1].rewritten_rows)
-    file, line = file.at(block, record.rewritten_rows[0][0])
-    what = (
-        f"the chat template '{encoded.spec.template_name}' renders the prompts of {plural(count, 'conversation')} "
-        f"differently alone than within the conversation. The first: {file.shown}, line {line}"
-    )
-    if mask.on_rewritten == "reject":
-        return f"{what}. They are left out"
-    return (
-        f"{what}. Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
-        f"alone has, even if they are not the prompt's). To leave them out: {setting('mask.on_rewritten', 'reject')}"
-    )
+def _meant(role: str) -> str:
+    """`; did you mean 'assistant'?`, or "" if no role is near."""
+    name = role.strip().lower()
+    near = ROLES.get(name) or next(iter(get_close_matches(name, _ROLES, n=1)), None)
+    return f"; did you mean {near!r}?" if near and role != OTHERS else ""

@@ -18,9 +18,6 @@ class InlineExecutor(Executor):
         limit_threads()
         self._apart: Executor | None = None
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """See `Executor`. Does nothing, because there are no workers."""
-
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
         """See `Executor`. A task is run when it is submitted."""
         return self._apart.queue(function, made) if self._apart is not None else _InlineQueue(function, made)

@@ -8,7 +8,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ...schemas.config.hints import setting
@@ -39,14 +38,12 @@ def never(_task: object) -> bool:
 
 
 class EngineAhead(NamedTuple):
-    """What is needed to load a tokenizer engine before the tokenizer is resolved."""
+    """A tokenizer engine that workers will probably use."""
 
     engine: str
-    """The engine's name, or `auto`."""
-    folder: Path
-    """The tokenizer's."""
-    answers: Path
-    """The folder in which `TokenizerLoading` stores what it knows of tokenizers."""
+    """Its name."""
+    tokenizer: str
+    """The tokenizer's key; see `TokenizerSpec.key`."""
 
 
 class Work(Protocol):
@@ -100,10 +97,6 @@ class Executor(Protocol):
             ahead: a tokenizer engine that they will probably use.
         """
         return
-
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Make the workers call a function in the background, to get ready."""
-        ...
 
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
         """Return a queue for the tasks of one stage, including finished ones; every driver has the same tasks.

@@ -4,21 +4,20 @@ engine, so that workers start in milliseconds and share the memory of both.
 
 import os
 from multiprocessing import forkserver
-from pathlib import Path
 
 from .executor import ENGINE_THREADS, EngineAhead
 from .interrupts import deaf_to_interrupts
 
 _PIPELINE = __package__.rpartition(".")[0]
 TASK_MODULES = tuple(
-    f"{_PIPELINE}.{module}" for module in ("encode.task", "encode.engine.choice", "pack.shard", "pack.documents")
+    f"{_PIPELINE}.{module}" for module in ("encode.task", "encode.first_look", "pack.shard", "pack.documents")
 )
 """Modules of the tasks. They are given by name, because they import modules of this folder."""
-_PRELOADED = f"{_PIPELINE}.encode.before_fork"
+_PRELOADED = f"{_PIPELINE}.encode.preload"
 """The module that imports them, and loads the engine."""
 IN_FORK_SERVER = "PACKTRAIN_FORK_SERVER"
 """Environment variable that only the fork server has. The engine's, if there is one, begin with the same word."""
-_ENGINE = tuple(f"{IN_FORK_SERVER}_{name}" for name in ("ENGINE", "TOKENIZER", "ANSWERS"))
+_ENGINE = tuple(f"{IN_FORK_SERVER}_{name}" for name in ("ENGINE", "TOKENIZER"))
 
 
 def start_fork_server(ahead: EngineAhead | None = None) -> None:
@@ -31,7 +30,7 @@ def start_fork_server(ahead: EngineAhead | None = None) -> None:
     forkserver.set_forkserver_preload([_PRELOADED])
     settings = {IN_FORK_SERVER: "1"}
     if ahead is not None:
-        settings |= ENGINE_THREADS | dict(zip(_ENGINE, map(str, ahead), strict=True))
+        settings |= ENGINE_THREADS | dict(zip(_ENGINE, ahead, strict=True))
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -48,4 +47,4 @@ def start_fork_server(ahead: EngineAhead | None = None) -> None:
 def asked_engine() -> EngineAhead | None:
     """In the fork server: the engine to load, if there is one. Its workers do not see it in their environment."""
     found = [os.environ.pop(name, "") for name in (IN_FORK_SERVER, *_ENGINE)][1:]
-    return EngineAhead(found[0], Path(found[1]), Path(found[2])) if all(found) else None
+    return EngineAhead(*found) if all(found) else None

@@ -99,14 +99,6 @@ class LocalExecutor(Executor):
         if self._forks:
             start_fork_server(ahead)
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Make all workers but one call a function in the background, such as loading a tokenizer."""
-        data = pickle.dumps((function, arguments))
-        while len(self._pool) < self.workers:
-            self._new_worker()
-        for worker in [worker for worker in self._pool if not worker.tickets][: self.workers - 1]:
-            self.send(worker, _Ticket(function, 0, None), data)
-
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
         """See `Executor`. Each worker has at most two tasks, so that the queue needs little memory."""
         self._closed = False

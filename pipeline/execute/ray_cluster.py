@@ -108,9 +108,6 @@ class RayExecutor(Executor):
             self.close()
             raise
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """See `Executor`. Does nothing: Ray starts workers on demand."""
-
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
         """See `Executor`."""
         return _RayQueue(self, function, made, Quarantine(self._policy))

@@ -33,10 +33,6 @@ class StaticExecutor(Executor):
         """See `Executor`."""
         self._executor.get_ready(ahead)
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """See `Executor`."""
-        self._executor.start(function, *arguments)
-
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
         """See `Executor`. No task begins before all are known, because their number decides the shares."""
         return _SharedQueue(self._executor.queue(function, made), self._index, self._count)

@@ -101,7 +101,6 @@ def open_ledger(
         entry.tokens_encoded += record.tokens - record.end_of_sequence - record.special
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
         _add(entry.template_dropped, record.dropped)
-        entry.prompts_rewritten += record.rewritten
         _add(entry.unknown_roles, {role: rows for role, (rows, _) in record.roles.items()}, MOST)
         _add(entry.control_tokens, {token: rows for token, (rows, _) in record.control.items()}, MOST)
         _add(entry.turns_sampled, sampled_turns(record, mask))

@@ -19,17 +19,17 @@ from ...schemas.units import plural
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.select.truncate import Keep, Limits, Overlong
-from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart
+from ..encode.parts import MIXED, UNPROVED, EncodedPart
 from ..store.anonymous_files import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
 from .split import Splitter, breaks_for, cut_documents, places_of
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, REWRITTEN_PROMPT, SPLIT, Documents, Table
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, SPLIT, Documents, Table
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
 REASONS = (
-    *("", "empty", "equal", UNPROVED, MIXED, REWRITTEN, "contaminated", "min_tokens", "max_tokens", "untrained"),
+    *("", "empty", "equal", UNPROVED, MIXED, "contaminated", "min_tokens", "max_tokens", "untrained"),
     *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", "not_sampled", "holdout", "train"),
 )
 """The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
@@ -48,7 +48,6 @@ def mask_rejects(config: RunConfig) -> frozenset[str]:
         for reason, applies in (
             (UNPROVED, Mask.of(config.mask).needs_turns),
             (MIXED, Mask.of(config.mask).needs_parts),
-            (REWRITTEN, config.mask.on_rewritten == "reject"),
         )
         if applies
     )
@@ -154,8 +153,6 @@ def _leave_out_by_mask(some: Documents, config: RunConfig) -> None:
         leave_out(some, some.has(NO_TURNS), UNPROVED)
     if mask.needs_parts:
         leave_out(some, some.has(NO_PARTS), MIXED)
-    if config.mask.on_rewritten == "reject":
-        leave_out(some, some.has(REWRITTEN_PROMPT), REWRITTEN)
 
 
 def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: RunConfig, source: int) -> None:

@@ -24,7 +24,7 @@ from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PARTS, PartList
-from ..encode.tokenizer.load import TokenizerSpec
+from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
 from ..store.open import Store

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
-from ...stages.arrays import booleans, numbers, view
+from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
 from ...stages.select.preference_limits import PairLengths, PairLimits
 from ...stages.select.truncate import Limits
@@ -36,10 +36,10 @@ if TYPE_CHECKING:  # workers import this to read the table, and should not impor
 NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
-HELD_OUT, NO_TURNS, NO_PARTS, REWRITTEN_PROMPT, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(8))
-"""Bits of `Documents.flags`: held out; assistant turns, or parts of one, not located; the prompt is rendered
-differently alone; the first token is supervised; cut into pieces before packing; shares text with evaluation rows; some
-trained token has another loss weight than 1."""
+HELD_OUT, NO_TURNS, NO_PARTS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(7))
+"""Bits of `Documents.flags`: held out; assistant turns, or parts of one, not located; the first token is
+supervised; cut into pieces before packing; shares text with evaluation rows; some trained token has another loss weight
+than 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,7 +266,6 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits | PairLimits, m
     for flag, which in (
         (NO_TURNS, unlocated_documents(runs.kind, offsets)),
         (NO_PARTS, unlocated_documents(runs.kind, offsets, parts=True)),
-        (REWRITTEN_PROMPT, booleans(batch.column("rewritten"))),
     ):
         here.flags[which] |= flag
     if runs.weights is not None:

@@ -94,7 +94,6 @@ def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
     outer("cuts through trained turns", "turns_cut")
     outer("tokens across a boundary", "straddles")
     reasons("left out by the template", "template_dropped")
-    outer("prompts rendered differently alone", "prompts_rewritten")
     reasons("unknown role", "unknown_roles")
     reasons("special token in contents", "control_tokens")
     reasons("sampling proof", "turns_sampled")

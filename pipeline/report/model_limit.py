@@ -8,7 +8,7 @@ from typing import Any
 from ...schemas.errors import ConfigError, TokenizerError
 from ...schemas.jsontext import parse_json
 from ...schemas.positions import Limit, stretching
-from ..encode.tokenizer.place import find_tokenizer
+from ..encode.tokenizer_folder import find_tokenizer
 from .options import ReportOptions
 
 _MOST = 10_000_000

@@ -72,7 +72,7 @@ def noted_hits(out: Store) -> Iterator[HitLine]:
 def _sentence(summary: OverlapSummary, section: Mapping[str, Any], rows: int, examples: int) -> str:
     if not summary.examples:
         return f"No example shares {section['ngram']} words in a row with any of {plural(rows, 'evaluation row')}."
-    strong = sum(one.whole + one.near_whole for one in summary.totals.values())
+    strong = sum(one.whole + one.near_whole for one in summary.counts)
     said = summary.sentence(examples, rows)
     said += f", {strong:,} of them nearly all or all of a question or an answer" if strong else ""
     return f"{said}. They are {'left out' if section['action'] == 'drop' else 'kept, because `action` is `report`'}."

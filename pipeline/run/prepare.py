@@ -1,20 +1,18 @@
-"""The first step of a run, a plan and a stream: scan inputs, find formats, load the tokenizer, choose the engine."""
+"""The first step of a run, a plan and a stream: load the tokenizer, scan inputs, find formats, choose the engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
 from ...stages.template.nested_values import nests_values
-from ...stages.tokenize.engines import guess_engine, reference_tokenizer
+from ...stages.tokenize.engines import preferred_engine
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..encode.engine.choice import warm_up
-from ..encode.engine.trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
+from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
-from ..encode.sampling_notes import compile_early
-from ..encode.tokenizer.load import TokenizerLoading
-from ..encode.tokenizer.place import find_tokenizer
-from ..execute.executor import EngineAhead, Executor
+from ..encode.tokenizer import load_tokenizer
+from ..encode.tokenizer_folder import find_tokenizer
+from ..execute.executor import Executor
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.format_options import SourceFormat, needs_template
 from ..inputs.formats import resolve_formats
@@ -22,7 +20,6 @@ from ..inputs.joined import join_small
 from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
-from ..store.local import LocalStore
 from .workspace import Workspace
 
 
@@ -32,48 +29,34 @@ def prepare(
     executor: Executor,
     *,
     files: Sequence[InputFile] | None = None,
-    first: Sequence[InputFile] | None = None,
 ) -> Prepared:
     """Find out what to encode, and how. Writes only notes in the cache.
 
     Args:
         files: the inputs, if they are already scanned; then small files are not joined.
-        first: the files to encode first, by default all. If the cache lacks some of their parts, workers start to warm
-        up.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     section, cache = config.tokenizer, work.cache
-    folder = find_tokenizer(section.path, work.base)
-    template = named = section.chat_template
-    if template is not None and "{{" not in template and "{%" not in template:
-        template = str(work.base / template)
-    memo = work.scratch.root / "tokenizers"
-    with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
-        new = isinstance(cache, LocalStore) and not (cache.root / "encoded").exists()
-        # The engine that workers will probably need, unless the cache may have everything already.
-        executor.get_ready(EngineAhead(section.engine, folder, memo) if new else None)
-        whole, files = files is None, files if files is not None else _scan(config, work)
-        formats = resolve_formats(config, work.base, files)
-        for form in formats.values():
-            for note in form.notes:
-                work.observer.note(note)
-        check_conditions(config.sources, files, formats)
-        evaluation = _evaluation(config, work, formats)
-        pairs = is_preference(config, formats, files)
-        if pairs:
-            work.observer.note(
-                "preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids"
-            )
-        with work.timings.stage("tokenizer"):
-            tokenizer = loading.result()
+    with work.timings.stage("tokenizer"):
+        folder = find_tokenizer(section.path, work.base)
+        tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
+    whole, files = files is None, files if files is not None else _scan(config, work)
+    formats = resolve_formats(config, work.base, files)
+    for form in formats.values():
+        for note in form.notes:
+            work.observer.note(note)
+    check_conditions(config.sources, files, formats)
+    evaluation = _evaluation(config, work, formats)
+    pairs = is_preference(config, formats, files)
+    if pairs:
+        work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
     with work.timings.stage("engine"):
         conversations = any(needs_template(form.options) for form in formats.values())
-        engine, version = guess_engine(section.engine, distrusted_engines(cache, tokenizer.hash))
+        engine, version = preferred_engine(section.engine)
         prove = config.mask.prove is not None
-        made = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
-        spec = trusted_trace(cache, made)
+        spec = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
         readers = [one.name for one in config.sources if is_reader(one.format)]
         files = tuple(files)
         joined = tuple(join_small(files, readers)) if whole else files
@@ -82,16 +65,9 @@ def prepare(
         )
         if spec.template is not None and nests_values(spec.template):
             executor.isolate()
-        soon = guess if first is None else replace(guess, joined=tuple(first))
-        if work.parts.missing(soon.tasks(cache)):
-            if section.engine != REFERENCE and loading.was_stored:
-                # Needed later in this process, which would wait here for the fork server to load the engine.
-                reference_tokenizer(tokenizer.json)
-                compile_early(spec, config.mask)
-            executor.start(warm_up, cache, spec.name)
-        choice = choose_on_first_rows(guess, cache, executor, work.observer)
-        spec = replace(spec, engine=choice.name, engine_version=choice.version)
-    return replace(guess, spec=spec, tokens_per_byte=choice.tokens_per_byte)
+        look = first_look(guess, cache, executor, work.observer)
+        spec = replace(spec, engine=look.engine, engine_version=look.version)
+    return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:

@@ -17,7 +17,7 @@ from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.prepared import Prepared
 from ..encode.rejects import first_reject, reject_lines
 from ..encode.sampling_notes import check_sampling, check_stops
-from ..encode.unproved import check_contents, check_lost, check_parts, check_proved, check_rewritten
+from ..encode.unproved import check_contents, check_lost, check_parts, check_proved
 from ..execute.executor import Executor
 from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
@@ -65,7 +65,7 @@ def encode_inputs(
     with work.timings.stage("encode"):
         encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     work.timings.summed("encode", encoded.busy, encoded.made)
-    for check in (check_proved, check_parts, check_rewritten, check_sampling):
+    for check in (check_proved, check_parts, check_sampling):
         said = check(config.mask, prepared.joined, encoded)
         if said is not None:
             work.observer.note(said)

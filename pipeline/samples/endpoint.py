@@ -20,7 +20,7 @@ from ...schemas.escape import escape_line
 from ...schemas.jsontext import parse_json
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
-from ..encode.tokenizer.load import TokenizerSpec
+from ..encode.tokenizer import TokenizerSpec
 
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""

@@ -29,8 +29,8 @@ from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
-from ..encode.tokenizer.load import TokenizerLoading, TokenizerSpec
-from ..encode.tokenizer.place import find_tokenizer
+from ..encode.tokenizer import TokenizerSpec, load_tokenizer
+from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.local import LocalExecutor
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
@@ -96,19 +96,12 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
             rows.
     """
     (source,), section = config.sources, config.tokenizer
-    template = named = section.chat_template
-    if template is not None and "{{" not in template and "{%" not in template:
-        template = str(base / template)
-    folder = find_tokenizer(section.path, base)
-    with (
-        TemporaryDirectory(prefix="packtrain-sample-") as spool,
-        TokenizerLoading.start(folder, chat_template=template, template_name=named) as loading,
-    ):
+    tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
+    with TemporaryDirectory(prefix="packtrain-sample-") as spool:
         files = scan_source(source, base, Path(spool))
         form, own_rows = _form(source, base, files)
         for said in form.notes:
             observer.note(said)
-        tokenizer = loading.result()
         spec = make_spec(
             tokenizer, section, "tokenizers", version("tokenizers"), needs_template=needs_template(form.options)
         )

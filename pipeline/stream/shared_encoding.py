@@ -89,10 +89,6 @@ class SharingExecutor(Executor):
         self._made = made
         self._stop = stop
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """See `Executor`."""
-        self._executor.start(function, *arguments)
-
     def limit(self, workers: int) -> None:
         """See `Executor`."""
         self._executor.limit(workers)

@@ -30,7 +30,6 @@ from ...schemas.versions import version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing
-from ..encode.engine.trust import DistrustedError, fall_back
 from ..encode.known_parts import KnownParts
 from ..encode.prepared import Prepared
 from ..encode.unproved import check_parts, check_proved
@@ -112,10 +111,9 @@ class LiveWindows:
             with _alone(self.cache.path(LOCKS) / "prepare"):
                 files = scan_inputs(self.config.sources, folder, self.cache)
                 self.blocks = Blocks(files, window_bytes, self.seed)
-                first = self.blocks.select(self.blocks.windows(0)[0])
                 # A stream writes only to its cache.
                 work = Workspace(folder, self.cache, KnownParts(self.cache), self._observer)
-                self._prepared = prepare(self.config, work, self._executor, files=files, first=first)
+                self._prepared = prepare(self.config, work, self._executor, files=files)
                 _refuse_pairs(self._prepared)
         except BaseException:
             self._executor.close()
@@ -165,7 +163,7 @@ class LiveWindows:
         Raises:
             InputError: an input has changed since it was scanned; a document is too long, or its turns cannot be
                 located, and the configuration makes that an error; or a whole epoch leaves nothing to pack.
-            IntegrityError: the engine or the traced template was found wrong; the stream must start again.
+            IntegrityError: the engine or the traced template was found wrong; rows already delivered may be wrong.
         """
         self.stop()
         walking = self._walk(epoch, number, epochs)
@@ -234,15 +232,8 @@ class LiveWindows:
         self, group: list[tuple[int, int]], blocks: list[NDArray[np.int64]], executor: Executor
     ) -> list["_EncodedWindow"]:
         self._room.make()
-        try:
-            self._encode_blocks(np.unique(np.concatenate(blocks)), executor)
-            return [self._held(place, mine, executor) for place, mine in zip(group, blocks, strict=True)]
-        except DistrustedError as error:
-            fall_back(self._prepared, error, self.cache, self._observer)
-            raise IntegrityError(
-                f"{error}, so rows already delivered may be wrong. Start the stream again without its state: a note "
-                "in the cache makes it use the reference"
-            ) from error
+        self._encode_blocks(np.unique(np.concatenate(blocks)), executor)
+        return [self._held(place, mine, executor) for place, mine in zip(group, blocks, strict=True)]
 
     def _encode_blocks(self, blocks: NDArray[np.int64], executor: Executor) -> Encoded:
         files = tuple(self.blocks.select(blocks))

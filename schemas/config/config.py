@@ -51,9 +51,8 @@ class TokenizerConfig(ConfigModel):
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
-    engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
-    """The tokenizer engine. `auto` takes the fastest one that is installed and agrees with `tokenizers`, the
-    reference."""
+    engine: Literal["auto", "tokenizers", "fastokens"] = "auto"
+    """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
@@ -200,11 +199,6 @@ class MaskConfig(ConfigModel):
     """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
     cannot be applied, nor can `thoughts` and `tool_calls` if these cannot be located in their turns. `reject` leaves
     the conversation out and lists it in rejects.jsonl with the reason; `error` ends the run."""
-    on_rewritten: Literal["train", "reject"] = "train"
-    """Some templates render a prompt differently alone than within its conversation: for example, they write the system
-    message only before the last question. With `train`, training then begins at the assistant's own words, so that
-    nothing of the prompt is trained, and the ledger counts the conversation. With `reject`, it is left out and listed
-    in rejects.jsonl."""
     stop: Literal["turn", "auto"] = "turn"
     """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
     token with the turn before it. `turn` does not."""

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...schemas.rows import Example, Messages
 from .evaluation_row import content_of
-from .index import OverlapIndex
-from .search import Stretch, TextHit, search
+from .search import OverlapSearch, Stretch, TextHit
 
 ANSWER_SHARE = 0.5
 NEAR_WHOLE = 0.8
@@ -34,8 +32,8 @@ class ExampleHit:
     """The evaluation text."""
     match: str
     """WHOLE, NEARLY or PART."""
-    covered: int
-    """How many n-grams of the evaluation text are in the example; 0 if it was compared whole."""
+    share: float
+    """The share of the evaluation text's n-grams that the example has; 1 if it was compared whole."""
     longest: str
     """The longest run of words that both share, as they were compared."""
     part: str
@@ -44,77 +42,48 @@ class ExampleHit:
     """What that part shares."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundExamples:
-    """What a search found."""
-
-    hits: list[ExampleHit]
-    """In the order of examples, then of evaluation texts."""
-    characters: int
-    """How much text was searched; a prompt that several examples of a row share counts once."""
-
-
-def search_examples(index: OverlapIndex, asks: NDArray[np.bool_], examples: Sequence[Example]) -> FoundExamples:
-    """Search all examples.
-
-    Args:
-        asks: (T,) whether each evaluation text is a question.
-    """
-    out, characters = [], 0
+def search_examples(search: OverlapSearch, examples: Sequence[Example]) -> list[ExampleHit]:
+    """Search all examples; the hits are in the order of examples, then of evaluation texts."""
+    out = []
     for first, parts, texts in _groups(examples):
-        characters += sum(map(len, texts))
-        hits = search(index, texts)
-        for place, mine in enumerate(parts):
+        hits = search.search(texts)
+        for number, mine in enumerate(parts):
             found: dict[int, list[tuple[TextHit, str]]] = {}
             for part in mine:
                 for hit in hits[part]:
                     found.setdefault(hit.text, []).append((hit, texts[part]))
-            for text in sorted(found):
-                one = _hit(index, bool(asks[text]), first + place, text, found[text])
-                if one is not None:
-                    out.append(one)
-    return FoundExamples(out, characters)
-
-
-def _hit(
-    index: OverlapIndex, ask: bool, example: int, text: int, hits: Sequence[tuple[TextHit, str]]
-) -> ExampleHit | None:
-    best, part = max(hits, key=lambda one: sum(stretch.words for stretch in one[0].stretches))
-    postings = hits[0][0].postings if len(hits) == 1 else np.unique(np.concatenate([hit.postings for hit, _ in hits]))
-    if postings[0] < 0:
-        return ExampleHit(example, text, WHOLE, 0, best.longest, part, best.stretches)
-    covered, count = len(postings), int(index.counts[text])
-    if not ask and covered < ANSWER_SHARE * count:
-        return None
-    match = WHOLE if covered == count else NEARLY if covered >= NEAR_WHOLE * count else PART
-    return ExampleHit(example, text, match, covered, best.longest, part, best.stretches)
+            every = [_hit(search, first + number, text, found[text]) for text in sorted(found)]
+            out += [hit for hit in every if hit is not None]
+    return out
 
 
 def _groups(examples: Sequence[Example]) -> Iterator[tuple[int, list[list[int]], list[str]]]:
     """Yield (first example, the parts of each, texts of all parts) of neighbours. A row's examples share its prompt."""
-    first, size = 0, 0
-    parts: list[list[int]] = []
-    texts: list[str] = []
-    before, at = None, -1
+    first = size = 0
+    parts, texts, known = list[list[int]](), list[str](), dict[int, int]()
     for number, example in enumerate(examples):
         if size >= _GROUP:
             yield first, parts, texts
-            first, size, parts, texts, before = number, 0, [], [], None
-        mine = []
-        for side in (example.prompt, example.completion, example.rejected, example.text):
-            if side is None or not side:
-                continue
-            if side is example.prompt and side is before:
-                mine.append(at)
-                continue
-            mine.append(len(texts))
-            if side is example.prompt:
-                before, at = side, len(texts)
-            texts.append(side if isinstance(side, str) else _spoken(side))
-            size += len(texts[-1])
-        parts.append(mine)
-    if parts:
-        yield first, parts, texts
+            first, size, parts, texts, known = number, 0, [], [], {}
+        parts.append([])
+        for side in filter(None, (example.prompt, example.completion, example.rejected, example.text)):
+            if id(side) not in known:
+                known[id(side)] = len(texts)
+                texts.append(side if isinstance(side, str) else _spoken(side))
+                size += len(texts[-1])
+            parts[-1].append(known[id(side)])
+    yield first, parts, texts
+
+
+def _hit(search: OverlapSearch, example: int, text: int, hits: Sequence[tuple[TextHit, str]]) -> ExampleHit | None:
+    best, part = max(hits, key=lambda one: sum(stretch.words for stretch in one[0].stretches))
+    count = int(search.index.counts[text])
+    covered = len(np.unique(np.concatenate([hit.places for hit, _ in hits])))
+    share = covered / count if count else 1.0
+    if not search.index.asks[text] and share < ANSWER_SHARE:
+        return None
+    match = WHOLE if covered == count else NEARLY if share >= NEAR_WHOLE else PART
+    return ExampleHit(example, text, match, share, best.longest, part, best.stretches)
 
 
 def _spoken(messages: Messages) -> str:

@@ -1,23 +1,27 @@
 """Finds evaluation texts in the texts of training examples.
 
-1. The hash of every n-gram is looked up in the index's filter, then among its hashes.
-2. Hits that continue each other, word for word, are joined to stretches, and each stretch is compared with the
-   evaluation text itself, so that no collision of hashes counts.
-3. Of each evaluation text, the distinct n-grams found are counted. A text that is compared whole must be there whole.
+1. The hash of every run of n words is looked up in a filter, then among the n-grams of the evaluation texts.
+2. Where both are equal, the words are compared one by one.
+3. Hits that continue each other are joined to stretches. A text that is compared whole must be there whole.
 
 A text's hits do not depend on the texts that it is searched with.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of, ranges
-from .hashes import Sums
-from .index import SHORTEST, OverlapIndex, passing
+from ...schemas.ragged import ranges
+from .index import SHORTEST, OverlapIndex, hashes_of
 from .words import Words, words_of
+
+_SLOTS = 16
+"""Slots of a filter for each hash, at least: fewer than one in 16 others passes."""
+_SHOWN = 60
+"""Words of the longest stretch that a hit names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,114 +41,95 @@ class TextHit:
 
     text: int
     """The evaluation text."""
-    postings: NDArray[np.int64]
-    """(K,) the postings found, ascending; the evaluation text itself, as -1, if it was compared whole."""
+    places: NDArray[np.int64]
+    """(K,) the places, of all words, of the n-grams found, ascending; none if the text was compared whole."""
     stretches: tuple[Stretch, ...]
     """In the order of the training text."""
     longest: str
     """The words of the longest stretch, as they were compared; at most `_SHOWN` of them."""
 
 
-_SHOWN = 60
+class OverlapSearch:
+    """Searches training texts for the texts of an index."""
 
+    def __init__(self, index: OverlapIndex) -> None:
+        self.index = index
+        self._owners = np.repeat(np.arange(len(index.counts)), np.diff(index.starts))
+        heads = index.starts[index.whole]
+        self._heads = hashes_of(index.words, SHORTEST)[heads], heads
+        self._filters = _filter(index.keys), _filter(self._heads[0])
 
-def search(index: OverlapIndex, texts: Sequence[str]) -> list[list[TextHit]]:
-    """(S,) the hits of each text, by evaluation text."""
-    out: list[list[TextHit]] = [[] for _ in texts]
-    words = words_of(texts)
-    if len(words) < SHORTEST:
-        return out
-    sums, owners = Sums.of(words), words.owners
-    runs = [_shared_ngrams(index, words, sums, owners), _whole_texts(index, words, sums, owners)]
-    # (runs, 4): first word, evaluation word, words, first posting's place in `postings`
-    for postings, firsts, others, lengths in runs:
-        if not len(firsts):
-            continue
-        starts = offsets_of(lengths[0])
-        theirs = np.searchsorted(index.texts, others, side="right") - 1
-        mine = owners[firsts]
-        order = np.lexsort((others, firsts, theirs, mine))
-        bounds = np.flatnonzero(np.r_[True, (np.diff(mine[order]) != 0) | (np.diff(theirs[order]) != 0), True])
-        for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            here = order[low:high]
-            text, own = int(theirs[here[0]]), int(mine[here[0]])
-            found = np.unique(np.concatenate([postings[starts[one] : starts[one + 1]] for one in here.tolist()]))
-            base, other = int(words.texts[own]), int(index.texts[text])
-            stretches = tuple(
-                Stretch(int(firsts[one]) - base, int(others[one]) - other, int(lengths[1][one]))
-                for one in here.tolist()
-            )
+    def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
+        """(S,) the hits of each text, by evaluation text."""
+        words = words_of(texts)
+        owners = np.repeat(np.arange(len(texts)), np.diff(words.starts))
+        out: list[list[TextHit]] = [[] for _ in texts]
+        for mine, text, places, stretches in [*self._shared(words, owners), *self._whole(words, owners)]:
             longest = max(stretches, key=lambda one: one.words)
-            shown = words.bytes_of(base + longest.first, min(longest.words, _SHOWN)).decode("utf-8", "replace")
-            out[own].append(TextHit(text, found, stretches, shown))
-    return [sorted(hits, key=lambda one: one.text) for hits in out]
+            said = words.said(int(words.starts[mine]) + longest.first, min(longest.words, _SHOWN))
+            out[mine].append(TextHit(text, places, stretches, said))
+        return [sorted(hits, key=lambda hit: hit.text) for hits in out]
+
+    def _shared(self, words: Words, owners: NDArray[np.int64]) -> "list[_Found]":
+        """What is found of n-grams."""
+        here, there = self._pairs(words, owners, self.index.ngram, self.index.keys, self.index.places, self._filters[0])
+        mine, theirs = owners[here], self._owners[there]
+        order = np.lexsort((here, there - here, theirs, mine))
+        here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
+        out: list[_Found] = []
+        changes = np.ones(len(here) + 1, np.bool_)
+        changes[1:-1] = (np.diff(mine) != 0) | (np.diff(theirs) != 0)
+        for low, high in pairwise(np.flatnonzero(changes).tolist() if len(here) else ()):
+            own, text = int(mine[low]), int(theirs[low])
+            at, other = here[low:high] - words.starts[own], there[low:high]
+            first = np.flatnonzero(np.r_[True, (np.diff(at) != 1) | (np.diff(other) != 1)])
+            sizes = np.diff(np.r_[first, len(at)]) + self.index.ngram - 1
+            others = other[first] - self.index.starts[text]
+            runs = sorted(zip(at[first].tolist(), others.tolist(), sizes.tolist(), strict=True))
+            out.append((own, text, np.unique(other), tuple(Stretch(*run) for run in runs)))
+        return out
+
+    def _whole(self, words: Words, owners: NDArray[np.int64]) -> "list[_Found]":
+        """What is found of texts that are compared whole."""
+        found: dict[tuple[int, int], list[Stretch]] = {}
+        index = self.index
+        for at, start in zip(*self._pairs(words, owners, SHORTEST, *self._heads, self._filters[1]), strict=True):
+            text = int(self._owners[start])
+            size = int(index.starts[text + 1] - start)
+            mine = int(owners[at])
+            last = min(int(words.starts[mine + 1]), int(at) + size)
+            if np.array_equal(words.hashes[at:last], index.words[start : start + size]):
+                found.setdefault((mine, text), []).append(Stretch(int(at - words.starts[mine]), 0, size))
+        return [(*key, np.zeros(0, np.int64), tuple(stretches)) for key, stretches in found.items()]
+
+    def _pairs(
+        self,
+        words: Words,
+        owners: NDArray[np.int64],
+        count: int,
+        keys: NDArray[np.uint64],
+        places: NDArray[np.int64],
+        known: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(word here, word of the index) wherever `count` words are the same, for runs with some keys and places."""
+        hashes = hashes_of(words.hashes, count)
+        at = np.flatnonzero(known[hashes >> np.uint64(65 - len(known).bit_length())])
+        at = at[owners[at] == owners[at + count - 1]]
+        low = np.searchsorted(keys, hashes[at], "left")
+        often = np.searchsorted(keys, hashes[at], "right") - low
+        here, there = np.repeat(at, often), places[ranges(low, often)]
+        run = np.arange(count)
+        same = (words.hashes[here[:, None] + run] == self.index.words[there[:, None] + run]).all(axis=1)
+        return here[same], there[same]
 
 
-_Runs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Postings, end to end; and of each stretch its first word, its first evaluation word, how many postings and words."""
+_Found = tuple[int, int, NDArray[np.int64], tuple[Stretch, ...]]
+"""Training text, evaluation text, and `places` and `stretches` of a `TextHit`."""
 
 
-def _none() -> _Runs:
-    zero = np.zeros(0, np.int64)
-    return zero, zero, zero, (zero, zero)
-
-
-def _shared_ngrams(index: OverlapIndex, words: Words, sums: Sums, owners: NDArray[np.int64]) -> _Runs:
-    count = index.ngram
-    if len(words) < count or not len(index.hashes):
-        return _none()
-    hashes = sums.grams(count)
-    maybe = passing(index.filter, hashes)
-    maybe = maybe[owners[maybe] == owners[maybe + count - 1]]
-    at = np.searchsorted(index.hashes, hashes[maybe])
-    equal = index.hashes[np.minimum(at, len(index.hashes) - 1)] == hashes[maybe]
-    maybe, at = maybe[equal], at[equal]
-    if not len(maybe):
-        return _none()
-    often = index.starts[at + 1] - index.starts[at]
-    places, postings = np.repeat(maybe, often), ranges(index.starts[at], often)
-    others = index.posting_words[postings]
-    order = np.lexsort((places, others - places))
-    places, postings, others = places[order], postings[order], others[order]
-    # An n-gram that continues the one before it, in both texts.
-    starts = np.r_[True, (np.diff(places) != 1) | (np.diff(others) != 1)]
-    firsts = np.flatnonzero(starts)
-    lengths = np.diff(np.r_[firsts, len(places)])
-    theirs, true = index.words, np.ones(len(places), dtype=np.bool_)
-    for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-        if not _equal(words, int(places[first]), theirs, int(others[first]), length + count - 1):
-            for one in range(first, first + length):
-                true[one] = _equal(words, int(places[one]), theirs, int(others[one]), count)
-    if not true.all():
-        places, postings, others = places[true], postings[true], others[true]
-        firsts = np.flatnonzero(np.r_[True, (np.diff(places) != 1) | (np.diff(others) != 1)][: len(places)])
-        lengths = np.diff(np.r_[firsts, len(places)])
-    return postings, places[firsts], others[firsts], (lengths, lengths + count - 1)
-
-
-def _whole_texts(index: OverlapIndex, words: Words, sums: Sums, owners: NDArray[np.int64]) -> _Runs:
-    if not len(index.whole_hashes):
-        return _none()
-    hashes = sums.grams(SHORTEST)
-    maybe = passing(index.whole_filter, hashes)
-    low = np.searchsorted(index.whole_hashes, hashes[maybe], side="left")
-    often = np.searchsorted(index.whole_hashes, hashes[maybe], side="right") - low
-    places, which = np.repeat(maybe, often), ranges(low, often)
-    texts = index.whole_texts[which]
-    others = index.texts[texts]
-    lengths = index.texts[texts + 1] - others
-    ends = places + lengths - 1
-    inside = ends < len(words)
-    inside &= owners[places] == owners[np.minimum(ends, len(words) - 1)]
-    theirs = index.words
-    found = [
-        one
-        for one in np.flatnonzero(inside).tolist()
-        if _equal(words, int(places[one]), theirs, int(others[one]), int(lengths[one]))
-    ]
-    ones = np.ones(len(found), np.int64)
-    return -ones, places[found], others[found], (ones, lengths[found])
-
-
-def _equal(words: Words, first: int, theirs: Words, other: int, count: int) -> bool:
-    return words.bytes_of(first, count) == theirs.bytes_of(other, count)
+def _filter(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """(2 ** bits,) whether a key begins with these bits."""
+    bits = max(10, (_SLOTS * len(keys)).bit_length())
+    out = np.zeros(1 << bits, np.bool_)
+    out[keys >> np.uint64(64 - bits)] = True
+    return out

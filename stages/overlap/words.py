@@ -1,118 +1,145 @@
-"""Text as normalised words, as bytes that numpy can hash.
+"""Text as normalised words, and the words as numbers that numpy can compare.
 
-1. Unicode NFKC, then case folding, then NFKC again, because folding can undo it.
-2. A word is a longest run of letters, digits and combining marks. Every other character separates words; format
+1. HTML tags separate words; entities such as `&nbsp;` are the characters that they stand for.
+2. Unicode NFKC, then case folding, then NFKC again, because folding can undo it.
+3. A word is a longest run of letters, digits and combining marks. Every other character separates words; format
    characters, such as soft hyphens, vanish. In scripts that write no spaces between words, each character is a word.
 
-ASCII text needs no Python code for each character: one table translates its bytes.
+ASCII text needs no Python code for each character: one table translates its bytes. A word is compared by a hash of 64
+bits.
 """
 
+import codecs
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from html import unescape
 
+import blake3
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import lengths_of, offsets_of
+from ...schemas.splitmix import GOLDEN, mix
 
-SPACE = 32
-_TABLE = bytes(
-    ord(chr(byte).lower()) if chr(byte).isalnum() and byte < 128 else (byte if byte >= 128 else SPACE)
-    for byte in range(256)
+_NAMES = (
+    "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"
+    "li|mark|math|ol|p|pre|q|s|samp|section|small|span|strike|strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var"
 )
-IS_WORD = np.frombuffer(_TABLE, np.uint8) != SPACE
-"""(256,) whether each byte of UTF-8 belongs to a word, after normalising."""
-_SEPARATES, _WORD, _ALONE, _VANISHES = range(4)
-_KNOWN = 0x32400
-"""Characters from here on are private or unassigned, apart from marks and tags that select a variant."""
+_ATTRIBUTE = r"""\s+[a-z][\w:-]*\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[\w./#:%-]+)"""
+_TAG = rf"<(?:/(?:{_NAMES})|(?:{_NAMES})(?:{_ATTRIBUTE})*\s*/?)\s*>"
+"""Known elements with complete attributes: `i<n && j>0` and `vector<int>` are no tags."""
+_ENTITY = r"&(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});"
 _UNSPACED = (
-    (0x0E00, 0x0EFF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF),
-)  # fmt: skip
-"""Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs."""
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U000323af"
+)
+"""Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs, as a class of characters."""
+_TAGS, _ENTITIES = re.compile(_TAG, re.IGNORECASE), re.compile(_ENTITY, re.IGNORECASE)
+_ALONE = re.compile(f"[{_UNSPACED}]")
+_PARTS = re.compile(
+    rf"(?P<tag>{_TAG})|{_ENTITY}|[{_UNSPACED}]|(?:[a-z0-9]|[^\x00-\x7f{_UNSPACED}])+", re.IGNORECASE | re.ASCII
+)
+_ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isalnum() else 32 for byte in range(256))
+
+
+class _Kinds(dict[int, str]):
+    """What each character beyond ASCII becomes after normalising: itself, itself apart, a space or nothing."""
+
+    def __missing__(self, code: int) -> str:
+        char, category = chr(code), unicodedata.category(chr(code))
+        if category[0] in "LMN":
+            self[code] = f" {char} " if _ALONE.match(char) else char
+        else:  # a zero-width space does separate
+            self[code] = "" if category == "Cf" and code != 0x200B else " "
+        return self[code]
+
+
+_KINDS = _Kinds()
+_SPACE = 32
+_LONG = 64
+"""Bytes; a longer word is hashed by itself."""
+_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
+"""(9,) by which the first bytes of eight are kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The words of S texts, end to end."""
+    """The W words of S texts, end to end."""
 
     data: NDArray[np.uint8]
-    """(B,) all words in UTF-8, with a space after each."""
+    """(B,) all words in UTF-8, with spaces around each."""
     begins: NDArray[np.int64]
     """(W,) where each word begins in `data`."""
-    ends: NDArray[np.int64]
-    """(W,) where each word ends: the place of its space."""
-    texts: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    """(W,)"""
+    starts: NDArray[np.int64]
     """(S + 1,) the first word of each text, then W."""
 
-    def __len__(self) -> int:
-        return len(self.begins)
-
-    def bytes_of(self, first: int, count: int) -> bytes:
-        """The words from `first` on, joined by single spaces."""
-        return self.data[self.begins[first] : self.ends[first + count - 1]].tobytes() if count else b""
-
-    @property
-    def owners(self) -> NDArray[np.int64]:
-        """(W,) the text of each word."""
-        return np.repeat(np.arange(len(self.texts) - 1), np.diff(self.texts))
+    def said(self, first: int, count: int) -> str:
+        """Some words, joined by single spaces."""
+        begins = self.begins[first : first + count + 1].tolist()
+        end = begins[count] if len(begins) > count else len(self.data)
+        return b" ".join(self.data[begins[0] : end].tobytes().split()).decode()
 
 
 def words_of(texts: Sequence[str]) -> Words:
     """The words of some texts."""
-    encoded = [(text if text.isascii() else normalised(text)).encode("utf-8", "replace") for text in texts]
-    raw = np.frombuffer((b"\n".join(encoded) + b"\n").translate(_TABLE), np.uint8)
-    gap = raw == SPACE
-    kept = ~gap
-    kept[1:] |= kept[:-1]  # the first separator after a word stays, as its space
-    data = raw[kept]
-    ends = np.flatnonzero(data == SPACE)
-    begins = np.zeros_like(ends)
-    begins[1:] = ends[:-1] + 1
-    bounds = offsets_of(lengths_of(encoded) + 1)
-    return Words(data, begins, ends, np.searchsorted(np.flatnonzero(gap & kept), bounds))
+    spaced = [_normalised(text).translate(_ASCII) for text in texts]
+    data = np.frombuffer(b" ".join([b"", *spaced, b" " * _LONG]), np.uint8)
+    space = data == _SPACE
+    edges = np.flatnonzero(space[1:] != space[:-1]) + 1
+    begins, ends = edges[::2], edges[1::2]
+    starts = np.searchsorted(begins, offsets_of(lengths_of(spaced) + 1))
+    return Words(data, begins, _hashes(data, begins, ends - begins), starts)
 
 
-def normalised(text: str) -> str:
-    """A text whose words are separated by ASCII characters that are not letters or digits."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    if folded.isascii():
-        return folded
-    form = "utf-16-le"
-    raw = folded.encode(form, "replace")
-    codes: NDArray[np.uint16 | np.uint32] = np.frombuffer(raw, np.uint16)
-    if len(codes) != len(folded):  # pairs of surrogates, which stand for one character
-        form = "utf-32-le"
-        codes = np.frombuffer(folded.encode(form, "replace"), np.uint32)
-    kinds = _kinds().take(codes)
-    codes = np.where(kinds == _SEPARATES, codes.dtype.type(SPACE), codes)
-    if (kinds >= _ALONE).any():
-        widths = np.array([1, 1, 3, 0])[kinds]
-        alone = offsets_of(widths)[np.flatnonzero(kinds == _ALONE)]
-        codes = np.repeat(codes, widths)
-        codes[alone] = codes[alone + 2] = SPACE
-    return codes.tobytes().decode(form)
-
-
-@lru_cache(maxsize=1)
-def _kinds() -> NDArray[np.uint8]:
-    """(0x110000,) what each character does after normalising."""
-    out = np.full(0x110000, _SEPARATES, np.uint8)
-    for code in (*range(_KNOWN), *range(0xE0000, 0xE0200)):
-        category = unicodedata.category(chr(code))
-        if category[0] in "LMN":
-            out[code] = _WORD
-        elif category == "Cf" and code != 0x200B:  # a zero-width space does separate
-            out[code] = _VANISHES
-    for first, last in _UNSPACED:
-        here = out[first : last + 1]
-        here[here == _WORD] = _ALONE
-    # One rule for all of ASCII, whether or not a text has other characters.
-    for code in range(128):
-        out[code] = _WORD if chr(code).isalnum() else _SEPARATES
+def _hashes(data: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """(W,) hashes of words, eight bytes at a time. There are `_LONG` bytes after the last word."""
+    eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # from each byte on
+    out = mix((eights[begins] & _MASKS[np.minimum(sizes, 8)]) * GOLDEN + sizes.astype(np.uint64))
+    for done in range(8, _LONG, 8):
+        more = np.flatnonzero(sizes > done)
+        if not len(more):
+            break
+        rest = eights[begins[more] + done] & _MASKS[np.minimum(sizes[more] - done, 8)]
+        out[more] = mix((out[more] ^ rest) * GOLDEN)
+    for at in np.flatnonzero(sizes > _LONG).tolist():
+        word = data[begins[at] : begins[at] + sizes[at]].tobytes()
+        out[at] = int.from_bytes(blake3.blake3(word).digest(8), "little")
     return out
+
+
+def _normalised(text: str) -> bytes:
+    """A text in UTF-8 whose words are separated by ASCII characters that are not letters or digits."""
+    if "<" in text:
+        text = _TAGS.sub(" ", text)
+    if "&" in text:
+        text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
+    if text.isascii():
+        return text.encode()
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return folded.encode("ascii", "packtrain.words")
+
+
+def _beyond_ascii(error: UnicodeError) -> tuple[bytes, int]:
+    """Encode a run of characters beyond ASCII; the codec itself is faster than a regular expression at finding them."""
+    assert isinstance(error, UnicodeEncodeError)
+    return error.object[error.start : error.end].translate(_KINDS).encode(), error.end
+
+
+codecs.register_error("packtrain.words", _beyond_ascii)
+
+
+def word_places(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) in the text of every word that `words_of` gives. Words that normalising makes of one run of
+    characters share its place.
+    """
+    for match in _PARTS.finditer(text):
+        if match["tag"] is None:
+            for _ in _normalised(match[0]).translate(_ASCII).split():
+                yield match.span()
 
 
 def unicode_version() -> str:

@@ -9,7 +9,7 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
-from .conversation import Style, turn
+from .conversation import Style, is_blank, turn
 from .rowjson import decode_json
 from .turns import per_turn
 
@@ -85,7 +85,7 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
         options = self.options
         if not row.instruction and not row.input:
             raise RowRejectedError("empty", f"`{options.instruction_key}` is empty")
-        if not row.output:
+        if is_blank(row.output):
             raise RowRejectedError("empty_completion", f"`{options.output_key}` is empty")
         history = row.history
         if isinstance(history, str):  # JSON text, as in a CSV cell

@@ -47,17 +47,29 @@ def check_messages(messages: Messages, key: str) -> Messages:
 
 
 def require_answer(messages: Messages, key: str) -> None:
-    """Raise RowRejectedError `empty_completion` if the last message is the assistant's and is empty."""
+    """Raise RowRejectedError `empty_completion` if the last message is the assistant's and says nothing."""
     if messages and messages[-1]["role"] == "assistant" and is_silent(messages[-1]):
         raise RowRejectedError("empty_completion", f"`{key}[{len(messages) - 1}]`, the last answer, is empty")
 
 
 def is_silent(message: Message) -> bool:
-    """Whether a message has no content, no tool call and no reasoning."""
+    """Whether a message has no content but white space, no tool call and no reasoning."""
     content = message.get("content")
     if isinstance(content, list):
-        content = any(part if isinstance(part, str) else any(map(part.get, _PART_TEXTS)) for part in content)
-    return not content and not any(message.get(key) for key in _INSTEAD_OF_CONTENT)
+        texts = [part if isinstance(part, str) else [part.get(key) for key in _PART_TEXTS] for part in content]
+        blank = all(map(is_blank, texts))
+    else:
+        blank = is_blank(content)
+    return blank and all(is_blank(message.get(key)) for key in _INSTEAD_OF_CONTENT)
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a value is empty, or a text of white space only; a list of texts is blank if all of them are."""
+    if isinstance(value, str):
+        return not value or value.isspace()
+    if isinstance(value, list):
+        return all(isinstance(one, str | None) and is_blank(one) for one in value)
+    return not value
 
 
 def _checked(message: Message, where: str) -> Message:
@@ -97,9 +109,8 @@ def _flagged(message: Message, where: str) -> Message:
         # Any text would count as true, even "false", and train what the user excluded.
         raise _wrong(message, where, "train", "true or false")
     weight = check_weight(message.get("weight"), f"{where}.weight")
-    if train is not None and train != bool(weight) and message.get("weight") is not None:
-        said = f"train: {str(train).lower()} and weight: {message['weight']}"
-        raise RowRejectedError("weight", f"`{where}` says {said}; say one")
+    if train and not weight:
+        raise RowRejectedError("weight", f"`{where}` says train: true and weight: 0; say one")
     return message if weight else {**message, "train": False}
 
 

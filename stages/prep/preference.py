@@ -13,6 +13,7 @@ from .conversation import (
     Objects,
     Style,
     check_messages,
+    is_blank,
     kind_of,
     media_fields,
     refuse_media,
@@ -140,7 +141,7 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
     def _require_all(self, prompt: Messages | str, chosen: Messages | str, rejected: Messages | str) -> None:
         options = self.options
         for key, answer in ((options.chosen_key, chosen), (options.rejected_key, rejected)):
-            if not answer:
+            if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{key}` holds nothing after the prompt")
             if isinstance(answer, list):
                 require_answer(answer, key)

@@ -13,6 +13,7 @@ from .conversation import (
     Objects,
     Style,
     check_messages,
+    is_blank,
     kind_of,
     media_fields,
     refuse_media,
@@ -92,7 +93,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
                     f"`{options.prompt_key}` is {kind_of(prompt)} but `{options.completion_key}` is "
                     f"{kind_of(completion)}: both must be of one kind",
                 )
-            if not completion:
+            if is_blank(completion):
                 raise RowRejectedError("empty_completion", f"`{options.completion_key}` is empty")
         if isinstance(prompt, str) or isinstance(completion, str):
             if options.style == "chat":

@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
+from ...schemas.errors import RowRejectedError
 from .thought_style import ThoughtStyle
 
 ASSISTANT = "assistant"
@@ -132,16 +133,15 @@ def common_prefix(head: str, text: str) -> int:
     return low
 
 
-Head: TypeAlias = Callable[[int], tuple[str, Callable[[], Sequence[Word]]]]
-"""Renders the messages before an index with a generation prompt; returns the text and a function that finds its
-words."""
+Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
+"""Renders the messages before an index with a generation prompt; returns the text and its words. Raises
+RowRejectedError if the template refuses them."""
 
 
 def find_turns(
     text: str,
     words: Sequence[Word],
     roles: Sequence[str],
-    prompt: int,
     manner: TemplateProfile,
     head: Head,
     *,
@@ -153,7 +153,6 @@ def find_turns(
     Args:
         words: sorted stretches that do not overlap; one may be empty.
         roles: one per message.
-        prompt: number of messages that form the prompt.
         calls: messages with tool calls. A turn whose calls the template leaves out is refused.
         cut: called with (place, rest of the generation prompt) where one ends within a turn's words, for traces.
 
@@ -172,8 +171,6 @@ def find_turns(
     known: dict[str, int] = {}
     turns: list[Turn] = []
     closing = _Closing(text, words, last, said[-1], len(roles), manner)
-    if prompt in said[1:]:  # first the turn that is rendered on its own: the others may be like it
-        said = [prompt, *(index for index in said if index != prompt)]
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
@@ -187,21 +184,22 @@ def find_turns(
         low = words[low_word - 1][1] if low_word else 0
         anchor, (_, done, code) = words[low_word][0], words[high_word]
         before = text[low:anchor]
-        offset: int | None = None
-        if index != prompt or not index:
-            offset = known.get(before)
-            if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
-                offset = before.index(manner.opening) + len(manner.opening)
+        offset = known.get(before)
+        if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
+            offset = before.index(manner.opening) + len(manner.opening)
         if offset is None:
             if not index:
                 raise UnprovedError("no text before it marks where it begins", index)
-            offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, complete, cut) - low
+            try:
+                alone = head(index)
+            except RowRejectedError as error:
+                raise UnprovedError("the template refuses the messages before it", index) from error
+            offset = _begin_by_head(text, words, low, low_word, done, alone, manner, complete, cut) - low
         if offset <= len(before):
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
         stop, end = closing.of(index, done, high, called=code & CALL > 0)
         turns.append(Turn(index, low + offset, stop, end, end))
-    turns.sort()
     done = 0
     for index, begin, _, _, end, _ in turns:
         if begin < done:
@@ -238,7 +236,7 @@ def _begin_by_head(
     low: int,
     place: int,
     done: int,
-    prefix: tuple[str, Callable[[], Sequence[Word]]],
+    alone: tuple[str, Sequence[Word]],
     manner: TemplateProfile,
     complete: bool,
     cut: Callable[[int, str], None] | None,
@@ -256,13 +254,13 @@ def _begin_by_head(
 
     Args:
         low, place, done: where the words before it end, the index of its first word, and where its last word ends.
+        alone: that rendering, and its words.
         complete: whether all text between words is the template's.
     """
     anchor, _, code = words[place]
-    head, find_words = prefix
+    head, said = alone
     if low <= len(head) <= anchor and text.startswith(head):
         return len(head)  # the text is the same, so it does not matter which message each word came from
-    said = find_words()
     if list(said) != list(words[:place]):
         if not (place and said) or said[-1][2] != words[place - 1][2]:
             raise UnprovedError("the text before it changes when the turn is left out", code >> MESSAGE)

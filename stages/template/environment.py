@@ -146,11 +146,7 @@ EnvironmentType = TypeVar("EnvironmentType", bound=BoundedEnvironment)
 
 def compile_template(environment: BoundedEnvironment, source: str | nodes.Template) -> jinja2.Template:
     """Compile a template so that `~` also joins by the environment's own function."""
-    return template_of(environment, environment.compile(source))
-
-
-def template_of(environment: BoundedEnvironment, code: Any) -> jinja2.Template:
-    """The template of generated code; see `compile_template`."""
+    code = environment.compile(source)
     # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
     template = jinja2.Template.from_code(environment, code, dict(environment.make_globals(None)))
     written = template.root_render_func.__globals__

@@ -94,11 +94,6 @@ def take_steps(count: int) -> None:
         raise TemplateLimitError(f"it takes more than {MAX_STEPS:,} steps")
 
 
-def steps_left() -> int:
-    """Steps that the current rendering may still take."""
-    return _steps[0]
-
-
 def take_products(size: int, *texts: Any) -> None:
     """Count steps of comparing a text of `size` characters with others.
 

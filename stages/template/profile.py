@@ -8,8 +8,8 @@ from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, MESSAGE, REASONING, TemplateProfile, Word, common_prefix, stop_pattern
 from .chat_template import REASONING_KEYS, ChatTemplate
+from .marked import Marker
 from .thought_style import ThoughtStyle
-from .tracking.marks import Marker
 
 _ASKED: Message = {"role": "user", "content": "a"}
 _SAID: Message = {"role": "assistant", "content": "b"}

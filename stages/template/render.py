@@ -1,18 +1,16 @@
 """Renders an example and records what each part of its text is. Uses a trace where that is safe, else jinja2.
 
-There are three ways, each checked against the one above it:
-
-1. *Exact*: jinja2 renders the conversation; a second rendering with tracked contents must give the same text and
-   locates the words; renderings of prefixes locate the beginnings of turns. This is slow, and the reference.
-2. *Marked*: only the second rendering.
-3. *Traced*: a program for each path that rows take through the template; see `trace`.
+A conversation is rendered once, with tracked contents: that gives its text and where its words stand. The messages
+before a turn are rendered alone only where the template's generation prompt is not found in the text before the turn's
+words. A trace is a program for one path that rows take through the template; see `trace`.
 
 A row's result depends only on the row and the template, never on the rows before it. Only values that do not depend on
 earlier rows are kept between rows: traces, and the JSON of tools.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, TypeAlias
 
 import xxhash
@@ -22,13 +20,13 @@ from ...schemas.rows import Message, Messages
 from .assistant_turns import TemplateProfile, UnprovedError, Word
 from .chat_template import ChatTemplate
 from .completion_start import completion_start
-from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
+from .losses import Losses
+from .marked import Marker
 from .profile import ending_tokens, learn_profile
 from .rendered import Rendered, locate, prompt_apart, runs_of, same, unproved_runs
 from .symbolic_str import TraceAbortedError
 from .trace import Trace, Tracer
-from .tracking.marks import Marked, Marker
 from .train_flags import PartFlag, flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
 from .turn_parts import divided, has_parts
 
@@ -36,7 +34,7 @@ PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
 """(messages in the prompt, roles of all messages)."""
 
 CHECK = 0xFF
-"""One row in 256 is also rendered exactly, chosen by the text's length and `_LOOKED` of its characters."""
+"""One row in 256 is also rendered by plain jinja2, chosen by the text's length and `_LOOKED` of its characters."""
 _LOOKED = 48
 MAX_TRACES = 4096
 """Maximum number of traces to keep; when it is reached, all are forgotten."""
@@ -44,18 +42,17 @@ MAX_PATHS = 64
 """Maximum number of traces for one pattern."""
 
 _FLAGS = ("train", "weight")
-_NOT_FOLLOWED = "the template inspects contents in a way that cannot be followed"
 
 
 class Renderer:
     """Renders prompt and completion as one text, with its runs.
 
-    The fast ways are checked against the exact one on rows chosen by their text. `mismatches` counts those that differ:
-    if it is not 0, the caller must render all rows again with `trace=False`.
+    Rows chosen by their text are compared with plain jinja2, and traces with the rendering by jinja2. `mismatches`
+    counts those that differ: if it is not 0, the results must not be used.
 
     Args:
         template: the chat template.
-        trace: False renders everything exactly.
+        trace: False renders every row with jinja2.
         stops: the tokenizer's special tokens: one of these ends a turn.
         others: its other added tokens, in case the template ends turns with one of them.
         allow_lost: what the text may leave out, in the words of `tokenizer.allow_lost`.
@@ -75,12 +72,12 @@ class Renderer:
         self.rendered = 0
         """Rows rendered by jinja2."""
         self.mismatches = 0
-        """Compared rows on which a fast way was wrong. They got the exact result."""
+        """Compared rows on which a trace or the tracking was wrong."""
         self._trace = trace
         self._stops = tuple(stops)
         self._others = tuple(others)
         self._allow_lost = tuple(allow_lost)
-        self._keeper = TemplateCapabilities(template, self._allow_lost)
+        self._losses = Losses(template, self._allow_lost)
         self._marker = Marker(template)
         self._unseen = tuple(key for key in _FLAGS if key not in template.source)
         self._manner: TemplateProfile | None = None
@@ -99,10 +96,6 @@ class Renderer:
     ) -> Rendered:
         """The text of prompt and completion, the character at which the completion begins, and the runs.
 
-        The completion begins where its first assistant turn begins. If that place is not known, or the completion
-        begins with another role, see `completion_start`. Without a prompt it begins at 0; without a completion, at the
-        text's end.
-
         Args:
             prompt: messages; may be empty if the completion is not.
             completion: messages; may be empty if the prompt is not.
@@ -114,78 +107,103 @@ class Renderer:
                 turns could not be located (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.
         """
-        if not self._trace:
+        traced = self._traced(prompt + completion, len(prompt)) if tools is None else None
+        if traced is None:
             self.rendered += 1
-            return self.exact(prompt, completion, tools)
-        result = self._traced(prompt + completion, len(prompt)) if tools is None else None
-        if result is not None:
-            self.traced += 1
-        else:
-            self.rendered += 1
-            try:
-                result = self._marked(prompt, completion, tools, exact=False)
-            except RowRejectedError:
-                return self.exact(prompt, completion, tools)  # the exact way decides which rows are refused
-        if not _chosen(result.text):
-            return result
+            return self.untraced(prompt, completion, tools)
+        self.traced += 1
+        if not _chosen(traced.text):
+            return traced
         try:
-            truth = self.exact(prompt, completion, tools)
+            made = self.untraced(prompt, completion, tools)
         except RowRejectedError:
             self.mismatches += 1
             raise
-        self.mismatches += truth != result and not same(truth, result)
-        return truth
+        self.mismatches += not same(made, traced)
+        return made
 
-    def exact(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
-        """Render exactly, without counting."""
-        return self._marked(prompt, completion, tools, exact=True)
+    def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
+        """As a call, without a trace; not counted in `rendered`."""
+        given = messages = prompt + completion
+        flagged: dict[int, PartFlag] = {}
+        if list in [type(message.get("content")) for message in given]:
+            flagged = part_flags(given)
+            messages = without_flags(self._losses.joined(given))
+        chat = self._marker.own(messages, joined_words(given, messages, flagged) if flagged else None)
+        own_tools = self._marker.tools(tools)
+        try:
+            text, words, blocks, tool_words = self._marker.render(chat, own_tools)
+        except RowRejectedError:
+            self.template.render(messages, tools)  # raises, too, and knows nothing of tracked strings
+            self.mismatches += 1
+            raise
+        if _chosen(text):
+            self._compare(text, messages, tools)
+        cut, manner = len(prompt), self.manner
+        dropped = self._losses.check(messages, tools, text, words, tool_words, manner.thoughts)
+
+        @cache
+        def head(index: int) -> tuple[str, list[Word]]:
+            return self._marker.render(chat[:index], own_tools, add_generation_prompt=True)[:2]
+
+        roles: list[Any] = [message.get("role") for message in messages]
+        flags: list[float] = [True] * len(messages)
+        calls = []
+        for index, message in enumerate(messages):
+            if len(message) > 2 or "content" not in message or "role" not in message:
+                flags[index] = loss_weight(message)
+                if message.get("tool_calls") or message.get("function_call"):
+                    calls.append(index)
+        try:
+            self._losses.require_whole(messages, text, words, manner.thoughts)
+            turns, begin = locate(text, words, roles, cut, manner, blocks, head, calls=calls)
+        except UnprovedError as error:
+            begin = completion_start(text, words, cut, roles, [], head, manner)
+            after = flags_among(flags[cut:], flagged, range(cut, len(roles)))
+            if len(after) > 1:
+                raise RowRejectedError(
+                    "train_flags",
+                    "messages of the completion, or parts of them, have different `train` flags or weights, and the "
+                    f"template does not show where each of them lies ({error.reason}); split the row",
+                ) from None
+            where = f"message {error.message + 1}: " if error.message >= 0 else ""
+            before = min(flags_among(flags[:cut], flagged, range(cut)), default=True)
+            runs = unproved_runs(begin, len(text), min(cut, len(roles) - 1), before, min(after, default=True))
+            return Rendered(text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped)
+        runs, mixed = runs_of(turns, begin, len(text), cut, roles, flags, words), ""
+        if has_parts(messages, manner.thoughts) or manner.thoughts.in_any([text]):
+            runs, mixed = divided(text, runs, words, messages, manner.thoughts)
+        if flagged:
+            runs = flag_parts(text, runs, words, flags, flagged, self.template.name)
+        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, mixed)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
         """The text that a model continues: the messages, and the template's opening of an assistant's turn.
 
-        It is the text before the completion of the same conversation, unless the template renders a prompt differently
-        alone (`Rendered.rewritten`).
-
         Raises:
             RowRejectedError, TemplateError: see `__call__`.
         """
-        marker, joined = self._marker, without_flags(self._keeper.joined(messages))
-        text = self.template.render(joined, tools, add_generation_prompt=True)
-        marked = marker.render(marker.own(joined), marker.tools(tools), add_generation_prompt=True)
-        followed = marked.text == text
-        self._keeper.check(joined, tools, text, marked.words if followed else (), marked.tools if followed else ())
-        return text
+        joined = without_flags(self._losses.joined(messages))
+        made = self._marker.render(self._marker.own(joined), self._marker.tools(tools), add_generation_prompt=True)
+        self._losses.check(joined, tools, made.text, made.words, made.tools, self.manner.thoughts)
+        return made.text
 
     def before(
         self, messages: Messages, indices: Sequence[int], tools: list[dict[str, Any]] | None = None
     ) -> list[str | None]:
-        """The texts that a model continues at some messages, ascending: the messages before each, and the template's
-        opening of an assistant's turn; None where the template refuses them. Unlike `prompt`, it does not ask whether
-        the text holds all of them.
+        """The texts that a model continues at some messages: the messages before each, and the template's opening of an
+        assistant's turn; None where the template refuses them. Unlike `prompt`, it does not ask whether the text holds
+        all of them.
 
         Raises:
             TemplateError: see `ChatTemplate.render`.
         """
-        marker = self._marker
-        try:
-            given = self._keeper.joined(messages)
-            texts: list[str | None] = []
-            for index in indices:
-                found = self._followed(given[: index + 1], index) if tools is None and index else None
-                texts.append(found[0].prompt(found[1]) if found is not None else None)
-            if self._trace and None in texts:
-                rest = [index for index, text in zip(indices, texts, strict=True) if text is None]
-                made = iter(marker.texts_before(given, rest, marker.tools(tools)))
-                texts = [next(made) if text is None else text for text in texts]
-        except RowRejectedError:
-            return [None] * len(indices)
-        for number, (index, text) in enumerate(zip(indices, texts, strict=True)):
-            if text is None or _chosen(text):  # the exact way decides which are refused
-                truth = None
+        texts: list[str | None] = [None] * len(indices)
+        with suppress(RowRejectedError):
+            given = self._losses.joined(messages)
+            for number, index in enumerate(indices):
                 with suppress(RowRejectedError):
-                    truth = self.template.render(given[:index], tools, add_generation_prompt=True)
-                self.mismatches += text is not None and truth != text
-                texts[number] = truth
+                    texts[number] = self.template.render(given[:index], tools, add_generation_prompt=True)
         return texts
 
     @property
@@ -207,6 +225,13 @@ class Renderer:
             self._manner = learn_profile(self.template, self._marker, self._stops, self._others)
         return self._manner
 
+    def _compare(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> None:
+        """Count a text that plain jinja2 does not give."""
+        plain = None
+        with suppress(RowRejectedError):
+            plain = self.template.render(messages, tools)
+        self.mismatches += plain != text
+
     def _only_flags(self, message: Message) -> bool:
         """Whether a message has, besides role and content, only flags that have no effect."""
         extra = len(message) - 2
@@ -215,112 +240,8 @@ class Renderer:
                 extra -= 1
         return extra == 0 and loss_weight(message) == 1
 
-    def _marked(
-        self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
-    ) -> Rendered:
-        marker, manner = self._marker, self.manner
-        given = messages = prompt + completion
-        flagged: dict[int, PartFlag] = {}
-        if list in [type(message.get("content")) for message in given]:
-            flagged = part_flags(given)
-            messages = without_flags(self._keeper.joined(given))
-        truth = self.template.render(messages, tools) if exact else ""
-        chat = marker.own(messages, joined_words(given, messages, flagged) if flagged else None)
-        own_tools = marker.tools(tools)
-        marked = marker.render(chat, own_tools, cuts=() if exact else (len(prompt),))
-        text, words = truth if exact else marked.text, marked.words
-        if marked.text == text:
-            dropped = self._keeper.check(messages, tools, text, words, marked.tools)
-        else:
-            dropped = self._keeper.check(messages, tools, text, (), ())
-        roles: list[Any] = [message.get("role") for message in messages]
-        flags: list[float] = [True] * len(messages)
-        calls = []
-        for index, message in enumerate(messages):
-            if len(message) > 2 or "content" not in message or "role" not in message:
-                flags[index] = loss_weight(message)
-                if message.get("tool_calls") or message.get("function_call"):
-                    calls.append(index)
-        cut, count = len(prompt), len(messages)
-        heads: dict[int, str] = {}
-        marked_heads: dict[int, Marked] = {}
-
-        def head(index: int) -> str:
-            if index not in heads and exact:
-                heads[index] = self.template.render(messages[:index], tools, add_generation_prompt=True)
-            elif index not in heads:
-                heads[index] = marker.prompt(chat[:index], own_tools) or followed(index).text
-            return heads[index]
-
-        def followed(index: int) -> Marked:
-            if index not in marked_heads:
-                marked_heads[index] = marker.render(chat[:index], own_tools, add_generation_prompt=True)
-            return marked_heads[index]
-
-        def head_words(index: int) -> list[Word] | None:
-            with suppress(RowRejectedError):
-                made = followed(index)
-                return made.words if made.text == head(index) else None
-            return None
-
-        def checked_head(index: int) -> tuple[str, Callable[[], list[Word]]]:
-            try:
-                own = head(index)
-            except RowRejectedError as error:
-                if index == cut:
-                    raise
-                raise UnprovedError("the template refuses the messages before it", index) from error
-
-            def find_words() -> list[Word]:
-                found = head_words(index)
-                if found is None:
-                    raise UnprovedError(_NOT_FOLLOWED, index)
-                return found
-
-            return own, find_words
-
-        def own_text() -> tuple[str, int]:
-            own = head(cut)
-            if text.startswith(own):
-                return own, 0
-            return own, max((end for _, end, _ in head_words(cut) or ()), default=0)
-
-        try:
-            if marked.text != text:
-                words = []
-                raise UnprovedError(_NOT_FOLLOWED)
-            turns, begin, rewritten = locate(
-                text, words, roles, cut, manner, marked.blocks, checked_head, own_text, calls=calls
-            )
-        except UnprovedError as error:
-            begin, rewritten = len(text) if cut else 0, False
-            if 0 < cut < count:
-                begin, rewritten = completion_start(text, words, cut, count, [], *own_text(), manner)
-            after = flags_among(flags[cut:], flagged, range(cut, count))
-            if len(after) > 1:
-                raise RowRejectedError(
-                    "train_flags",
-                    "messages of the completion, or parts of them, have different `train` flags or weights, and the "
-                    f"template does not show where each of them lies ({error.reason}); split the row",
-                ) from None
-            where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            before = min(flags_among(flags[:cut], flagged, range(cut)), default=True)
-            runs = unproved_runs(begin, len(text), min(cut, count - 1), before, min(after, default=True))
-            return Rendered(
-                text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
-            )
-        runs, mixed = runs_of(turns, begin, len(text), cut, roles, flags, words), ""
-        if has_parts(messages, manner.thoughts) or manner.thoughts.in_any([text]):
-            runs, mixed = divided(
-                text, runs, words, messages, manner.thoughts, self.template.source,
-                lambda index, kind: self._keeper.writes(messages, tools, text, index, kind),
-            )  # fmt: skip
-        if flagged:
-            runs = flag_parts(text, runs, words, flags, flagged, self.template.name)
-        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten, mixed)
-
-    def _followed(self, messages: Messages, cut: int) -> tuple[Trace, list[str]] | None:
-        """The trace of a conversation with a prompt of `cut` messages, and its values; None if it cannot be traced."""
+    def _traced(self, messages: Messages, cut: int) -> Rendered | None:
+        """The rendering by a trace, or None if the row cannot be traced."""
         if not self._traceable or not messages:
             return None
         roles: list[str] = []
@@ -337,33 +258,23 @@ class Renderer:
             contents.append(content)
         try:
             trace, values = self._path((cut, tuple(roles)), contents)
-        except TemplateLimitError:
-            return None
-        return (trace, values) if trace is not None and values is not None and not trace.why_not else None
-
-    def _traced(self, messages: Messages, cut: int) -> Rendered | None:
-        """The rendering by a trace, or None if the row cannot be traced."""
-        found = self._followed(messages, cut)
-        if found is None:
-            return None
-        trace, values = found
-        try:
+            if trace is None or values is None or trace.why_not:
+                return None
             rendered = trace.rendered(values)
-            parts = trace.parts or self.manner.thoughts.in_any(values)
+            style = self.manner.thoughts
+            parts = trace.parts or style.in_any(values)
             if trace.complete and not parts:
                 return rendered
             words = trace.words(values)
             if not trace.complete:
-                dropped = self._keeper.check(messages, None, rendered.text, words, ())
+                dropped = self._losses.check(messages, None, rendered.text, words, (), style)
+                self._losses.require_whole(messages, rendered.text, words, style)
                 rendered = rendered._replace(dropped=dropped)
             if parts:
-                runs, mixed = divided(
-                    rendered.text, rendered.runs, words, messages, self.manner.thoughts, self.template.source,
-                    lambda *_: False,
-                )  # fmt: skip
+                runs, mixed = divided(rendered.text, rendered.runs, words, messages, style)
                 rendered = rendered._replace(runs=runs, mixed=mixed)
             return rendered
-        except (TemplateLimitError, RowRejectedError):
+        except (TemplateLimitError, RowRejectedError, UnprovedError):
             return None
 
     def _path(self, key: PatternKey, contents: list[str]) -> tuple[Trace | None, list[str] | None]:
@@ -391,9 +302,7 @@ class Renderer:
 
 
 def _chosen(text: str) -> bool:
-    """Whether to render a row exactly too. Decided from part of the text, because hashing all of it takes longer than a
-    trace.
-    """
+    """Whether to compare a row. Decided from part of the text, because hashing all of it takes longer than a trace."""
     size = len(text)
     looked = text[size >> 1 : (size >> 1) + _LOOKED].encode("utf-8", "surrogatepass")
     return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0

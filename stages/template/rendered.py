@@ -44,9 +44,7 @@ class Rendered(NamedTuple):
     unproved: str
     """Why its turns could not be located, or ""."""
     dropped: tuple[str, ...] = ()
-    """Allowed losses: parts of the conversation that the template leaves out; see `TemplateCapabilities.check`."""
-    rewritten: bool = False
-    """Whether the prompt alone is rendered differently than within the conversation."""
+    """Allowed losses: parts of the conversation that the template leaves out; see `Losses.check`."""
     mixed: str = ""
     """Why thoughts or tool calls of a located turn could not be located, or ""."""
 
@@ -86,33 +84,30 @@ def locate(
     manner: TemplateProfile,
     blocks: int,
     head: Head,
-    own_text: Callable[[], tuple[str, int]],
     *,
     calls: Collection[int] = (),
     cut: Callable[[int, str], None] | None = None,
-) -> tuple[list[Turn], int, bool]:
-    """Return the assistant's turns, where the completion begins, and whether the prompt alone is rendered differently.
+) -> tuple[list[Turn], int]:
+    """Return the assistant's turns, and where the completion begins.
 
     Args:
         blocks: how many generation blocks ran.
-        own_text: renders the prompt alone with a generation prompt; returns its text, and where its words end.
         head, calls, cut: see `find_turns`.
 
     Raises:
         UnprovedError: the turns cannot be located with certainty.
+        RowRejectedError: see `completion_start`.
     """
     if manner.generation:
         if sum(code == GENERATION for _, _, code in words) != blocks:
             raise UnprovedError("what a generation block wrote was changed by the template")
         turns = generated_turns(text, words, roles, manner)
     else:
-        turns = find_turns(text, words, roles, prompt, manner, head, calls=calls, cut=cut)
-    begin, rewritten = len(text) if prompt else 0, False
-    if 0 < prompt < len(roles):
-        begin, rewritten = completion_start(text, words, prompt, len(roles), turns, *own_text(), manner)
+        turns = find_turns(text, words, roles, manner, head, calls=calls, cut=cut)
+    begin = completion_start(text, words, prompt, roles, turns, head, manner)
     if any(turn.begin < begin < turn.end for turn in turns):
         raise UnprovedError("the completion begins within a turn")
-    return with_next_stops(text, words, roles, turns, manner), begin, rewritten
+    return with_next_stops(text, words, roles, turns, manner), begin
 
 
 def runs_of(

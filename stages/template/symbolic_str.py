@@ -19,7 +19,7 @@ from typing import Any, NoReturn, SupportsIndex, TypeAlias
 from jinja2.runtime import Undefined
 
 from .limits import require_replaced, require_size
-from .tracking.tracked_str import join, owned, owner_of
+from .tracked_str import join, owned, owner_of
 
 MARK = "\U0010fffd"
 """A private-use character without case, width or meaning: string methods leave it as it is."""

@@ -12,6 +12,7 @@ test, `%`, `in` and join of a template, and it aborts if a content would reach c
 """
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from itertools import accumulate, count, pairwise
@@ -23,7 +24,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.visitor import NodeTransformer
 
 from ...schemas.rows import Messages
-from .assistant_turns import GENERATION, TemplateProfile, UnprovedError, Word, code_of
+from .assistant_turns import ASSISTANT, GENERATION, TemplateProfile, UnprovedError, Word, code_of
 from .chat_template import ChatTemplate
 from .environment import BoundedEnvironment, DictMaker, GuardedNamespace, compile_template, make_environment
 from .limits import TemplateLimitError, limited, require_size
@@ -41,7 +42,7 @@ from .symbolic_str import (
     require_literal,
     split_skeleton,
 )
-from .tracking.tracked_str import tracked, words_of
+from .tracked_str import tracked, words_of
 from .turn_parts import divided
 
 # Filters that pass contents on, and inspect them at most through methods of SymbolicStr.
@@ -86,7 +87,6 @@ class Trace:
         skeleton: str,
         runs: Runs,
         begin: int,
-        own: int,
         words: Sequence[Word],
         values: int,
         *,
@@ -96,7 +96,6 @@ class Trace:
         """Set the text and runs of the path's rows: places in the skeleton become places in their texts.
 
         Args:
-            own: where the prompt's own text ends, with a generation prompt, if the skeleton begins with it; else 0.
             values: how many values the program computes, with the contents.
             complete, parts: see the class.
         """
@@ -108,14 +107,13 @@ class Trace:
         # The text is cut into values, and literals that end where a run ends or the completion begins: so a row needs
         # only the sums of their lengths.
         stands = [at for at, one in enumerate(skeleton) if VALUE.match(one)]
-        cuts = sorted({0, begin, own, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
+        cuts = sorted({0, begin, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
         pieces = [skeleton[low:high] for low, high in pairwise(cuts)]
         self._literals = [piece for piece in pieces if not VALUE.match(piece)]
         literals = count(values)
         self._order = _items([number_of(one) if VALUE.match(one) else next(literals) for one in pieces])
         self._ends = _items([cuts.index(end) for end in runs.ends])
         self._begin = cuts.index(begin)
-        self._own = cuts.index(own)
         self._words = [(low - places[low], places[low], places[high], code) for low, high, code in words]
 
     def values(self, contents: list[str]) -> list[str] | None:
@@ -134,20 +132,12 @@ class Trace:
         return values
 
     def rendered(self, values: list[str]) -> Rendered:
-        """Return the rendering of a row whose guards hold, or None if the path cannot be rendered."""
+        """Return the rendering of a row whose guards hold."""
         pieces = self._order(values + self._literals)
         places = [0, *accumulate(map(len, pieces))]
         require_size(places[-1])
         _, kinds, turns, trains = self._runs
         return Rendered("".join(pieces), places[self._begin], Runs(self._ends(places), kinds, turns, trains), "")
-
-    def prompt(self, values: list[str]) -> str | None:
-        """Return the text of the prompt alone with a generation prompt, of a row whose guards hold; None if it is not
-        the beginning of the row's text.
-        """
-        pieces = self._order(values + self._literals)[: self._own]
-        require_size(sum(map(len, pieces)))
-        return "".join(pieces) or None
 
     def words(self, values: list[str]) -> list[Word]:
         """Return the words of the rendering of a row whose guards hold."""
@@ -205,40 +195,29 @@ class Tracer:
         text, words, blocks = self._render(record, chat, add_generation_prompt=False)
 
         @cache
-        def head(index: int) -> tuple[str, list[Word], int]:
-            return self._render(record, chat[:index], add_generation_prompt=True)
+        def head(index: int) -> tuple[str, list[Word]]:
+            return self._render(record, chat[:index], add_generation_prompt=True)[:2]
 
         def cut(place: int, rest: str) -> None:
             """The words at `place` begin a turn, unless they continue as the generation prompt does."""
             if VALUE.search(rest) or record.inspect(text[place], "startswith", rest):
                 raise TraceAbortedError("where a turn begins depends on the contents")
 
-        turns, begin, rewritten = locate(
-            text,
-            words,
-            roles,
-            prompt,
-            self._manner,
-            blocks,
-            head=lambda index: (head(index)[0], lambda: head(index)[1]),
-            own_text=lambda: (head(prompt)[0], max((end for _, end, _ in head(prompt)[1]), default=0)),
-            cut=cut,
-        )
-        if 0 < prompt < len(roles):
-            known = next((turn.begin for turn in turns if turn.message == prompt), None)
-            if rewritten or not (begin == known or text.startswith(head(prompt)[0])):
+        turns, begin = locate(text, words, roles, prompt, self._manner, blocks, head, cut=cut)
+        if prompt < len(roles) and all(turn.message != prompt for turn in turns):
+            known = text.startswith(head(prompt)[0]) if prompt else roles[0] != ASSISTANT
+            if not known:
                 raise TraceAbortedError("where the completion begins depends on the contents")
         if any(end > begin and 0 <= code < code_of(prompt) for _, end, code in words):
             raise TraceAbortedError("words of the prompt stand in the completion")
         runs = runs_of(turns, begin, len(text), prompt, roles, [True] * len(roles), ())
         sure = {code for low, _, code in words if code != GENERATION and number_of(text[low]) in record.whole}
+        sure -= {code for code, times in Counter(code for _, _, code in words).items() if times > 1}
         silent: Messages = [{"role": role, "content": ""} for role in roles]
         style = self._manner.thoughts
-        split, _ = divided(text, runs, words, silent, style, self._template.source, lambda *_: False)
-        own = head(prompt)[0] if 0 < prompt < len(roles) else ""
-        alone = len(own) if text.startswith(own) else 0
+        split, _ = divided(text, runs, words, silent, style)
         size = len(record.values)
-        trace.write(text, runs, begin, alone, words, size, complete=len(sure) == len(roles), parts=split != runs)
+        trace.write(text, runs, begin, words, size, complete=len(sure) == len(roles), parts=split != runs)
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
         """Return the skeleton, its words, and how many generation blocks ran."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import THOUGHT_KINDS, Message, Messages
 from .assistant_turns import MESSAGE, REASONING, Word, code_of, part_of
+from .marked import PART_KEYS, is_reasoning_part
 from .rendered import Runs
-from .tracking.marks import PART_KEYS, is_reasoning_part
 
 
 class PartFlag(NamedTuple):

@@ -19,7 +19,7 @@ and masks that treat its parts differently refuse it.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 from ...schemas.rows import NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
 from .assistant_turns import CALL, MESSAGE, REASONING, Word
 from .chat_template import REASONING_KEYS
+from .losses import Gaps, call_texts
 from .rendered import Runs
 from .thought_style import ThoughtStyle, is_blank
 
@@ -99,17 +100,12 @@ def divided(
     words: Sequence[Word],
     messages: Sequence[Message],
     style: ThoughtStyle,
-    source: str,
-    written: Callable[[int, int], bool],
 ) -> tuple[Runs, str]:
     """Divide the runs of turns into their parts.
 
     Args:
         text: a rendered conversation whose turns were located.
         words: of the text, sorted.
-        source: the template, whose own words cannot hide a thought.
-        written: (index of a message, REASONING or CALL) → whether the text has its thoughts or calls, though they could
-            not be followed.
 
     Returns:
         The runs, and why the first mixed turn is mixed, or "".
@@ -127,7 +123,7 @@ def divided(
         bare = (end <= tag or not style.within(text, begin, end)) and _has_plain_content(message, style)
         if bare and len(message) == 2:
             continue
-        found, why = _stretches(text, begin, end, words, message, turn, style, source, written, bare=bare)
+        found, why = _stretches(text, begin, end, words, message, turn, style, bare=bare)
         mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
         if why or len(found) > 1 or found[0][1] is not _ANSWER:
             split.append((place, found))
@@ -189,8 +185,6 @@ def _stretches(
     message: Message,
     turn: int,
     style: ThoughtStyle,
-    source: str,
-    written: Callable[[int, int], bool],
     *,
     bare: bool,
 ) -> tuple[list[tuple[int, Part]], str]:
@@ -204,14 +198,15 @@ def _stretches(
     found = _by_words(text, begin, end, mine, style)
     if found is None:
         return mixed, "nothing shows where a thought after a tool call begins"
-    calls = message.get("tool_calls") or message.get("function_call")
     parts = [part for *_, part in found]
-    if calls and _CALL not in parts and written(turn, CALL):
-        return mixed, "its tool calls could not be followed into the text"
+    if _CALL not in parts and (calls := call_texts(message)):
+        gaps = Gaps(text[low:high] for low, high in _gaps(begin, end, mine))
+        if any(gaps.hold(said) for said in calls):
+            return mixed, "its tool calls could not be followed into the text"
     if _THOUGHT not in parts and not (bare and _REASONING.isdisjoint(message)):
         if own := own_thoughts(message):
-            gaps = [text[low:high] for low, high in _gaps(begin, end, mine)]
-            if _may_hide(gaps, own, source) and written(turn, REASONING):
+            gaps = Gaps(text[low:high] for low, high in _gaps(begin, end, mine))
+            if any(gaps.hold([thought]) for thought in own):
                 return mixed, "its thought could not be followed into the text"
         tagged: list[Stretch] = []
         if style.within(text, begin, end):
@@ -301,14 +296,6 @@ def _gaps(begin: int, end: int, words: Sequence[Word]) -> Iterator[tuple[int, in
 
 
 _OPENING = re.compile(r"^\s*(<[^<>]*>|\[[^\[\]]*\])")
-_NAMES = re.compile(r"<[^<>]*>|(\w+)")
-
-
-def _may_hide(gaps: Sequence[str], thoughts: Sequence[str], source: str) -> bool:
-    """Whether the text between words may contain a thought: it has words that are not the template's, or a thought."""
-    if any(thought.strip() in gap for thought in thoughts for gap in gaps):
-        return True
-    return any(name and name not in source for gap in gaps for name in _NAMES.findall(gap))
 
 
 def _left_out(text: str, begin: int, end: int, words: Sequence[Word], message: Message, style: ThoughtStyle) -> bool:

@@ -88,7 +88,8 @@ class ByteLengths:
             changed = [i for i, t in enumerate(texts) if not t.isascii() and not unicodedata.is_normalized(form, t)]
             trusted[changed] = False
         if space:
-            trusted[[i for i, t in enumerate(texts) if space in t]] = False
+            # A piece such as `<0x0A>` stands for one byte, but a vocabulary may also make it of these six characters.
+            trusted[[i for i, t in enumerate(texts) if space in t or "<0x" in t]] = False
         if self.dummy == "each":
             trusted[[i for i, t in enumerate(texts) if t.startswith(" ")]] = False
         return trusted

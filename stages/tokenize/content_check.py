@@ -35,24 +35,23 @@ class ContentCheck:
         self._special = stop_pattern(special)
         self._starts = sorted({token[:2] for token in special if token.strip()})  # `in` is faster than a pattern
 
-    def count(
-        self,
-        line: int,
-        messages: Messages,
-        tools: list[dict[str, Any]] | None,
-        roles: dict[str, list[int]],
-        tokens: dict[str, list[int]],
-    ) -> None:
-        """Count a conversation under each unknown role, and under each special token in its contents.
+    def count_roles(self, line: int, messages: Messages, roles: dict[str, list[int]]) -> None:
+        """Count a conversation under each unknown role.
 
         Args:
             line: its row; noted with the first of each.
-            roles, tokens: name → [conversations, row of the first].
+            roles: name → [conversations, row of the first].
         """
-        unknown, look = set[str](), tools is not None
+        unknown = {message["role"] for message in messages} - self._roles
+        if unknown:
+            count_names(roles, unknown, line)
+
+    def count_tokens(
+        self, line: int, messages: Messages, tools: list[dict[str, Any]] | None, tokens: dict[str, list[int]]
+    ) -> None:
+        """Count a conversation under each special token in its contents; see `count_roles`."""
+        look = tools is not None
         for message in messages:  # for each message of each row, so in few steps
-            if message["role"] not in self._roles:
-                unknown.add(message["role"])
             content = message.get("content")
             if len(message) == 2 and type(content) is str:
                 for start in self._starts:
@@ -60,8 +59,6 @@ class ContentCheck:
                         look = True
             else:
                 look = True
-        if unknown:
-            count_names(roles, unknown, line)
         if self._special is None or not look:
             return
         found = set[str]()
@@ -72,7 +69,7 @@ class ContentCheck:
 
 
 def count_names(counts: dict[str, list[int]], names: Iterable[str], line: int) -> None:
-    """Count a conversation under each name; see `ContentCheck.count`."""
+    """Count a conversation under each name; see `ContentCheck.count_roles`."""
     short = {escape_line(name[:_NAME_CHARACTERS]) for name in names}
     for name in sorted({name if name in counts or len(counts) < MOST else OTHERS for name in sorted(short)}):
         counts.setdefault(name, [0, line])[0] += 1

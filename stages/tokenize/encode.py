@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import offsets_of
-from ...schemas.rows import Example, RunKind
+from ...schemas.rows import Example, Messages, RunKind
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
@@ -39,8 +39,7 @@ SAMPLE_CHARACTERS = 1 << 20
 NO_TURN = -1
 """The turn of runs outside of conversations."""
 _MAX_KEPT = 1_000
-"""Maximum number of conversations of one block that each list (unlocated turns, rewritten prompts) names; all are
-counted.
+"""Maximum number of conversations of one block that each list of unlocated turns names; all are counted.
 """
 
 
@@ -181,14 +180,12 @@ class Encoder:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
+        messages: Messages = [*prompt, *completion]
+        self._contents.count_roles(example.line, messages, counts.roles)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        self._contents.count(example.line, prompt + completion, example.tools, counts.roles, counts.control)  # type: ignore[arg-type, operator]
+        self._contents.count_tokens(example.line, messages, example.tools, counts.control)
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
-        if rendered.rewritten:
-            counts.rewritten += 1
-            if len(counts.rewritten_rows) < _MAX_KEPT:
-                counts.rewritten_rows.append((example.line, example.sub))
         if rendered.unproved:
             counts.unproved += 1
             if len(counts.unproved_rows) < _MAX_KEPT:
@@ -243,7 +240,7 @@ class Encoder:
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -282,14 +279,13 @@ class Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    rewritten: list[bool] = field(default_factory=list)
     runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
 
     def add(self, example: Example, rendered: Rendered) -> bool:
         """Append an example; return whether the batch is large enough to encode."""
-        text, begin, runs, _, _, rewritten, _ = rendered
+        text, begin, runs, *_ = rendered
         if example.weight != 1:
             runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
@@ -299,7 +295,6 @@ class Batch:
         if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
-        self.rewritten.append(rewritten)
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:

@@ -24,10 +24,6 @@ class EncodeCounts:
     dropped: dict[str, int] = field(default_factory=dict)
     """Conversations of which the template leaves something out, counted by what it leaves out; see `Rendered.dropped`.
     """
-    rewritten: int = 0
-    """Conversations whose prompt alone is rendered differently than within the conversation."""
-    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
-    """(line, example of the row or -1) of the first conversations with rewritten prompts."""
     unproved: int = 0
     """Conversations whose assistant turns could not be located."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)

@@ -61,15 +61,8 @@ class TokenBatch:
             for ids, flags, said in zip(self.ids, trained, map(_said, weights), strict=True)
         ]
         runs = token_lists(trained, weights, lengths)
-        return encoded_batch(
-            self.examples,
-            np.concatenate(self.ids),
-            offsets,
-            runs,
-            hashes,
-            np.zeros(len(lengths), np.int64),
-            [False] * len(lengths),
-        )
+        straddles = np.zeros(len(lengths), np.int64)
+        return encoded_batch(self.examples, np.concatenate(self.ids), offsets, runs, hashes, straddles)
 
 
 def _bytes(flags: "list[bool] | NDArray[np.bool_] | None") -> bytes:
@@ -88,7 +81,6 @@ def encoded_batch(
     runs: RunLists,
     hashes: list[bytes],
     straddles: NDArray[np.int64],
-    rewritten: list[bool],
 ) -> pa.RecordBatch:
     """A batch of `schemas.rows.ENCODED`."""
     arrays = [
@@ -99,7 +91,6 @@ def encoded_batch(
         numbers(np.array([example.line for example in examples], np.int32)),
         numbers(np.array([example.sub for example in examples], np.int32)),
         numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
-        numbers(np.array(rewritten, np.bool_)),
         runs.weights,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)

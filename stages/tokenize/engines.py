@@ -1,14 +1,14 @@
-"""Tokenizer engines: three libraries behind one interface. Each gives the same tokens, or is refused.
+"""Tokenizer engines: two libraries behind one interface. Both give the same tokens, or the fast one is refused.
 
-`tokenizers` is the reference. `fastokens` and `gigatoken` are 30 to 50 times faster, but young: here each is refused
-for the configurations that it is known to encode wrongly, and `engine_check` compares it with the reference before it
-is used.
+`tokenizers` is the reference. `fastokens` is 30 to 50 times faster, but young: it is refused for the configurations
+that it is known to encode wrongly, and `engine_check` compares it with the reference before it is used.
 
 The caller sets how many threads an engine uses, in the environment and before the first import:
 FASTOKENS_BPE_THREADS, RAYON_NUM_THREADS, TOKENIZERS_PARALLELISM.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
@@ -23,10 +23,10 @@ from ...schemas.errors import TokenizerError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.versions import version
 
-NOT_INSTALLED = "is not installed"
-"""What `make_engine` says about an engine whose package is missing."""
-_NULL_JSON = b"null"
-
+REFERENCE = "tokenizers"
+"""The engine that decides what is right."""
+FAST = "fastokens"
+"""The engine that `auto` prefers."""
 
 Read = TypeVar("Read")
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
     """Turns texts into tokens. Recognises added tokens in a text; adds, cuts and pads nothing."""
 
     name: str
-    """`tokenizers`, `fastokens` or `gigatoken`."""
+    """`tokenizers` or `fastokens`."""
     version: str
     """The version of that package."""
 
@@ -81,8 +81,6 @@ class TokenizerHead(msgspec.Struct):
     model: ModelHead
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
-    truncation: msgspec.Raw = msgspec.Raw(_NULL_JSON)
-    padding: msgspec.Raw = msgspec.Raw(_NULL_JSON)
     added_tokens: list[AddedToken] = msgspec.field(default_factory=list)
 
 
@@ -134,10 +132,10 @@ def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]
 class TokenizersEngine:
     """The reference: Hugging Face `tokenizers`."""
 
-    name = "tokenizers"
+    name = REFERENCE
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _package_version("tokenizers")
+        self.version = _package_version(self.name)
         self.tokenizer = reference_tokenizer(tokenizer_json)
         """Also used by `token_spans.reference_boundaries` for offsets."""
 
@@ -152,14 +150,19 @@ class TokenizersEngine:
 class FastokensEngine:
     """`fastokens`: byte-level BPE. Its cache of whole segments is off, because new text would not gain from it."""
 
-    name = "fastokens"
+    name = FAST
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _package_version("fastokens")
+        self.version = _package_version(self.name)
         fastokens_supported(tokenizer_json)
-        module = _import("fastokens")
         try:
-            self._tokenizer: Any = module.Tokenizer.from_json_str(joined_merges(_unlimited(tokenizer_json)))
+            module = import_module(self.name)
+        except ImportError as error:
+            raise TokenizerError(
+                f"the tokenizer engine {self.name} cannot be imported ({error}); pip install packtrain[fast]"
+            ) from error
+        try:
+            self._tokenizer: Any = module.Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
 
@@ -169,43 +172,11 @@ class FastokensEngine:
         return EngineTokens(np.frombuffer(ids, "<u4").view(np.int32), np.frombuffer(offsets, "<u8").view(np.int64))
 
 
-class GigatokenEngine:
-    """`gigatoken`: BPE, also for SentencePiece-like vocabularies."""
-
-    name = "gigatoken"
-
-    def __init__(self, tokenizer_json: str) -> None:
-        self.version = _package_version("gigatoken")
-        gigatoken_supported(tokenizer_json)
-        module = _import("gigatoken")
-        try:
-            self._tokenizer: Any = module.Tokenizer.from_json(_unlimited(tokenizer_json))
-        except Exception as error:
-            raise _refusal(self.name, error) from error
-
-    def encode(self, texts: Sequence[str]) -> EngineTokens:
-        """See Engine. The arrays are views of the awkward array's buffers."""
-        if not texts:
-            return EngineTokens(np.zeros(0, np.int32), np.zeros(1, np.int64))
-        layout = self._tokenizer.encode_batch(list(texts), parallel=False).layout
-        offsets = np.asarray(layout.offsets.data).astype(np.int64, copy=False)
-        content = np.asarray(layout.content.data).astype(np.uint32, copy=False)
-        first, last = int(offsets[0]), int(offsets[-1])
-        return EngineTokens(content[first:last].view(np.int32), offsets - first if first else offsets)
-
-
-ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine] | type[GigatokenEngine]] = {
-    "fastokens": FastokensEngine,
-    "gigatoken": GigatokenEngine,
-    "tokenizers": TokenizersEngine,
+ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine]] = {
+    FAST: FastokensEngine,
+    REFERENCE: TokenizersEngine,
 }
-"""Engines by name, in the order in which `auto` tries them."""
-
-
-STARTS_NO_THREAD = frozenset({"fastokens"})
-"""Engines that a process may load before it is forked: loading them starts no thread, and they have no other state
-that a fork would lose.
-"""
+"""Engines by name, the preferred one first."""
 
 
 def make_engine(name: str, tokenizer_json: str) -> Engine:
@@ -226,19 +197,19 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
 
 
 load_engine = lru_cache(maxsize=1)(make_engine)
-"""`make_engine`, with the last engine kept: the engine check, the encoder and the fork server use the same one."""
+"""`make_engine`, with the last engine kept: the first look, the encoder and the fork server use the same one."""
 
 
-def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
-    """The most likely choice of engine, and its version."""
+def preferred_engine(requested: str) -> tuple[str, str]:
+    """The engine to try first, and its version.
+
+    Args:
+        requested: an engine, or `auto`.
+    """
     for name in ENGINES if requested == "auto" else [requested]:
-        if name in distrusted:
-            continue
-        try:
+        with suppress(PackageNotFoundError):
             return name, version(name)
-        except PackageNotFoundError:
-            continue
-    return "tokenizers", version("tokenizers")
+    return REFERENCE, version(REFERENCE)
 
 
 @lru_cache(maxsize=1)
@@ -257,7 +228,7 @@ def reference_tokenizer(tokenizer_json: str) -> Any:
     try:
         tokenizer = Tokenizer.from_str(tokenizer_json)
     except Exception as error:
-        raise _refusal("tokenizers", error) from error
+        raise _refusal(REFERENCE, error) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.post_processor = None
@@ -273,104 +244,19 @@ def fastokens_supported(tokenizer_json: str) -> None:
     head = tokenizer_head(tokenizer_json)
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if getattr(head.model, key):
-            raise _known_wrong("fastokens", f"a model with {key}")
+            raise TokenizerError(f"{FAST} is not trusted with a model with {key}")
     for step in steps(head.pre_tokenizer, "pretokenizers"):
         if step.get("add_prefix_space"):
-            raise _known_wrong("fastokens", f"{step.get('type')} with add_prefix_space")
-
-
-def gigatoken_supported(tokenizer_json: str) -> None:
-    """Refuse the pre-tokenizers that gigatoken accepts but is known to encode wrongly, and untested ones.
-
-    Supported are one ByteLevel, one Metaspace, or regular-expression Splits before a plain ByteLevel.
-
-    Raises:
-        TokenizerError: names the setting.
-    """
-    pre_tokenizer = tokenizer_head(tokenizer_json).pre_tokenizer
-    parts = steps(pre_tokenizer, "pretokenizers")
-    if pre_tokenizer is None or not parts:
-        raise _known_wrong("gigatoken", "a tokenizer without a pre-tokenizer")
-    if pre_tokenizer["type"] != "Sequence":
-        if pre_tokenizer["type"] not in ("ByteLevel", "Metaspace"):
-            raise _known_wrong("gigatoken", f"a {pre_tokenizer['type']} pre-tokenizer alone")
-        return
-    for part in parts[:-1]:
-        if part["type"] != "Split" or "Regex" not in (part.get("pattern") or {}):
-            raise _known_wrong("gigatoken", f"a {part['type']} step in the pre-tokenizer")
-    last = parts[-1]
-    if last["type"] != "ByteLevel":
-        raise _known_wrong("gigatoken", f"a pre-tokenizer that ends in {last['type']}")
-    for key in ("add_prefix_space", "use_regex"):
-        if last.get(key, True):
-            raise _known_wrong("gigatoken", f"{key} inside a Sequence")
-
-
-def _unlimited(tokenizer_json: str) -> str:
-    """The tokenizer.json without truncation and padding."""
-    head = tokenizer_head(tokenizer_json)
-    if bytes(head.truncation) == _NULL_JSON and bytes(head.padding) == _NULL_JSON:
-        return tokenizer_json
-    whole = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
-    whole["truncation"] = whole["padding"] = msgspec.Raw(_NULL_JSON)
-    return msgspec.json.encode(whole).decode()
-
-
-def joined_merges(tokenizer_json: str) -> str:
-    """The tokenizer.json with its merges in the older of two forms, `"a b"` instead of `["a","b"]`, in which fastokens
-    loads it in three quarters of the time. Unchanged where the older form cannot say the same, because a space is
-    merged, and where the merges are not compact pairs.
-
-    Works on the bytes, because to decode 300,000 strings takes most of the time that the older form saves.
-    """
-    whole = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
-    model = msgspec.json.decode(whole["model"], type=dict[str, msgspec.Raw])
-    raw = bytes(model.get("merges", msgspec.Raw(_NULL_JSON)))
-    # As long as before, but every quotation mark that is left begins or ends a string.
-    text = np.frombuffer(raw.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
-    quotes = np.flatnonzero(text == ord('"'))
-    if not len(quotes) or len(quotes) % 4 or b" " in raw or rb"\u0020" in raw:
-        return tokenizer_json
-    left, left_end, right, right_end = quotes.reshape(-1, 4).T
-    around = ((left - 1, "["), (left_end + 1, ","), (right_end + 1, "]"), (right_end[:-1] + 2, ","))
-    if (
-        any((text[at] != ord(mark)).any() for at, mark in around)
-        or (right - left_end != 2).any()
-        or (left[1:] - right_end[:-1] != 4).any()
-        or (np.minimum(left_end - left, right_end - right) == 1).any()
-        or (left[0], right_end[-1]) != (2, len(raw) - 3)
-    ):
-        return tokenizer_json
-    joined = np.frombuffer(raw, np.uint8).copy()
-    joined[left_end] = ord(" ")
-    kept = np.ones(len(raw), np.bool_)
-    for dropped in (left - 1, left_end + 1, right, right_end + 1):
-        kept[dropped] = False
-    model["merges"] = msgspec.Raw(joined[kept].tobytes())
-    whole["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(whole).decode()
-
-
-def _import(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise TokenizerError(
-            f"the tokenizer engine {package} cannot be imported ({error}); pip install packtrain[fast]"
-        ) from error
+            raise TokenizerError(f"{FAST} is not trusted with {step.get('type')} with add_prefix_space")
 
 
 def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError as error:
-        raise TokenizerError(f"the tokenizer engine {package} {NOT_INSTALLED}; pip install packtrain[fast]") from error
+        raise TokenizerError(f"the tokenizer engine {package} is not installed; pip install packtrain[fast]") from error
 
 
 def _refusal(name: str, error: Exception) -> TokenizerError:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return TokenizerError(f"{name} refuses this tokenizer: {first_line}")
-
-
-def _known_wrong(name: str, what: str) -> TokenizerError:
-    return TokenizerError(f"{name} is not trusted with {what}")

@@ -153,7 +153,6 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         numbers(places["line"]),
         numbers(places["sub"]),
         numbers(straddles[0::2] + straddles[1::2]),
-        numbers(np.zeros(count, np.bool_)),
         lists(np.zeros(count + 1, np.int64), np.zeros(0, np.float32), ENCODED.field("weights").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special

@@ -23,9 +23,6 @@ __all__ = [
     "token_boundaries",
 ]
 
-# The running sums of one chunk stay in the processor's cache; using new memory would take longer than the sums.
-_CHUNK_TOKENS = 65_536
-
 
 class Boundaries(NamedTuple):
     """Where B boundaries of N documents lie among their tokens."""
@@ -95,47 +92,27 @@ def token_boundaries(
     exact = np.zeros(documents, np.bool_)
     if not table.supported:
         return Boundaries(tokens, straddles, exact)
-    offsets = encoded.offsets
-    sizes = np.empty(0, np.uint16)
-    ends = np.zeros(1, np.int64)
-    low = 0
-    while low < documents:
-        high = int(np.searchsorted(offsets, offsets[low] + _CHUNK_TOKENS, side="right")) - 1
-        high = max(high, low + 1)
-        first, count = int(offsets[low]), int(offsets[high] - offsets[low])
-        if count > len(sizes):
-            sizes = np.empty(max(count, _CHUNK_TOKENS), np.uint16)
-            ends = np.zeros(len(sizes) + 1, np.int64)
-        # "clip" lets numpy write straight into the buffer; the table covers every id.
-        np.take(table.lengths, encoded.ids[first : first + count], out=sizes[:count], mode="clip")
-        np.cumsum(sizes[:count], dtype=np.int64, out=ends[1 : count + 1])
-
-        local = offsets[low : high + 1] - first
-        origin = ends[local[:-1]]
-        excess = ends[local[1:]] - origin - text_bytes[low:high]
-        whole = excess == 0
-        if table.dummy != "none":
-            dummy = excess == 1
-            # No space is added before an added token, so the extra byte is not the text's first.
-            dummy[dummy] = ~table.added[encoded.ids[offsets[low:high][dummy]]]
-            whole |= dummy
-            origin = origin + dummy
-        whole &= trusted[low:high]
-        exact[low:high] = whole
-
-        b_low, b_high = int(bound_offsets[low]), int(bound_offsets[high])
-        if b_low < b_high:
-            owner = np.repeat(np.arange(high - low), np.diff(bound_offsets[low : high + 1]))
-            wanted = bounds[b_low:b_high]
-            found = np.searchsorted(ends[1 : count + 1], origin[owner] + wanted, side="right")
-            # Tokens of no bytes must not move a boundary into the next document.
-            found = np.minimum(found, local[owner + 1])
-            found = np.where(wanted <= 0, local[owner], found)
-            crossing = (ends[found] < origin[owner] + wanted) & (found < local[owner + 1]) & (wanted > 0)
-            ok = whole[owner]
-            tokens[b_low:b_high] = np.where(ok, found - local[owner], -1)
-            straddles[b_low:b_high] = crossing & ok
-        low = high
+    first = encoded.offsets[:-1]
+    ends = np.zeros(len(encoded.ids) + 1, np.int64)
+    np.cumsum(table.lengths[encoded.ids], dtype=np.int64, out=ends[1:])
+    origin = ends[first]
+    excess = ends[encoded.offsets[1:]] - origin - text_bytes
+    exact = excess == 0
+    if table.dummy != "none":
+        dummy = excess == 1
+        # No space is added before an added token, so the extra byte is not the text's first.
+        dummy[dummy] = ~table.added[encoded.ids[first[dummy]]]
+        exact |= dummy
+        origin = origin + dummy
+    exact &= trusted
+    if len(bounds):
+        owner = np.repeat(np.arange(documents), np.diff(bound_offsets))
+        low, high, place = first[owner], encoded.offsets[1:][owner], origin[owner] + bounds
+        # Tokens of no bytes must not move a boundary into the next document.
+        found = np.minimum(np.searchsorted(ends[1:], place, side="right"), high)
+        found = np.where(bounds <= 0, low, found)
+        straddles = (ends[found] < place) & (found < high) & (bounds > 0) & exact[owner]
+        tokens = np.where(exact[owner], found - low, -1)
     return Boundaries(tokens, straddles, exact)
 
 

@@ -15,10 +15,8 @@ SMALL = {
     "bench_memory.py": "--lines 12 --copies 1 --sizes 1",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
     "bench_contamination.py": "--mb 1 --rounds 1",
-    "bench_judge.py": "--problems 2 --tests 2 --trivial 5",
-    "bench_isolation.py": "llama",
 }
-REAL = {"bench_end_to_end.py", "bench_memory.py", "bench_contamination.py", "bench_judge.py"}
+REAL = {"bench_end_to_end.py", "bench_memory.py", "bench_contamination.py"}
 """Those that cannot do without real data; the others get none here."""
 
 

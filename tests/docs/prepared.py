@@ -108,10 +108,9 @@ class Prepared:
         self.inputs = root / "inputs"
         self.inputs.mkdir()
         inputs(self.inputs, mix)
-        # What is asked of the tokenizer and of its engines, once for all pages, because it takes seconds.
+        # The first look at these inputs, once for all pages, because it takes a second.
         known = self._folder("packed") / ".packtrain-cache"
-        for name in ("tokenizers", "engines"):
-            shutil.copytree(known / name, self.inputs / known.name / name)
+        shutil.copytree(known / "engines", self.inputs / known.name / "engines")
 
     def fill(self, folder: Path, starts: frozenset[str]) -> None:
         """Copies the inputs and the requested items, except `bucket` and `hub`."""

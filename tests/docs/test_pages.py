@@ -61,9 +61,8 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
         pytest.importorskip("moto")
     folder, home = tmp_path / "work", tmp_path / "home"
     home.mkdir()
-    # As after a first run with this tokenizer: transformers has been asked, the engines have been checked.
-    for kind in ("tokenizers", "engine-checks"):
-        shutil.copytree(Path(os.environ["PACKTRAIN_CACHE"]) / kind, home / ".cache" / "packtrain" / kind)
+    # As after a first run with this tokenizer: transformers has been asked.
+    shutil.copytree(Path(os.environ["PACKTRAIN_CACHE"]) / "tokenizers", home / ".cache" / "packtrain" / "tokenizers")
     prepared.fill(folder, one.starts)
     with ExitStack() as stack:
         environment = {}

@@ -102,18 +102,18 @@ def damage(folder: Path, path: Path, how: str, files: list[Path]) -> bool:
     return True
 
 
-def turns(how: str, files: list[Path], rest: bool) -> list[Path]:
-    """The files that have this damage in the quick part, in which every file has one; or the rest of them."""
-    turn = DAMAGES.index(how)
-    return [path for number, path in enumerate(files) if (number % len(DAMAGES) == turn) != rest]
+def turns(how: str, files: list[Path], share: int) -> list[Path]:
+    """The files that have this damage: in each share, every file has one, and those beside it have others."""
+    turn = DAMAGES.index(how) + 3 * share
+    return [path for number, path in enumerate(files) if (number - turn) % len(DAMAGES) == 0]
 
 
 each_damage = pytest.mark.parametrize(
-    ("whole", "how", "rest"),
+    ("whole", "how", "share"),
     [
-        *(("documents", how, False) for how in DAMAGES),
-        *(pytest.param("documents", how, True, marks=pytest.mark.slow) for how in DAMAGES),
-        *(pytest.param("choices", how, False, marks=pytest.mark.slow) for how in DAMAGES),
+        *(("documents", how, 0) for how in DAMAGES),
+        *(pytest.param("documents", how, 1, marks=pytest.mark.slow) for how in DAMAGES),
+        *(pytest.param("choices", how, 2, marks=pytest.mark.slow) for how in DAMAGES),
     ],
     indirect=["whole"],
 )
@@ -135,15 +135,15 @@ def outside(folder: Path) -> dict[str, bytes]:
 class Damaged:
     """Each file of some folders in turn, damaged in a copy of its own."""
 
-    def __init__(self, whole: Whole, tmp_path: Path, patch: pytest.MonkeyPatch, how: str, rest: bool) -> None:
-        self.whole, self.tmp_path, self.patch, self.how, self.rest = whole, tmp_path, patch, how, rest
+    def __init__(self, whole: Whole, tmp_path: Path, patch: pytest.MonkeyPatch, how: str, share: int) -> None:
+        self.whole, self.tmp_path, self.patch, self.how, self.share = whole, tmp_path, patch, how, share
         self.wrong: list[tuple[str, Any]] = []
 
     def copies(self, names: Iterable[str], kept: Iterable[str]) -> Iterator[tuple[Path, Config, Path, list[Path]]]:
         """A folder, its configuration, the file that is damaged in it, and all files: of `names`, beside `kept`."""
         files = files_below(self.whole.folder, *names)
         assert files
-        for number, path in enumerate(turns(self.how, files, self.rest)):
+        for number, path in enumerate(turns(self.how, files, self.share)):
             folder = self.tmp_path / str(number)
             config = self.whole.copy(folder, *names, *kept)
             self.patch.setenv("PACKTRAIN_CACHE", str(folder / "user"))
@@ -177,9 +177,9 @@ def finishes(config: Config, damaged: Damaged, path: Path, files: list[Path]) ->
 
 @each_damage
 def test_a_run_goes_on_from_a_damaged_output(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, rest: bool
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, share: int
 ) -> None:
-    damaged = Damaged(whole, tmp_path, monkeypatch, how, rest)
+    damaged = Damaged(whole, tmp_path, monkeypatch, how, share)
     for folder, config, path, files in damaged.copies(["out"], ["cache", "user"]):
         # The manifest is what makes an output finished.
         if path.name != "manifest.json" and damage(folder, path, how, files):
@@ -190,9 +190,9 @@ def test_a_run_goes_on_from_a_damaged_output(
 
 @each_damage
 def test_a_run_does_without_a_damaged_cache(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, rest: bool
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, share: int
 ) -> None:
-    damaged = Damaged(whole, tmp_path, monkeypatch, how, rest)
+    damaged = Damaged(whole, tmp_path, monkeypatch, how, share)
     for folder, config, path, files in damaged.copies(["cache", "user"], []):
         if damage(folder, path, how, files):
             finishes(config, damaged, path, files)
@@ -201,9 +201,9 @@ def test_a_run_does_without_a_damaged_cache(
 
 @each_damage
 def test_damage_of_a_finished_dataset_is_found_and_repaired(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, rest: bool
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, share: int
 ) -> None:
-    damaged = Damaged(whole, tmp_path, monkeypatch, how, rest)
+    damaged = Damaged(whole, tmp_path, monkeypatch, how, share)
     for folder, _, path, files in damaged.copies(["out"], ["cache", "user"]):
         if not damage(folder, path, how, files):
             continue

@@ -83,29 +83,43 @@ def killing(whole: Whole, mortal: Mortal, tmp_path: Path) -> Killing:
     return Killing(whole, mortal, tmp_path)
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 8))])
-def test_a_kill_at_every_put(killing: Killing, share: int) -> None:
-    """An eighth of the puts each. The second kill meets a run that goes on, which may have less to put."""
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (3, 7))])
+def test_kills_at_puts(killing: Killing, share: int) -> None:
+    """A tenth of the puts each. The second kill meets a run that goes on, which may have less to put."""
     puts = killing.puts(1)
     assert puts > 20
     chance = random.Random(share)
-    for at in range(1 + share, puts + 1, 8):
-        first = {"at": at, "when": ("before", "after")[at // 8 % 2]}
+    for at in range(1 + share, puts + 1, 10):
+        first = {"at": at, "when": ("before", "after")[at // 10 % 2]}
         second = {"at": chance.randrange(1, puts - at + 2), "when": "before"}
         assert killing.disturbed(f"at-{at}", first, second)[0] == -signal.SIGKILL
 
 
 @pytest.mark.slow
 def test_kills_among_several_processes(killing: Killing) -> None:
-    """Of the driver alone, of the process that puts, of all. A driver survives its workers, and no worker a driver."""
+    """Of the driver alone, of the process that puts, which may be the driver, and of all."""
     puts = killing.puts(2)
     chance = random.Random(23)
     codes = {"self": [], "driver": [], "group": []}  # type: dict[str, list[int]]
-    for number, whom in enumerate(("self", "driver", "group", "self", "self", "driver", "self")):
+    for number, whom in enumerate(("self", "driver", "group", "self")):
         kill = {"at": chance.randrange(1, puts - 2), "when": chance.choice(["before", "after"]), "whom": whom}
         codes[whom] += killing.disturbed(f"by-{number}", kill, workers=2)
     assert {*codes["driver"], *codes["group"]} == {-signal.SIGKILL}
-    assert 0 in codes["self"]
+    assert {*codes["self"]} <= {0, -signal.SIGKILL}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interruption_clears_up_and_the_next_run_goes_on(killing: Killing, number: int) -> None:
+    """As a terminal or a scheduler sends it, to all processes."""
+    folder = killing.start("interrupted", workers=2)
+    code, said = killing.run(folder, at=18, how=number)
+    assert code == 130, said
+    assert "Traceback" not in said
+    assert drafts(folder) == []
+    assert not (folder / "out" / "manifest.json").exists()
+    code, said = killing.run(folder)
+    assert code == 0, said
+    assert killing.files(folder) == killing.whole.files
 
 
 @pytest.mark.slow
@@ -116,8 +130,8 @@ def test_several_drivers_on_one_output_and_one_cache(whole: Whole, tmp_path: Pat
         command = [str(word) for word in (PROGRAM, "run", config, *more)]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    same = [start() for _ in range(3)]
-    others = [start("--out", tmp_path / f"other-{number}") for number in range(2)]
+    same = [start() for _ in range(2)]
+    others = [start("--out", tmp_path / f"other-{number}") for number in range(1)]
     ended = [(process.communicate(timeout=600)[1], process.returncode) for process in same]
     assert 0 in [code for _, code in ended]
     for err, code in ended:
@@ -125,7 +139,7 @@ def test_several_drivers_on_one_output_and_one_cache(whole: Whole, tmp_path: Pat
     for process in others:
         err = process.communicate(timeout=600)[1]
         assert process.returncode == 0, err
-    for out in (tmp_path / "out", tmp_path / "other-0", tmp_path / "other-1"):
+    for out in (tmp_path / "out", tmp_path / "other-0"):
         assert tree(out) == whole.files
 
 
@@ -209,10 +223,10 @@ finally:
 
 
 @pytest.mark.slow
-def test_a_row_of_two_hundred_megabytes_is_rejected_in_bounded_memory(whole: Whole, tmp_path: Path) -> None:
+def test_a_row_of_a_hundred_megabytes_is_rejected_in_bounded_memory(whole: Whole, tmp_path: Path) -> None:
     config = saved(whole.copy(tmp_path, "user"))
     peaks = []
-    for row in (b"", b'{"text": "' + b"so it goes " * (200_000_000 // 11) + b'"}\n'):
+    for row in (b"", b'{"text": "' + b"so it goes " * (100_000_000 // 11) + b'"}\n'):
         (tmp_path / "texts.jsonl").write_bytes((whole.folder / "texts.jsonl").read_bytes() + row)
         out = tmp_path / f"out-{len(row)}"
         command = [sys.executable, "-c", PEAK, "run", str(config), "--out", str(out)]

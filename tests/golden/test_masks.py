@@ -1,4 +1,4 @@
-"""What is trained under the chat templates that TRL ships: real conversations, every mask, each against a record.
+"""What is trained under the chat templates that TRL ships: real conversations, most masks, each against a record.
 
 Rows are conversations of GSM8K, OASST, SGD (tools) and tau-bench (calls and their results), and two with thoughts; one
 document a row, so that a digest covers the ids and labels of each. Rejected rows are counted by reason.
@@ -34,6 +34,8 @@ MASKS: dict[str, Any] = {
     "all": "all",
     "parts": {"policy": "assistant", "thoughts": "mask", "tool_calls": "mask", "train_end": False, "stop": "auto"},
 }
+FEW = ("completion", "assistant", "parts")
+"""Of the templates beyond the quick ones, which have all masks."""
 SPECIAL = (
     *("<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<eos>", "<bos>"),
     *("<end_of_turn>", "<start_of_turn>", "</s>", "<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"),
@@ -75,7 +77,7 @@ def recorded() -> Config:
 def _found(name: str, folder: Path) -> Config:
     """By mask: the digest of the rows, how many tokens are trained, and how many rows were refused, by reason."""
     found: Config = {}
-    for mask, section in MASKS.items():
+    for mask in MASKS if name in QUICK else FEW:
         config = kit.configure(
             folder,
             kit.source("chats"),
@@ -86,7 +88,7 @@ def _found(name: str, folder: Path) -> Config:
                 "date": "2024-07-26",
                 "allow_lost": ["system", "assistant", "tool_calls", "tool_results", "tools"],
             },
-            mask=section,
+            mask=MASKS[mask],
             truncate={"max_length": 1 << 17},
             pack={"strategy": "none", "shuffle": False},
         )

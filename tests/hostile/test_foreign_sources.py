@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.schemas.errors import PacktrainError
 
-from tests.kit import Packed, cli, configure, packed, source, write
+from tests.kit import TOOLS, Packed, cli, configure, corpus, packed, source, write
 from tests.support.hostile import ACTIVE, EVIL, SECRET, Trap, ran
 
 pytestmark = pytest.mark.usefixtures("tokenizer_loader")
@@ -80,6 +80,17 @@ def test_bytes_that_are_no_row_cost_a_row(tmp_path: Path, line: bytes) -> None:
     assert len(result.documents()) == 11
     (reject,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
     assert not ACTIVE.search(reject)
+
+
+def test_the_deepest_row_is_packed(tmp_path: Path) -> None:
+    """Nesting below the limit passes every reader: templates, conditions, one example per turn."""
+    nested = json.loads("[" * 95 + "]" * 95)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": nested}}]
+    write(tmp_path / "deep.jsonl", [corpus("chats", 1)[0] | {"tools": tools}])
+    keys = {"format": "messages", "where": "LENGTH(tools) > 90", "expand": "per_turn"}
+    deep = {"name": "deep", "path": "deep.jsonl", **keys}
+    made = packed(configure(tmp_path, deep, tokenizer={"chat_template": TOOLS}, truncate={"max_length": 2048}))
+    assert (len(made.documents()), made.rejects()) == (1, [])
 
 
 def test_ids_that_are_none_cost_their_row(tmp_path: Path) -> None:

@@ -97,11 +97,11 @@ def real(root: Path) -> dict[str, list[Row]]:
 
     found: dict[str, list[Row]] = {}
     for name in ("gsm8k_train", "oasst_en100_paths"):
-        chats = [row["messages"] for row in rows(f"chat/{name}", 100)]
+        chats = [row["messages"] for row in rows(f"chat/{name}", 40)]
         found[name] = [{"prompt": one[:-1], "completion": one[-1:]} for one in chats if one[-1]["role"] == "assistant"]
-    chosen = rows("preference/dpo_pairs", 100)
+    chosen = rows("preference/dpo_pairs", 40)
     found["chosen"] = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in chosen]
-    found["peps"] = [{"text": row["text"][:20_000]} for row in rows("longdoc/peps", 40)]
+    found["peps"] = [{"text": row["text"][:20_000]} for row in rows("longdoc/peps", 12)]
     texts = enumerate((row["text"] for row in found["peps"][1:]), 1)
     found["glued"] = [{"prompt": text[:cut], "completion": text[cut : cut + 900]} for cut, text in texts]
     return found
@@ -339,7 +339,7 @@ def test_pairs(tmp_path: Path) -> None:
 def test_real_pairs(name: str, kind: str, realdata: Path, tmp_path: Path) -> None:
     """Some of them with tools; and as texts, where tokens merge across the prompt's end."""
     file = realdata / "preference/dpo_pairs.jsonl"
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()][:75]
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()][:40]
     look = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}
     if kind == "messages":
         rows = [row | {"tools": None if place % 7 else json.dumps([look])} for place, row in enumerate(rows)]

@@ -75,7 +75,7 @@ def packtrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def program(tmp_path: Path) -> Command:
     """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
 
-    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 120) -> Outcome:
+    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 600) -> Outcome:
         trains = warm.UNDER_XDIST and arguments[:1] in (("train",), ("sample",), ("probe",))
         modules = warm.TRAINING if trains else warm.PIPELINE  # the server of torch is there already
         done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout, modules=modules)
@@ -172,8 +172,6 @@ class Little:
 
     folder: Path
     """Holds `inputs/`, `run.yaml`, `out/` and `cache/`; not to be changed."""
-    tokenizers: Path
-    """What transformers says of the tokenizer, to be copied into a new cache."""
 
     @property
     def config(self) -> Path:
@@ -198,7 +196,6 @@ class Little:
         """Inputs and configuration, and what else is wanted, in a new folder. Returns the configuration."""
         shutil.copytree(self.folder / "inputs", folder / "inputs")
         shutil.copy(self.config, folder)
-        shutil.copytree(self.tokenizers, folder / "cache" / "tokenizers")
         if cache:
             shutil.copytree(self.folder / "cache", folder / "cache", dirs_exist_ok=True)
         if out:
@@ -207,7 +204,7 @@ class Little:
 
 
 @pytest.fixture(scope="session")
-def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Little:
+def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Little:
     """See `Little`."""
     folder = tmp_path_factory.mktemp("little")
     (folder / "inputs").mkdir()
@@ -228,8 +225,7 @@ def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "run": {"workers": 1, "report": False},
     }
     (folder / "run.yaml").write_text(json.dumps(config))
-    little = Little(folder, answered(tiny_tokenizer))
-    shutil.copytree(little.tokenizers, folder / "cache" / "tokenizers")
+    little = Little(folder)
     run_packtrain(folder / "run.yaml")
     assert len(list((folder / "out" / "train" / "shards").iterdir())) >= 3
     return little
@@ -248,13 +244,10 @@ class Workplace:
 
 
 @pytest.fixture(scope="session")
-def workplace(
-    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]
-) -> Workplace:
+def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Workplace:
     """See `Workplace`; not to be changed."""
     folder = tmp_path_factory.mktemp("workplace")
     shutil.copytree(tiny_tokenizer, folder / "tokenizer")
-    shutil.copytree(answered(folder / "tokenizer"), folder / ".packtrain-cache" / "tokenizers")
     chance = random.Random(3)
     words = ["the", "mules", "left", "before", "sun", "was", "up", "def", "return", "1", "22", "über", "中文", "🙂"]
 

@@ -73,7 +73,6 @@ TOLD = {
     "straddles",
     "boundaries",
     "template_dropped",
-    "prompts_rewritten",
     "examples_contaminated",
     "weight_trained",
     "turns_sampled",

@@ -6,6 +6,7 @@ of a command count together.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,9 +33,10 @@ def counted(call):
     return put
 
 def kill():
-    group, whom = os.getpgrp(), os.environ["KILL_WHOM"]
-    os.killpg(group, signal.SIGKILL) if whom == "group" else os.kill(group if whom == "driver" else os.getpid(), 9)
-    signal.pause()
+    group, whom, how = os.getpgrp(), os.environ["KILL_WHOM"], int(os.environ["KILL_HOW"])
+    os.killpg(group, how) if whom == "group" else os.kill(group if whom == "driver" else os.getpid(), how)
+    if how == signal.SIGKILL:
+        signal.pause()
 
 if "PUTS" in os.environ:
     os.link, os.replace = counted(os.link), counted(os.replace)
@@ -100,6 +102,7 @@ class Mortal:
         at: int = 0,
         when: str = "before",
         whom: str = "group",
+        how: int = signal.SIGKILL,
         largest: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
@@ -110,6 +113,7 @@ class Mortal:
             at: the put at which it is killed, counted from 1.
             when: `before` or `after` that put.
             whom: the `group` of its processes, the `driver`, or the one that puts it (`self`).
+            how: the signal.
             largest: bytes that a file may have; 0 for any number.
             environment: what is changed in it.
 
@@ -129,6 +133,7 @@ class Mortal:
                 "KILL_AT": str(at),
                 "KILL_WHEN": when,
                 "KILL_WHOM": whom,
+                "KILL_HOW": str(int(how)),
             },
         }
         assert self._server.stdin is not None

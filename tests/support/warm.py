@@ -39,7 +39,7 @@ RANKS = (
     else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("ranks", "doctor")))
 )
 """For ranks that only meet."""
-TOKENIZER = "packtrain.pipeline.encode.tokenizer.child"
+TOKENIZER = "packtrain.pipeline.encode.ask_transformers"
 OWNER = "PACKTRAIN_TEST_OWNER"
 """The process with which the servers end: that of pytest, or the one that distributes the tests."""
 _SIZE = struct.Struct("<I")
@@ -159,7 +159,7 @@ def run(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = 120,
+    timeout: float | None = 600,
     modules: tuple[str, ...] = PIPELINE,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end, as `subprocess.run` does with both outputs captured as text."""
@@ -197,9 +197,9 @@ def python(modules: tuple[str, ...] = TRAINING) -> dict[str, str]:
 def loads_tokenizers() -> str:
     """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
 
-    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer.child`.
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.ask_transformers`.
     """
-    from packtrain.pipeline.encode.tokenizer.process import ENVIRONMENT
+    from packtrain.pipeline.encode.tokenizer import ENVIRONMENT
 
     return _name((TOKENIZER, "without_torch"), tuple(ENVIRONMENT.items()))
 
@@ -233,7 +233,7 @@ def _start(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] = 
 
 def _connect(connection: socket.socket, address: bytes) -> None:
     """Wait a moment for a server whose address is taken, but which does not listen yet."""
-    for _ in range(100):
+    for _ in range(3000):
         try:
             return connection.connect(address)
         except ConnectionRefusedError:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-TOKENIZER = "packtrain.pipeline.encode.tokenizer.child"
+TOKENIZER = "packtrain.pipeline.encode.ask_transformers"
 EXECNET = "import sys;exec(eval(sys.stdin.readline()))"
 """How xdist starts the processes that run tests. What they spawn is not forked."""
 SPAWN = multiprocessing.util.spawnv_passfds

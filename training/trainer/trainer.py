@@ -27,11 +27,11 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from ...schemas.errors import ConfigError, DivergedError
 from ...schemas.units import plural
 from ..attention import use_packed
-from ..generate.sharded import find_shards
 from ..loader import PackedLoader
 from ..order import Source
 from ..printing import Say, print_line
 from ..rows import ConcatRows
+from ..sharded import find_shards
 from . import checkpoint
 from .evaluate import HeldOut, loss_metrics, measure
 from .forward import Forward, fuse_loss, offloaded

@@ -26,7 +26,6 @@ def _of(values: Iterable[str]) -> Complete:
 
 order, tail, attention = _of(TRAIN["loader.order"]), _of(TRAIN["loader.tail"]), _of(TRAIN["attention"])
 dtype = _of([name for name in TRAIN["model.dtype"] if name != "auto"])
-engine = _of(("auto", "batches", "continuous", "vllm"))
 device, split = _of(("cpu", "cuda")), _of(("train", "holdout"))
 executor, format = _of(RUN["run.executor"]), _of((*RUN["sources.0.format"], "python:"))
 

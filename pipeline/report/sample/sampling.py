@@ -6,7 +6,6 @@ its share of the rows. Within a source, rows are taken in stretches from evenly 
 
 import math
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -132,19 +131,9 @@ def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Ite
             chosen.append(_take(source, count, home / str(number), config.seed + number, out))
         own = home / "cache"
         own.mkdir()
-        _share_tokenizers(cache, own)
         out.config = config.model_copy(update={"sources": tuple(chosen), "cache": str(own)})
         observer.end()
         yield out
-
-
-def _share_tokenizers(cache: Path, own: Path) -> None:
-    """Let the sample use the cache's notes on tokenizers, which take seconds to compute."""
-    try:
-        (cache / "tokenizers").mkdir(parents=True, exist_ok=True)
-        (own / "tokenizers").symlink_to((cache / "tokenizers").absolute())
-    except OSError:
-        shutil.rmtree(own / "tokenizers", ignore_errors=True)
 
 
 def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:

@@ -3,7 +3,6 @@
 import io
 import re
 import shutil
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from tokenizers import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+def demo(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """A finished dataset of prompts and completions, two splits."""
     folder = tmp_path_factory.mktemp("inspect")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     lines = [f'{{"prompt": "what is {n}? ", "completion": "[it is {n * n}]"}}\n' for n in range(60)]
     (folder / "in.jsonl").write_text("".join(lines))
     run(

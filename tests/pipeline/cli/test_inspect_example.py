@@ -66,10 +66,10 @@ TEXTS = [
 
 
 @pytest.fixture
-def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path], tmp_path: Path) -> Configure:
+def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path], tmp_path: Path) -> Configure:
     """Makes a configuration of conversations and texts: `configure(max_length=…, …)`."""
     tokenizer = make_tokenizer("refusing", template=REFUSING)
-    cache = new_cache(tokenizer)
+    cache = new_cache()
 
     def make(**changes: Any) -> Row:
         return {
@@ -308,12 +308,12 @@ def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> Non
 
 
 def test_turns_that_are_not_proved_say_why(
-    configure: Configure, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]
+    configure: Configure, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
 ) -> None:
     backwards = make_tokenizer(
         "backwards", template="{% for m in messages %}{{ m.role + ':' + m.content[::-1] + '<|im_end|>' }}{% endfor %}"
     )
-    config = configure(mask="assistant", cache=str(new_cache(backwards)), tokenizer={"path": str(backwards)})
+    config = configure(mask="assistant", cache=str(new_cache()), tokenizer={"path": str(backwards)})
     packtrain.run(config)
     follower = Follower(open_dataset(Path(config["out"])))
     story = follower.by_id("chats/chats:2")

@@ -47,7 +47,7 @@ def inputs() -> tuple[str, str]:
 
 @pytest.fixture
 def config(
-    inputs: tuple[str, str], tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]
+    inputs: tuple[str, str], tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
 ) -> Config:
     """Both in files."""
     for name, content in zip(("chats", "texts"), inputs, strict=True):
@@ -55,7 +55,7 @@ def config(
     tokenizer = make_tokenizer("tiny")
     return {
         "out": str(tmp_path / "packed"),
-        "cache": str(new_cache(tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
         "sources": [
             {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl")},

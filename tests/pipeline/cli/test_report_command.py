@@ -22,10 +22,9 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """A folder with a run that made its report."""
     folder = tmp_path_factory.mktemp("finished")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     rows = [{"prompt": f"count to {n}: ", "completion": " ".join(map(str, range(n % 40 + 1)))} for n in range(300)]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     package.run(
@@ -217,7 +216,6 @@ def test_a_dataset_on_an_object_store(
 ) -> None:
     """Its report is made from far away, and written there."""
     place = f"s3://mules/{tmp_path.name}"
-    shutil.copytree(finished / "cache" / "tokenizers", tmp_path / "scratch" / "tokenizers")
     package.run(
         {
             "out": f"{place}/out",

@@ -25,11 +25,11 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture
-def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> dict[str, Any]:
+def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> dict[str, Any]:
     (tmp_path / "in.jsonl").write_text('{"text": "hello world"}\n' * 20)
     return {
         "out": str(tmp_path / "out"),
-        "cache": str(new_cache(tiny_tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
         "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in.jsonl")}],
         "run": {"workers": 1, "report": False},

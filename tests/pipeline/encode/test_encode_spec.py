@@ -9,7 +9,7 @@ import pytest
 from packtrain.pipeline.encode.encode_spec import EncodeSpec
 from packtrain.pipeline.encode.prepared import make_spec
 from packtrain.pipeline.encode.task import EncodeTask, load_encoder
-from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
+from packtrain.pipeline.encode.tokenizer import load_tokenizer
 from packtrain.pipeline.explain.redo import Reencoded, ReferenceEncoder
 from packtrain.pipeline.inputs.blocks import Block
 from packtrain.pipeline.store.checksummed import seal

@@ -106,7 +106,6 @@ def test_inline_is_the_same_without_processes(tasks: Any, monkeypatch: pytest.Mo
     for name in ENGINE_THREADS:
         monkeypatch.setenv(name, "7")
     executor: Executor = InlineExecutor()
-    executor.start(tasks.double, 1)
     assert list(executor.map(tasks.double, range(5))) == [0, 2, 4, 6, 8]
     assert list(executor.map(tasks.process, [0])) == [os.getpid()]
     executor.close()

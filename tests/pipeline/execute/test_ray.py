@@ -104,14 +104,14 @@ def pool(cluster: Any, tmp_path: Path) -> Iterator[RayExecutor]:
 
 
 @pytest.fixture
-def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> dict[str, Any]:
+def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> dict[str, Any]:
     """Some forty blocks and ten shards."""
     for number in range(40):
         rows = [{"text": f"row {number} {row} " + "and so on " * (row % 50)} for row in range(120)]
         (tmp_path / f"in-{number:02}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     return {
         "out": str(tmp_path / "local"),
-        "cache": str(new_cache(tiny_tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tiny_tokenizer)},
         "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in-*.jsonl")}],
         "truncate": {"max_length": 256},
@@ -157,7 +157,7 @@ def packed(config: dict[str, Any], folder: Path, observer: Silent | None = None)
 
 
 def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
-    cluster: Any, config: dict[str, Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+    cluster: Any, config: dict[str, Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]
 ) -> None:
     (tmp_path / "deadly_reader.py").write_text(DEADLY)
     config["sources"][0]["format"] = "python:deadly_reader:rows"
@@ -171,7 +171,7 @@ def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
 
     (tmp_path / "deadly").touch()
     run = {"executor": "ray", "address": cluster.address}
-    there = {**config, "out": str(tmp_path / "there"), "cache": str(new_cache(tiny_tokenizer)), "run": run}
+    there = {**config, "out": str(tmp_path / "there"), "cache": str(new_cache()), "run": run}
     assert packed(there, tmp_path, AtWork({"encode": take_away, "pack": take_away})) == alone
     assert not (tmp_path / "deadly").exists(), "no worker died"
     assert nodes == []

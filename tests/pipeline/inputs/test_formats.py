@@ -75,8 +75,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> Bench:
-    return Bench(tmp_path, tiny_tokenizer, new_cache(tiny_tokenizer))
+def bench(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> Bench:
+    return Bench(tmp_path, tiny_tokenizer, new_cache())
 
 
 CHATS: list[Row] = [{"messages": chat("Hi", f"Hello {i}", "More", f"Yes {i}")} for i in range(5)]

@@ -58,11 +58,11 @@ def small_blocks() -> Iterator[None]:
 
 
 @pytest.fixture
-def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]) -> Config:
+def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]) -> Config:
     tokenizer = make_tokenizer("tiny")
     return {
         "out": str(tmp_path / "out"),
-        "cache": str(new_cache(tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},  # the fast ones are checked again on all data
         "truncate": {"max_length": 128},
         "run": {"workers": 1, "report": False},
@@ -222,12 +222,9 @@ def test_the_first_rows_are_taken_and_the_others_counted(
 
 
 @pytest.fixture(scope="module")
-def corpus(
-    tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path], answered: Callable[[Path], Path]
-) -> Config:
+def corpus(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path]) -> Config:
     """Three sources of unlike sizes, with rows that cannot be used, and some that are too long; and their cache."""
     folder = tmp_path_factory.mktemp("three")
-    shutil.copytree(answered(make_tokenizer("tiny")), folder / "cache" / "tokenizers")
     sizes = {"large": 400, "middle": 150, "small": 30}
     listed = []
     for number, (name, count) in enumerate(sizes.items()):

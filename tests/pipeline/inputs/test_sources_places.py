@@ -215,9 +215,9 @@ def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_url_on_the_command_line(
-    memory: str, tmp_path: Path, packtrain: Command, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+    memory: str, tmp_path: Path, packtrain: Command, tiny_tokenizer: Path, new_cache: Callable[[], Path]
 ) -> None:
-    settings = ["--set", f"cache={new_cache(tiny_tokenizer)}", "--workers", "1"]
+    settings = ["--set", f"cache={new_cache()}", "--workers", "1"]
     place = ["--tokenizer", tiny_tokenizer, "--out", tmp_path / "out"]
     done = packtrain("run", "--format", "text", "--input", f"{memory}/*.jsonl", *place, *settings)
     assert done.code == 0, done.err

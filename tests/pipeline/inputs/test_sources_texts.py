@@ -151,7 +151,7 @@ def test_lines_of_json_under_the_name_of_a_text(tmp_path: Path) -> None:
 
 
 def test_they_are_packed_and_sampled(
-    tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path], packed: Any, packtrain: Any
+    tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path], packed: Any, packtrain: Any
 ) -> None:
     (tmp_path / "docs").mkdir()
     for number in range(30):
@@ -159,7 +159,7 @@ def test_they_are_packed_and_sampled(
     (tmp_path / "rows.json").write_text(json.dumps([{"text": f"row {number}"} for number in range(300)], indent=1))
     config = {
         "out": str(tmp_path / "out"),
-        "cache": str(new_cache(tiny_tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
         "sources": [{"name": name, "path": str(tmp_path / name)} for name in ("docs", "rows.json")],
         "run": {"workers": 1, "report": False},

@@ -212,7 +212,7 @@ def test_the_same_documents_from_every_container(
     nulls: bool,
     tmp_path: Path,
     make_tokenizer: Callable[..., Path],
-    new_cache: Callable[[Path], Path],
+    new_cache: Callable[[], Path],
     packed: Callable[..., Any],
 ) -> None:
     data = rows(nulls=nulls)
@@ -225,7 +225,7 @@ def test_the_same_documents_from_every_container(
         sources.append({"name": f"s{number}", "format": "messages", "path": path})
     config = {
         "out": str(tmp_path / "out"),
-        "cache": str(new_cache(tokenizer)),
+        "cache": str(new_cache()),
         "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
         "sources": sources,
         "mask": "all",

@@ -35,6 +35,14 @@ LAST_THOUGHTS = (  # leaves thoughts of earlier turns out, and the system messag
 )
 
 
+def each(content: str) -> str:
+    """A template that writes the content of every message in this way."""
+    return (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        f"{content}{{{{ '<|im_end|>\n' }}}}{{% endfor %}}{ASKED}"
+    )
+
+
 def said(*texts: str, **keys: Any) -> Row:
     """A conversation of user and assistant in turn; `keys` go to the second message."""
     roles = ("user", "assistant")
@@ -166,6 +174,58 @@ def test_thoughts_that_cannot_be_located_are_rejected_only_where_that_matters(ru
     assert caught.value.exit_code == 2
 
 
+ANSWERS = "{{ m.content%s if m.role == 'assistant' else m.content }}"
+LINES = said("one two", "alpha\nbeta gamma", "r", "delta")
+AGAIN = each("{{ m.content }}").replace(ASKED, "{{ '<|im_start|>system\nEnd: ' + messages[-1].content }}" + ASKED)
+SUMMARY = "{{ '<|im_start|>system\n' }}{% for m in messages %}{{ m.content + ';' }}{% endfor %}{{ '<|im_end|>\n' }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "reason"),
+    [
+        (each(ANSWERS % " | indent(2)"), LINES, "unproved"),
+        (each(ANSWERS % " | indent(2)"), said("r", "delta", "one", "alpha\nbeta gamma"), "unproved"),
+        (AGAIN, said("one two", "alpha beta"), "unproved"),
+        (SUMMARY + each("{{ m.content }}"), said("one two", "alpha beta"), "unproved"),
+        (each(ANSWERS % ".split('</think>')[-1]"), said("q", "Write <think> first and </think> then."), "lost_content"),
+        (each(ANSWERS % ".split('</think>')[-1]"), said("q", "<think>a</think>b <think>c</think>d"), "lost_content"),
+        (each(ANSWERS % "[:4]"), said("q", "alpha beta"), "lost_content"),
+    ],
+)
+def test_a_turn_whose_words_are_not_whole_and_in_one_place_is_left_out(
+    runs: Runs, template: str, row: Row, reason: str
+) -> None:
+    with pytest.raises(PacktrainError):
+        runs("out", [row], "assistant", template)
+    rejects = [json.loads(line) for line in (runs.folder / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [(one["line"], one["reason"]) for one in rejects] == [(1, reason)]
+
+
+def test_words_that_an_answer_loses_are_counted_where_that_is_allowed(runs: Runs) -> None:
+    row = said("q", "<think>a</think>b <think>c</think>d")
+    packed = runs("out", [row], "assistant", each(ANSWERS % ".split('</think>')[-1]"), allow_lost=["assistant"])
+    assert runs.trained(packed) == [f"d{END}"]
+    assert packed.ledger["chats"]["template_dropped"] == {"assistant": 1, "reasoning": 1}
+
+
+def test_only_assistants_have_thoughts(runs: Runs) -> None:
+    row = said("Hello", "Bonjour")
+    row["messages"].insert(0, {"role": "system", "content": "Answer in French, and close thoughts with </think>"})
+    template = each("{{ m.content }}").replace("in messages", "in messages if m.role != 'system'")
+    with pytest.raises(PacktrainError):
+        runs("out", [row], "assistant", template)
+    packed = runs("allowed", [row], "assistant", template, allow_lost=["system"])
+    assert packed.ledger["chats"]["template_dropped"] == {"system": 1}
+
+
+def test_a_completion_begins_after_its_header(runs: Runs) -> None:
+    """Also where the template lists all contents before, and where there is no prompt."""
+    listed = runs("listed", [said("one two", "alpha beta")], "completion", SUMMARY + each("{{ m.content }}"))
+    assert runs.trained(listed) == [f"alpha beta{END}\n"]
+    alone = {"messages": [{"role": "assistant", "content": "Four."}]}
+    assert runs.trained(runs("alone", [alone], "completion")) == [f"Four.{END}\n"]
+
+
 def test_turns_that_cannot_be_located_are_rejected_or_refuse_the_run(runs: Runs) -> None:
     assert runs("plain", ROWS, "completion", HIDING).ledger["chats"]["examples_dropped"] == {"untrained": 1}
     with pytest.raises(PacktrainError):
@@ -218,7 +278,6 @@ def test_labels_do_not_depend_on_what_stands_beside_a_row(runs: Runs) -> None:
         "a": late(False),
     }.items():
         packed = runs(name, rows, "completion", LATE, allow_lost=["system"])
-        assert packed.ledger["chats"].get("prompts_rewritten", 0) == (0 if name == "a" else 10)
         turns = runs(f"{name}-turns", rows, "assistant", LATE, allow_lost=["system"])
         trained[name] = {"completion": sorted(runs.trained(packed)), "assistant": sorted(runs.trained(turns))}
     assert trained["ab"] == trained["ba"]
@@ -228,15 +287,6 @@ def test_labels_do_not_depend_on_what_stands_beside_a_row(runs: Runs) -> None:
     assert trained["ab"]["completion"] == sorted(trained["a"]["completion"] + trained["b"]["completion"])
     assert trained["b"]["assistant"] == trained["a"]["assistant"]
     assert trained["ab"]["assistant"] == sorted(trained["a"]["assistant"] * 2)
-
-
-def test_prompts_that_are_rewritten_can_be_rejected(runs: Runs) -> None:
-    mask = {"policy": "completion", "on_rewritten": "reject"}
-    packed = runs("out", late(True) + late(False), mask, LATE, allow_lost=["system"])
-    assert packed.ledger["chats"]["examples_dropped"] == {"prompt_rewritten": 10}
-    assert len(packed.rows()) == 10
-    lines = [(one["line"], one["reason"]) for one in packed.rejects()]
-    assert lines == [(line, "prompt_rewritten") for line in range(1, 11)]
 
 
 def test_unknown_roles_and_special_tokens_in_contents_are_counted(runs: Runs) -> None:

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,12 +154,10 @@ def test_datasets_reads_columns_that_only_some_datasets_have(little: Any, tmp_pa
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_one_split_and_pairs(
     tiny_tokenizer: Path,
-    answered: Callable[[Path], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     form: str,
 ) -> None:
-    shutil.copytree(answered(tiny_tokenizer), tmp_path / "cache" / "tokenizers")
     rows = [{"prompt": f"name {n}", "chosen": f"a mule {n}", "rejected": f"a horse {n * n}"} for n in range(9)]
     (tmp_path / "kept-to-ourselves.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     config = {
@@ -183,7 +180,6 @@ def test_one_split_and_pairs(
 
 
 def test_nothing_of_the_machine_stands_in_it(tiny_tokenizer: Path, little: Any, tmp_path: Path) -> None:
-    shutil.copytree(little.tokenizers, tmp_path / "cache" / "tokenizers")
     (tmp_path / "kept-to-ourselves.jsonl").write_text('{"text": "the mules left before sun was up"}\n{"text": 5}\n')
     config = {
         "out": "private-place",

@@ -46,9 +46,8 @@ class Mixed:
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Mixed:
+def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     chats = [
         {
             "messages": [
@@ -268,13 +267,13 @@ def test_a_copy_has_the_same_report(copy: Path, report: Report) -> None:
 # Other kinds of data
 
 
-def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> None:
+def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
     manifest = packtrain.run(
         {
             "out": str(tmp_path / "out"),
-            "cache": str(new_cache(tiny_tokenizer)),
+            "cache": str(new_cache()),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}],
             "run": {"workers": 1},
@@ -330,12 +329,12 @@ def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[st
     assert ahead.packing.splits == [replace(train, fills=None)]
 
 
-def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> None:
+def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "hello there"}\n')
     packtrain.run(
         {
             "out": str(tmp_path / "out"),
-            "cache": str(new_cache(tiny_tokenizer)),
+            "cache": str(new_cache()),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [{"name": "one", "format": "text", "path": str(tmp_path / "in.jsonl")}],
             "run": {"workers": 1, "report": False},

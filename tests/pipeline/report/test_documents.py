@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +50,7 @@ def chat(number: int) -> Config:
 
 
 @pytest.fixture(scope="module")
-def base(
-    tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path], answered: Callable[[Path], Path]
-) -> Config:
+def base(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path]) -> Config:
     """Conversations of several turns, pairs and texts, some of which say the same. Runs share a cache."""
     folder = tmp_path_factory.mktemp("base")
     chats = [chat(number) for number in range(60)]
@@ -62,7 +59,6 @@ def base(
     for name, rows in (("chats", chats + chats[:15]), ("texts", texts + texts[20:30]), ("pairs", pairs)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tokenizer = make_tokenizer("tiny")
-    shutil.copytree(answered(tokenizer), folder / "cache" / "tokenizers")
     return {
         "out": str(folder / "out"),
         "cache": str(folder / "cache"),

@@ -18,10 +18,10 @@ from packtrain.stages.pack.plan import plan_rows
 
 @pytest.fixture
 def packed(
-    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]
 ) -> Callable[..., tuple[str, Any]]:
     """Packs chats of many lengths, some twice; gives what was said, and the ledger's total."""
-    cache = new_cache(tiny_tokenizer)
+    cache = new_cache()
     lines = []
     for number in range(60):
         turns = []

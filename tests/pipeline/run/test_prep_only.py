@@ -124,13 +124,6 @@ def test_rows_of_prompts_are_counted_over_files(tmp_path: Path) -> None:
     assert found == [*((text, str(row), row) for row, text in enumerate("abcde")), ("f", "9", 5), ("g", "6", 6)]
 
 
-@pytest.mark.parametrize("format", ["messages", "text"])
-def test_prompts_alone_of_rows_without_any_are_refused(prep: Prepare, tmp_path: Path, format: str) -> None:
-    with pytest.raises(ConfigError, match=f"--prompt-only: a row of format {format} has no separate prompt"):
-        prep(b"{}", format, "out.jsonl", prompt_only=True)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
 def test_every_row_is_told(prep: Prepare, tmp_path: Path) -> None:
     good = json.dumps(chat("a", "b")).encode()
     long = json.dumps(chat("x" * 2000, "b")).encode()
@@ -223,19 +216,6 @@ def test_what_cannot_be_written_is_refused_before_any_work(prep: Prepare, tmp_pa
         with pytest.raises(error, match=f"--output .*{what}"):
             prep(b"{", "text", output)
     assert (tmp_path / "there.jsonl").read_text() == "mine"
-
-
-def test_new_folders_are_made(prep: Prepare, tmp_path: Path) -> None:
-    prep([{"text": "a"}], "text", "new/deep/out.jsonl")
-    assert [path.name for path in (tmp_path / "new" / "deep").iterdir()] == ["out.jsonl"]
-
-
-def test_inputs_that_cannot_be_read(prep: Prepare, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"in\.jsonl is empty"):
-        prep(b"", "text", "out.jsonl")
-    with pytest.raises(ConfigError, match=r"there is no file .*no\.jsonl"):
-        prep(b"{}", "text", "out.jsonl", path="no.jsonl")
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize(

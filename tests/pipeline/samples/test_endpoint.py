@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
+from packtrain.pipeline.encode.tokenizer import load_tokenizer
 from packtrain.pipeline.samples import endpoint
 from packtrain.pipeline.samples.endpoint import EndpointEngine, ServerError
 from packtrain.pipeline.samples.samples_file import RECORD, read_samples

@@ -75,11 +75,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Co
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+def scratch(tmp_path: Path, tiny_tokenizer: Path) -> Path:
     """A scratch folder that knows the tokenizer and nothing else."""
-    import shutil
 
-    shutil.copytree(answered(tiny_tokenizer), tmp_path / "scratch" / "tokenizers")
     return tmp_path / "scratch"
 
 

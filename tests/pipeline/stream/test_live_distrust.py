@@ -1,4 +1,4 @@
-"""An engine found wrong in the middle of a stream: the stream stops, and uses the reference when started again."""
+"""An engine found wrong in the middle of a stream: the stream stops, and names the key that takes the reference."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, mo
     for number in range(4):
         paths.append(tmp_path / f"{number}.jsonl")
         lines = [json.dumps({"text": f"row {number} {i} says sun"}) for i in range(100)]
-        # The gate sees the first rows of the first block only.
+        # The first look sees the first rows of the first block only.
         paths[-1].write_text("\n".join([*lines, '{"text": "row says MOON"}']) + "\n")
 
     def config(cache: str, **tokenizer: str) -> dict[str, Any]:
@@ -56,12 +56,7 @@ def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, mo
             "sources": [{"name": "texts", "format": "text", "path": [str(path) for path in paths]}],
         }
 
-    before = LiveWindows(config("auto"), workers=0)
-    state = before.fingerprint
-    before.close()
-    with pytest.raises(IntegrityError, match=r"fastokens .* differed .* MOON.* Start the stream again"):
-        rows(config("auto"))
-    again = LiveWindows(config("auto"), workers=0)
-    assert [name for name in state if state[name] != again.fingerprint[name]] == ["encoding"]
-    again.close()
-    assert rows(config("auto")) == rows(config("reference", engine="tokenizers"))
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match=r"fastokens .*MOON.*engine: tokenizers"):
+            rows(config("auto"))
+    assert rows(config("auto", engine="tokenizers"))

@@ -344,16 +344,16 @@ def test_memory_does_not_grow_with_the_windows(tmp_path: Path, tiny_tokenizer: P
     file = tmp_path / "big.jsonl"
     rng = np.random.default_rng(0)
     with file.open("w") as out:
-        for i in range(30_000):
+        for i in range(15_000):
             out.write(json.dumps({"text": f"{i} " + "word and number " * int(rng.integers(1, 160))}) + "\n")
-    assert file.stat().st_size > 32 << 20
+    assert file.stat().st_size > 16 << 20
     config = {
         "out": str(tmp_path / "data"),
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
         "sources": [{"name": "texts", "format": "text", "path": str(file)}],
         "truncate": {"max_length": 1024},
     }
-    windows = LiveWindows(config, window_bytes=4 << 20, workers=2)
+    windows = LiveWindows(config, window_bytes=2 << 20, workers=2)
     anonymous = []
     for window in windows.walk(0, 0, 3):
         for row in range(0, window.rows - 8, 8):

@@ -90,7 +90,7 @@ def test_the_spans_are_those_of_the_batch() -> None:
         {"input_ids": [1, 2, 5, STOP, 1, 2, 6, STOP], "runs": located},
         {"input_ids": [1, 5, STOP], "runs": unknown},
     ]
-    rest = {"group": "", "digest": bytes(16), "line": 0, "sub": -1, "straddles": 0, "rewritten": False}
+    rest = {"group": "", "digest": bytes(16), "line": 0, "sub": -1, "straddles": 0}
     batch = pa.RecordBatch.from_pylist([row | rest for row in rows], schema=ENCODED)
     alone = [
         PromptAlone(0, 1, True, np.array([1, 2], np.int32)),

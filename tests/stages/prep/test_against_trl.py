@@ -104,7 +104,7 @@ SPOKEN = st.fixed_dictionaries(
 @examples(300)
 @given(st.lists(SPOKEN, min_size=1, max_size=5), st.booleans())
 def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages: bool) -> None:
-    assume(turns[-1]["value"])  # an empty last answer is rejected
+    assume(turns[-1]["value"].strip())  # a blank last answer is rejected
     made = messages_of(one("sharegpt", {"conversations": turns}))
     key = "messages" if under_messages else "conversations"
     theirs = trl.maybe_convert_to_chatml({key: copy.deepcopy(turns)})["messages"]
@@ -122,7 +122,7 @@ def test_what_trl_takes_as_it_is_is_taken_as_it_is(left: list[Any], right: list[
         return trl.maybe_extract_prompt(trl.maybe_convert_to_chatml(copy.deepcopy(row)))
 
     assert taken({"messages": left}) == {"messages": messages_of(one("messages", {"messages": left}))}
-    pairs: list[Any] = [(left, right)] + ([(text, other)] if other else [])
+    pairs: list[Any] = [(left, right)] + ([(text, other)] if other.strip() else [])
     for prompt, completion in pairs:
         row = {"prompt": prompt, "completion": completion}
         made = one("prompt_completion", row)

@@ -14,12 +14,15 @@ SILENT: list[Any] = [
     {"role": "assistant", "content": [{"type": "text", "text": ""}, ""]},
     {"role": "assistant", "content": "", "tool_calls": []},
     {"role": "assistant", "content": None, "reasoning_content": ""},
+    {"role": "assistant", "content": " \n\u00a0"},
+    {"role": "assistant", "content": [{"type": "text", "text": " "}, "\t"]},
+    {"role": "assistant", "content": " ", "reasoning_content": "\n"},
 ]
 SPEAKING: list[Any] = [
-    {"role": "assistant", "content": " "},
+    {"role": "assistant", "content": " a"},
     {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "assistant", "content": "", "reasoning_content": "hm"},
+    {"role": "assistant", "content": "\n", "tool_calls": [CALL]},
+    {"role": "assistant", "content": " ", "reasoning_content": "hm"},
     {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}},
 ]
 

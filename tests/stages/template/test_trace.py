@@ -225,7 +225,7 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         prompt = rows(before, [data.draw(contents) for _ in before])
         completion = rows(after, [data.draw(contents) for _ in after])
         got = answer(renderer, prompt, completion)
-        wanted = answer(renderer.exact, prompt, completion)
+        wanted = answer(renderer.untraced, prompt, completion)
         assert got == wanted or same(got, wanted)
         whole, places = prompt + completion, range(len(prompt + completion))
         assert renderer.before(whole, places) == plain.before(whole, places)
@@ -233,11 +233,11 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     compare()
     for said, answered in (("", ""), ("", "b"), ("a", "")):
         prompt, completion = rows(("user",), [said]), rows(("assistant",), [answered])
-        got, wanted = answer(renderer, prompt, completion), answer(renderer.exact, prompt, completion)
+        got, wanted = answer(renderer, prompt, completion), answer(renderer.untraced, prompt, completion)
         assert got == wanted or same(got, wanted), (said, answered)
     for text in NASTY:
         row = rows(("user",), [text])
-        got, wanted = answer(renderer, row, []), answer(renderer.exact, row, [])
+        got, wanted = answer(renderer, row, []), answer(renderer.untraced, row, [])
         assert got == wanted or same(got, wanted)
     assert renderer.mismatches == 0
     if name in TRACEABLE:

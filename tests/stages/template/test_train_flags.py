@@ -45,7 +45,7 @@ def rendered(template: str, *messages: dict[str, Any], cut: int = 1) -> Rendered
     """A question and these messages, the same in every way of rendering them."""
     renderer = renderer_of(template)
     chat: Messages = [{"role": "user", "content": "?"}, *messages]
-    exact = renderer.exact(chat[:cut], chat[cut:])
+    exact = renderer.untraced(chat[:cut], chat[cut:])
     assert same(renderer(chat[:cut], chat[cut:]), exact)
     return exact
 
@@ -123,7 +123,7 @@ def test_parts_without_flags_stand_on_lines_of_their_own_as_before() -> None:
 def test_a_part_that_cannot_be_followed_is_refused(template: str) -> None:
     renderer = renderer_of(template)
     chat: Messages = [{"role": "user", "content": "?"}, answer(part("one"), part("two", False))]
-    for render in (renderer, renderer.exact):
+    for render in (renderer, renderer.untraced):
         with pytest.raises(RowRejectedError) as caught:
             render(chat[:1], chat[1:])
         assert caught.value.reason == "train_flags"
@@ -161,7 +161,7 @@ def test_every_template_follows_parts_or_refuses_them() -> None:
             for _ in range(draw.randint(1, 2)):
                 chat += [{"role": "user", "content": [part("?")]}, answer(*spans(draw))]
             try:
-                exact = renderer.exact(chat[:-1], chat[-1:])
+                exact = renderer.untraced(chat[:-1], chat[-1:])
             except RowRejectedError:
                 with pytest.raises(RowRejectedError):
                     renderer(chat[:-1], chat[-1:])

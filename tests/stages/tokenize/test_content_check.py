@@ -13,7 +13,8 @@ CHECK = ContentCheck(["<|end|>", "<|start|>", " ", "[INST]"], TEMPLATE)
 def found(messages: list[dict[str, Any]], tools: Any = None) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     roles: dict[str, list[int]] = {}
     tokens: dict[str, list[int]] = {}
-    CHECK.count(3, messages, tools, roles, tokens)
+    CHECK.count_roles(3, messages, roles)
+    CHECK.count_tokens(3, messages, tools, tokens)
     return roles, tokens
 
 
@@ -51,7 +52,7 @@ def test_special_tokens_are_found_in_tools() -> None:
 def test_few_names_are_kept_and_none_can_write_to_a_terminal() -> None:
     roles: dict[str, list[int]] = {}
     for number in range(2 * MOST):
-        CHECK.count(number, [said(f"{number:02}\x1b" + "x" * 100)], None, roles, {})
+        CHECK.count_roles(number, [said(f"{number:02}\x1b" + "x" * 100)], roles)
     assert len(roles) == MOST + 1
     assert roles[OTHERS] == [MOST, MOST]
     assert all(len(name) < 50 and name.isprintable() for name in roles)

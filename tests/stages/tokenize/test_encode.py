@@ -271,8 +271,8 @@ def test_what_a_person_takes_out(
 
 
 def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
-    answers = [turn("assistant", "b", train=False), turn("assistant", "c")]
-    mixed = [Example(4, -1, "", [turn("user", "a")], answers, None)]
+    answers = [turn("assistant", "Bees", train=False), turn("assistant", "Cows")]
+    mixed = [Example(4, -1, "", [turn("user", "Why?")], answers, None)]
     shouting = "{% for m in messages %}{{ '%s!' % m.content }}{% endfor %}"
     rows, _, refused = encoded(make_encoder(template=shouting), mixed)
     assert rows == []
@@ -382,7 +382,7 @@ def test_runs_cover_the_ids(
             assert (kinds[0] is RunKind.SPECIAL) == (begin != "")
         else:
             assert isinstance(encoder.renderer, Renderer)
-            exact = encoder.renderer.exact(example.prompt, example.completion or [])  # type: ignore[arg-type]
+            exact = encoder.renderer.untraced(example.prompt, example.completion or [])  # type: ignore[arg-type]
             assert decode(ids) == exact.text
             assert RunKind.SPECIAL not in kinds
     texts = [decode(row["input_ids"]) for row in rows]

@@ -231,17 +231,6 @@ def test_any_text_in_every_family(data: st.DataObject) -> None:
         check(trained(kind), texts, places)
 
 
-def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [text for text in fuzz_texts([]) if text][:400]
-    places = [[len(text) // 3, len(text) // 2] for text in texts]
-    whole = by_table(trained("bytes"), texts, places)
-    for size in (1, 7, 100):
-        monkeypatch.setattr("packtrain.stages.tokenize.token_spans._CHUNK_TOKENS", size)
-        part = by_table(trained("bytes"), texts, places)
-        for a, b in zip(whole, part, strict=True):
-            assert np.array_equal(a, b)
-
-
 def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
     # Reordering two marks keeps the number of bytes: only the form tells.
     reordered = "q\u0307\u0323 and more"

@@ -10,7 +10,7 @@ A process that would load a tokenizer folder is forked from one that has transfo
 import os
 import sys
 
-_LOADS = ["-P", "-m", "packtrain.pipeline.encode.tokenizer.child"]
+_LOADS = ["-P", "-m", "packtrain.pipeline.encode.ask_transformers"]
 
 
 def _nothing(descriptor: object) -> None:
@@ -22,10 +22,12 @@ if not os.environ.get("PACKTRAIN_TEST_FSYNC"):
 
 
 def _hand_over(server: str, arguments: list[str]) -> None:
+    import contextlib
     import runpy
     from pathlib import Path
 
-    runpy.run_path(str(Path(__file__).parents[1] / "shim.py"))["hand_over"](server, arguments)
+    with contextlib.suppress(ConnectionRefusedError):  # the server has died: this process goes on by itself
+        runpy.run_path(str(Path(__file__).parents[1] / "shim.py"))["hand_over"](server, arguments)
 
 
 def _is_program(arguments: list[str]) -> bool:

@@ -64,7 +64,7 @@ class Ended:
 
 
 RunRanks = Callable[..., list[Ended]]
-"""`run_ranks(program, environs, limit=30)`: each process runs the program with `number`, its place in the list."""
+"""`run_ranks(program, environs, limit=240)`: each process runs the program with `number`, its place in the list."""
 
 CLEAR = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PACKTRAIN_RANK_CHECK_SECONDS")
 
@@ -73,7 +73,7 @@ CLEAR = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PACK
 def run_ranks(tmp_path: Path) -> RunRanks:
     """See `RunRanks`. Processes that are stopped are ended as well."""
 
-    def run(program: str, environs: Sequence[Mapping[str, str]], limit: int = 30) -> list[Ended]:
+    def run(program: str, environs: Sequence[Mapping[str, str]], limit: int = 240) -> list[Ended]:
         environ = {name: value for name, value in os.environ.items() if name not in CLEAR}
         environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = ["python", "-c", PARENT, json.dumps(list(environs)), program, str(limit)]
@@ -88,7 +88,7 @@ def run_ranks(tmp_path: Path) -> RunRanks:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        parent.wait(10)
+        parent.wait(120)
         return [
             Ended(*((folder / f"{number}.{stream}").read_text() for stream in (1, 2)))
             for number in range(len(environs))

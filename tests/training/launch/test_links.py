@@ -1,9 +1,5 @@
 """An all-reduce among real processes, and a rank that stops in the middle of it."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +11,6 @@ pytest.importorskip("torch")
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.launch.ranks import check_links
 
-from tests.support import warm
 from tests.training.launch.conftest import free_port
 
 Environs = Callable[..., list[dict[str, str]]]
@@ -69,18 +64,6 @@ launch.check_links(20)
 """
     ended = run_ranks(program, environs(2))
     assert "the sum of 1 to 2 over all ranks came out as 4: memory or network damages data" in ended[1].err, ended
-
-
-@pytest.mark.slow
-def test_the_command_under_torchrun() -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [*launcher, "packtrain.pipeline.cli", "doctor", "--ranks", "--timeout", "20", "--json"]
-    environ = {**os.environ, **warm.python(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["backend"] == "gloo"
-    assert [one["rank"] for one in found["ranks"]] == [0, 1]
 
 
 def test_it_needs_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ Environs = Callable[..., list[dict[str, str]]]
 
 def test_all_there_and_the_process_group_finds_the_same_store(run_ranks: Any, environs: Environs) -> None:
     program = """
-roll = launch.rank_check(20)
-again = launch.rank_check(20)
+roll = launch.rank_check(240)
+again = launch.rank_check(240)
 import torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([dist.get_rank() + 1.0])
@@ -59,7 +59,7 @@ def test_two_processes_of_rank_0(run_ranks: Any, environs: Environs) -> None:
 
 
 def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> None:
-    program = "launch.rank_check(10, agree={'dataset': 'aaaa' if number else 'bbbb'})"
+    program = "launch.rank_check(240, agree={'dataset': 'aaaa' if number else 'bbbb'})"
     for one in run_ranks(program, environs(3)):
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
 

@@ -1,7 +1,4 @@
-"""Tiny random models of transformers' architectures, and what becomes of packed documents in them.
-
-Used by the tests beside it and by tests/bench/bench_isolation.py, which prints the whole table.
-"""
+"""Tiny random models of transformers' architectures, and what becomes of packed documents in them."""
 
 import warnings
 from collections.abc import Callable

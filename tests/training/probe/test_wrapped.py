@@ -53,24 +53,6 @@ def test_checkpointed(reentrant: bool) -> None:
     assert leaks(probe(eager))
 
 
-@pytest.mark.slow
-def test_compiled() -> None:
-    """Without inductor, whose C++ compiler takes minutes: that it computes the same is tested beside the trainer."""
-    model = packed(num_hidden_layers=1)
-    compiled = torch.compile(model, backend="aot_eager", dynamic=True)  # else every length is compiled twice
-    report = probe(compiled).require()
-    assert report.check("isolation") is not None
-    assert report.check("calls") is None  # cannot be counted
-    # Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training.
-    compiled(**batch(5, 4)).loss.backward()
-    assert model.get_input_embeddings().weight.grad is not None
-    model = packed(num_hidden_layers=1)
-    model.compile(backend="eager", dynamic=True)
-    assert probe(model).isolated
-    leaking = torch.compile(build("llama", num_hidden_layers=1), backend="eager", dynamic=True)
-    assert leaks(probe(leaking, call=lambda batch: leaking(**{**batch, "use_cache": True})))
-
-
 def test_with_adapters() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], lora_dropout=0.5)

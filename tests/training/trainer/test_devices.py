@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from packtrain.training.generate.export import export_checkpoint  # noqa: E402
+from packtrain.training.gather import export_checkpoint  # noqa: E402
 from packtrain.training.launch.recipes import write  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
@@ -213,7 +213,7 @@ def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: P
     told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     environ = {**os.environ, **warm.python(), **told, "PACKTRAIN_RANK_CHECK_SECONDS": "1"}
     command = [*CLI, "train", str(config)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "rank 1 of 2" in done.stderr
     assert "127.0.0.1:9" in done.stderr

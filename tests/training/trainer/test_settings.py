@@ -1,6 +1,5 @@
 """The keys of TrainingArguments that packtrain decides and fills in, and combinations that are refused."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.attention import use_packed  # noqa: E402
 from packtrain.training.trainer.config import OWNED, TrainConfig  # noqa: E402
-from packtrain.training.trainer.forward import FusedHead, fuse_loss, offloaded  # noqa: E402
 from packtrain.training.trainer.settings import (  # noqa: E402
     accumulation,
     fill_in,
@@ -22,7 +19,7 @@ from packtrain.training.trainer.settings import (  # noqa: E402
     training_arguments,
 )
 
-from tests.training.trainer.tiny_models import loss_of, make  # noqa: E402
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -122,44 +119,3 @@ def test_combinations_that_would_train_wrongly_are_refused_and_no_others(tmp_pat
     assert found(make("Llama", dtype=torch.bfloat16), plain) == []
     assert found(make("Llama", dtype=torch.float16), plain) == ["model.dtype"]
     assert found(make("Llama", dtype=torch.float16).requires_grad_(False), plain) == []
-
-
-def packed_batch() -> dict[str, Any]:
-    """Three documents of 20, 13 and 27 tokens."""
-    torch.manual_seed(1)
-    ids = torch.randint(0, 97, (1, 60))
-    bounds = torch.tensor([0, 20, 33, 60], dtype=torch.int32)
-    labels = ids.clone()
-    labels[0, bounds[:-1]] = -100
-    return {
-        "input_ids": ids,
-        "labels": labels,
-        "position_ids": torch.cat([torch.arange(length) for length in (20, 13, 27)])[None],
-        "cu_seq_lens_q": bounds,
-        "cu_seq_lens_k": bounds,
-        "max_length_q": 27,
-        "max_length_k": 27,
-        "use_cache": False,
-    }
-
-
-def gradients(model: Any, fused: FusedHead | None = None, *, offload: bool = False) -> list[Any]:
-    model.zero_grad()
-    with offloaded(model, min_bytes=1024) if offload else nullcontext():
-        loss = loss_of(model, fused, **packed_batch())
-    loss.backward()
-    return [parameter.grad.clone() for parameter in model.parameters()]
-
-
-@pytest.mark.slow
-def test_what_is_no_rule_because_it_works() -> None:
-    """Compiled, with per-document attention on a CPU, the chunked loss, and offloading: the same gradients."""
-    model = make("Llama").train()
-    use_packed(model)
-    expected = gradients(model)
-    fused = fuse_loss(model, "chunked", cuda=False)
-    for offload in (False, True):
-        torch._dynamo.reset()
-        found = gradients(torch.compile(model, backend="inductor"), fused, offload=offload)
-        for one, other in zip(found, expected, strict=True):
-            assert torch.allclose(one, other, atol=1e-6)

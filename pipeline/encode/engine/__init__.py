@@ -1,1 +1,0 @@
-"""Chooses the tokenizer engine of a run, and checks it against the reference."""

@@ -1,0 +1,263 @@
+"""The tokenizer that `transformers.AutoTokenizer.from_pretrained(folder)` gives, without its import.
+
+transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always the tokenizer that is
+used with the model. A child process asks transformers once. Its answer is kept in the user's cache, under a hash of the
+folder's content and the versions, where later runs read it in milliseconds.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from ...schemas.config.hints import setting
+from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.jsontext import decode_note
+from ...schemas.versions import version
+from ..execute.child_exit import exit_reason, out_of_memory_kills
+from ..store.user_cache import UserCache
+from . import ask_transformers
+from .ask_transformers import FORMAT, Answer
+from .tokenizer_folder import find_tokenizer, generation_stops, tokenizer_name
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONIOENCODING": "utf-8",
+}
+"""Environment variables of the process that asks transformers, besides this one's."""
+# A model's folder also holds weights: many gigabytes that do not affect the tokenizer.
+_NOT_TOKENIZER = {
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx", ".npz", ".npy",
+    ".parquet", ".arrow", ".msgpack", ".tar", ".gz", ".zip", ".zst", ".lock", ".tmp",
+}  # fmt: skip
+_SUBFOLDERS = ("additional_chat_templates",)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """Everything that packtrain needs to know about a tokenizer. Can be pickled; workers build engines from it."""
+
+    name: str
+    """The folder's name, for messages; it does not identify the tokenizer."""
+    json: str = field(repr=False)
+    """Content of a tokenizer.json without truncation and padding."""
+    chat_template: str | None = field(repr=False)
+    """Source of the chat template, or None; read it with `require_template`."""
+    template_names: tuple[str, ...]
+    """Names of the tokenizer's templates if it has several and none is called `default`; else ()."""
+    special_tokens: dict[str, str]
+    """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
+    variables.
+    """
+    bos_id: int | None
+    eos_token: str | None
+    eos_id: int | None
+    pad_id: int | None
+    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
+    prefix_ids: tuple[int, ...]
+    """Tokens that `tokenizer(text)` puts before a plain text. They are never put before a rendered conversation."""
+    suffix_ids: tuple[int, ...]
+    """Tokens that `tokenizer(text)` puts after a plain text."""
+    hash: str
+    """BLAKE3 hash, hexadecimal, of everything except the name and the template."""
+    template_hash: str
+    """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
+    key: str = ""
+    """Where `kept_answer` finds what transformers said of the folder. Not part of `hash`."""
+    template_from: str = ""
+    """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
+    key.
+    """
+
+    def require_template(self) -> str:
+        """Return the chat template.
+
+        Raises:
+            TokenizerError: there is no template, or there are several and none is the default.
+        """
+        if self.chat_template is not None:
+            return self.chat_template
+        if self.template_names:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has several chat templates and none is called default: "
+                f"{', '.join(self.template_names)}; name one: "
+                f"{setting('tokenizer.chat_template', self.template_names[0])}"
+            )
+        raise TokenizerError(
+            f"the tokenizer {self.name} has no chat template, which conversations need; give a file with a jinja "
+            f"template: {setting('tokenizer.chat_template', 'template.jinja')}"
+        )
+
+
+def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, base: Path = Path()) -> TokenizerSpec:
+    """Load a tokenizer. A new one takes seconds, one that the user's cache knows takes milliseconds.
+
+    Args:
+        folder: a local folder that AutoTokenizer can load; nothing is downloaded.
+        chat_template: replaces the tokenizer's own: the path of a file, the name of one of its own templates, or the
+            jinja source itself. A string with `{{` or `{%` in it is a source.
+        base: where relative paths of a template start.
+
+    Raises:
+        TokenizerError: there is no such folder or template, or transformers cannot load it; the message says why, and
+            lists the folder's content.
+        TaskError: the process that asks transformers was killed by a signal.
+    """
+    folder = find_tokenizer(str(folder.absolute()), Path())
+    key = _folder_key(folder)
+    answer = kept_answer(key) or _ask(folder, key)
+    spec = _spec(folder, key, answer)
+    if chat_template is None:
+        return spec
+    template, origin = _template(chat_template, base, answer["chat_template"], spec.name)
+    return replace(
+        spec,
+        chat_template=template,
+        template_names=(),
+        template_hash=_blake3(template.encode()),
+        template_from=origin,
+    )
+
+
+def kept_answer(key: str) -> Answer | None:
+    """What transformers said of a folder, from the user's cache; None if it must be asked."""
+    try:
+        answer = decode_note(UserCache("tokenizers").read({"folder": key}), Answer)
+    except msgspec.MsgspecError:
+        return None
+    return answer if answer["format"] == FORMAT else None
+
+
+def _ask(folder: Path, key: str) -> Answer:
+    """Ask transformers about a folder, and keep what it says."""
+    kills = out_of_memory_kills()
+    # -P prevents the import of a folder called transformers in the working directory.
+    command = [sys.executable, "-P", "-m", ask_transformers.__name__, str(folder)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=os.environ | ENVIRONMENT
+    )
+    if done.returncode < 0:  # a signal says nothing about the folder
+        raise TaskError(
+            f"the process that loads the tokenizer folder {folder} died: {exit_reason(done.returncode, kills)}. Free "
+            "memory, and run the same command again"
+        )
+    try:
+        said = msgspec.json.decode(done.stdout, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        said = {"error": f"the process that loads it ended with {done.returncode}: {''.join(tail)}"}
+    if "error" in said:
+        held = sorted(entry.name for entry in folder.iterdir())
+        listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
+        missing = "" if "tokenizer.json" in held else f"{folder} has no tokenizer.json, and "
+        raise TokenizerError(
+            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}. The folder "
+            f"holds: {listing}. transformers says: {said['error']}"
+        )
+    UserCache("tokenizers").keep({"folder": key}, done.stdout)
+    return msgspec.convert(said, Answer)
+
+
+def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
+    templates = answer["chat_template"]
+    names: tuple[str, ...] = ()
+    if isinstance(templates, dict):
+        template = templates.get("default")
+        names = () if template is not None else tuple(sorted(templates))
+    else:
+        template = templates
+    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "format", "json")}
+    identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
+    pad = answer["pad_id"]
+    return TokenizerSpec(
+        name=tokenizer_name(folder),
+        json=answer["json"],
+        chat_template=template,
+        template_names=names,
+        special_tokens=dict(answer["special_tokens"]),
+        bos_id=answer["bos_id"],
+        eos_token=answer["special_tokens"].get("eos_token"),
+        eos_id=answer["eos_id"],
+        pad_id=pad if pad is not None else answer["eos_id"],
+        prefix_ids=tuple(answer["prefix_ids"]),
+        suffix_ids=tuple(answer["suffix_ids"]),
+        hash=_blake3(identity),
+        template_hash=_blake3(template.encode()) if template is not None else "",
+        generation_stops=generation_stops(folder),
+        key=key,
+    )
+
+
+def _template(given: str | Path, base: Path, own: Any, tokenizer: str) -> tuple[str, str]:
+    """A template that replaces the tokenizer's, and where it comes from, for messages.
+
+    Args:
+        own: the tokenizer's own templates.
+
+    Raises:
+        TokenizerError: there is no such file or template.
+    """
+    if isinstance(given, str) and ("{{" in given or "{%" in given):
+        return given, "tokenizer.chat_template"
+    path = base / given
+    try:
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # no possible path
+        is_file = False
+    if not is_file:
+        return _named_template(own, str(given), tokenizer), f"{tokenizer}, {given}"
+    try:
+        return path.read_text(encoding="utf-8"), path.name
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {str(path)!r}: {reason}; "
+            "give the path of a jinja file, or the template itself"
+        ) from error
+
+
+def _named_template(templates: Any, name: str, tokenizer: str) -> str:
+    """Return one of a tokenizer's templates.
+
+    Raises:
+        TokenizerError: it has no template of that name.
+    """
+    own = templates if isinstance(templates, dict) else {"default": templates} if templates else {}
+    if name not in own:
+        has = f"its templates are {', '.join(sorted(own))}" if own else "it has no templates"
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {name!r}: there is no such file, and no template of that name in "
+            f"the tokenizer {tokenizer}: {has}; "
+            "give the path of a jinja file, one of these names, or the template itself"
+        )
+    return str(own[name])
+
+
+def _folder_key(folder: Path) -> str:
+    """Return a BLAKE3 hash of the folder's own files, without weights, and of the versions that read them."""
+    digest = blake3()
+    versions = f"{FORMAT} transformers {version('transformers')} tokenizers {version('tokenizers')}"
+    digest.update(versions.encode())
+    for base in (folder, *(folder / name for name in _SUBFOLDERS)):
+        for path in sorted(base.iterdir()) if base.is_dir() else ():
+            if path.is_file() and path.suffix not in _NOT_TOKENIZER:
+                content = path.read_bytes()
+                digest.update(f"\n{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+                digest.update(content)
+    return str(digest.hexdigest())
+
+
+def _blake3(content: bytes) -> str:
+    return str(blake3(content).hexdigest())

@@ -1,1 +1,0 @@
-"""Finds a tokenizer, and learns from transformers what it is."""

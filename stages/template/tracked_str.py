@@ -1,0 +1,186 @@
+"""A string that remembers which of its characters came from which message.
+
+C code treats a `TrackedStr` as the plain string when it reads, compares or hashes it, so tracking does not change the
+rendering. Results of the methods below keep the origin; any other operation (such as `%`, or a filter written in C)
+gives a plain string. So an origin can be lost, but is never wrong.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Any, SupportsIndex
+
+from .assistant_turns import Word
+from .limits import require_size
+
+
+class TrackedStr(str):
+    """A string with the origin of its words. Words may be unsorted, and a word of GENERATION may contain others."""
+
+    __slots__ = ("_words",)
+
+    _words: tuple[Word, ...]
+
+    def __str__(self) -> str:
+        return self
+
+    def __add__(self, other: Any) -> Any:
+        text = _add(self, other)
+        if type(other) is TrackedStr:
+            size = len(self)
+            return tracked(text, self._words + tuple([(a + size, b + size, code) for a, b, code in other._words]))
+        return tracked(text, self._words) if type(text) is str else text
+
+    def __radd__(self, other: Any) -> Any:
+        if type(other) is not str:
+            return NotImplemented
+        size, words = len(other), self._words
+        if len(words) == 1:  # true for most contents
+            ((low, high, code),) = words
+            made = _new(TrackedStr, _add(other, self))
+            made._words = ((low + size, high + size, code),)
+            return made
+        return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in words]))
+
+    def __getitem__(self, index: Any) -> str:
+        text = str.__getitem__(self, index)
+        if type(index) is not slice or index.step not in (None, 1):
+            return text
+        low, high, _ = index.indices(len(self))
+        return self._part(text, low, max(low, high))
+
+    def strip(self, chars: str | None = None) -> str:
+        """`str.strip`."""
+        text = str.strip(self, chars)
+        low = len(self) - len(str.lstrip(self, chars)) if text else 0
+        return self._part(text, low, low + len(text))
+
+    def lstrip(self, chars: str | None = None) -> str:
+        """`str.lstrip`."""
+        text = str.lstrip(self, chars)
+        return self._part(text, len(self) - len(text), len(self))
+
+    def rstrip(self, chars: str | None = None) -> str:
+        """`str.rstrip`."""
+        text = str.rstrip(self, chars)
+        return self._part(text, 0, len(text))
+
+    def removeprefix(self, prefix: str) -> str:
+        """`str.removeprefix`."""
+        text = str.removeprefix(self, prefix)
+        return self._part(text, len(self) - len(text), len(self))
+
+    def removesuffix(self, suffix: str) -> str:
+        """`str.removesuffix`."""
+        text = str.removesuffix(self, suffix)
+        return self._part(text, 0, len(text))
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """`str.split`."""
+        return self._placed(str.split(self, sep, maxsplit))
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """`str.rsplit`."""
+        return self._placed(str.rsplit(self, sep, maxsplit))
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """`str.splitlines`."""
+        return self._placed(str.splitlines(self, keepends))
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        """`str.partition`."""
+        head, middle, tail = self._placed(str.partition(self, sep))
+        return head, middle, tail
+
+    def rpartition(self, sep: str) -> tuple[str, str, str]:
+        """`str.rpartition`."""
+        head, middle, tail = self._placed(str.rpartition(self, sep))
+        return head, middle, tail
+
+    def _placed(self, texts: Iterable[str]) -> list[str]:
+        # Each part is found after the one before it; between them lies a separator.
+        done, out = 0, list[str]()
+        for text in texts:
+            low = str.index(self, text, done)
+            done = low + len(text)
+            out.append(self._part(text, low, done))
+        return out
+
+    def _part(self, text: str, low: int, high: int) -> str:
+        """Return the characters low..high, which equal `text`, with their words."""
+        size = len(self)
+        words = self._words
+        if len(words) == 1 and words[0][0] == 0 and words[0][1] == size:
+            return tracked(text, ((0, high - low, words[0][2]),))
+        kept = [
+            (max(a, low) - low, min(b, high) - low, code)
+            for a, b, code in words
+            if (a < high and b > low) or (a == b and low <= a <= high)
+        ]
+        return tracked(text, tuple(kept)) if kept else str(text)
+
+
+_add = str.__add__
+_new = str.__new__
+
+
+def tracked(text: str, words: tuple[Word, ...]) -> TrackedStr:
+    """Return a text with the origin of its words."""
+    made = _new(TrackedStr, text)
+    made._words = words
+    return made
+
+
+def owned(text: str, code: int) -> TrackedStr:
+    """Return a text that came from one place."""
+    made = _new(TrackedStr, text)
+    made._words = ((0, len(text), code),)
+    return made
+
+
+def owner_of(text: Any) -> int | None:
+    """The code of a tracked string that came from one place, else None."""
+    if type(text) is TrackedStr and len(text._words) == 1:
+        low, high, code = text._words[0]
+        if low == 0 and high == len(text):
+            return code
+    return None
+
+
+def words_of(text: str) -> tuple[Word, ...]:
+    """The words of a text; empty for a plain string."""
+    return text._words if type(text) is TrackedStr else ()
+
+
+def join(pieces: Iterable[Any], separator: str = "") -> str:
+    """`separator.join` that keeps the words, and refuses results that are too long."""
+    parts = list(pieces)
+    gap = len(separator)
+    places = [0, *accumulate(map(len, parts) if not gap else [len(part) + gap for part in parts])]
+    require_size(places[-1])
+    text = separator.join(parts)
+    words = tuple(
+        [
+            (low + place, high + place, code)
+            for part, place in zip(parts, places, strict=False)
+            if type(part) is TrackedStr
+            for low, high, code in part._words
+        ]
+    )
+    return tracked(text, words) if words else text
+
+
+def _whole(name: str) -> Callable[..., str]:
+    """Wrap a method so that its result keeps the string's origin. The origin is lost if the string has several."""
+    method = getattr(str, name)
+
+    def wrapper(self: TrackedStr, *args: Any, **kwargs: Any) -> str:
+        text: str = method(self, *args, **kwargs)
+        code = owner_of(self)
+        return text if code is None else owned(text, code)
+
+    wrapper.__name__ = name  # the sandbox checks calls by this name
+    return wrapper
+
+
+for _name in ("replace", "upper", "lower", "capitalize", "title", "casefold", "swapcase", "expandtabs"):
+    setattr(TrackedStr, _name, _whole(_name))

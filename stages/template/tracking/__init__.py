@@ -1,1 +1,0 @@
-"""Strings that know which message they came from, and templates rendered with them."""

@@ -1,0 +1,164 @@
+"""Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
+
+import json
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline import demo
+from packtrain.pipeline.encode import task as encode
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run.driver import run
+from packtrain.schemas.errors import IntegrityError, TokenizerError
+from packtrain.schemas.rows import Messages
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.tokenize import encode as stage
+from packtrain.stages.tokenize import engines
+
+fastokens = pytest.importorskip("fastokens")
+
+TOKENIZER = Path(demo.__file__).parent / "tokenizer"
+ROWS = 300
+
+
+class Notes(Silent):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """See Observer."""
+        self.notes.append(text)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_encoders() -> Any:
+    """Encoders are kept in a process; a lying one must not outlive its test."""
+    encode.load_encoder.cache_clear()
+    engines.load_engine.cache_clear()
+    yield
+    encode.load_encoder.cache_clear()
+    engines.load_engine.cache_clear()
+
+
+def config(folder: Path, out: str, *, moon: int = 250, **tokenizer: Any) -> dict[str, Any]:
+    """300 chats; one says MOON, by default one that the first look never sees."""
+    rows = folder / f"rows-{moon}.jsonl"
+    if not rows.exists():
+        lines = []
+        for index in range(ROWS):
+            word = "MOON" if index == moon else "sun"
+            messages = [{"role": "user", "content": f"What is {index}?"}, {"role": "assistant", "content": word}]
+            lines.append(json.dumps({"messages": messages}))
+        rows.write_text("\n".join(lines) + "\n")
+    return {
+        "out": str(folder / out),
+        "cache": str(folder / f"cache-{out}"),
+        "tokenizer": {"path": str(TOKENIZER), **tokenizer},
+        "sources": [{"name": "chat", "format": "messages", "path": str(rows)}],
+        "truncate": {"max_length": 256},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
+    """The engine of a run, and its notes."""
+    notes = Notes()
+    return run(config, observer=notes).plan["encode"]["engine"], notes.notes
+
+
+@pytest.fixture
+def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fastokens, but wrong on one word; and every text is compared with the reference."""
+
+    class Lying(engines.FastokensEngine):
+        def encode(self, texts: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("MOON", "MOO") for text in texts])
+
+    monkeypatch.setitem(engines.ENGINES, "fastokens", Lying)
+    monkeypatch.setattr(stage, "ENGINE_CHECK", 0)
+
+
+@pytest.mark.parametrize("engine", ["auto", "fastokens"])
+def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="engine: tokenizers"):
+            run(config(tmp_path, "lying", engine=engine))
+        assert not (tmp_path / "lying" / "manifest.json").exists()
+    assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
+
+
+def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lying_engine: None) -> None:
+    engine, notes = pack(config(tmp_path, "auto", moon=20))
+    assert engine == "tokenizers"
+    (said,) = [note for note in notes if "MOON" in note]
+    assert "fastokens" in said
+    engine, notes = pack({**config(tmp_path, "auto", moon=20), "out": str(tmp_path / "again"), "seed": 7})
+    assert engine == "tokenizers"
+    assert not [note for note in notes if "MOON" in note], "it is said once"
+    with pytest.raises(TokenizerError, match="MOON"):
+        run(config(tmp_path, "named", moon=20, engine="fastokens"))
+
+
+def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(engines.FastokensEngine):
+        def encode(self, texts: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("\r\n", "\n") for text in texts])
+
+    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
+    assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
+
+
+def test_a_tokenizer_that_the_fast_engine_refuses_takes_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> None:
+        raise TokenizerError("fastokens is not trusted with it")
+
+    monkeypatch.setattr(engines, "fastokens_supported", refuse)
+    engine, notes = pack(config(tmp_path, "auto"))
+    assert engine == "tokenizers"
+    assert len([note for note in notes if "not trusted" in note]) == 1
+
+
+def test_that_the_fast_engine_is_missing_is_said_once_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = metadata.version
+
+    def version(package: str) -> str:
+        if package in ("fastokens",):
+            raise PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(engines, "version", version)
+    notes = Notes()
+    manifest = run(config(tmp_path, "slow"), observer=notes)
+    assert manifest.plan["encode"]["engine"] == "tokenizers"
+    said = [note for note in notes.notes if "packtrain[fast]" in note]
+    assert ["packtrain[fast]" in one for one in said] == [True]
+    again = {**config(tmp_path, "slow"), "out": str(tmp_path / "second"), "seed": 7}
+    notes.notes.clear()
+    run(again, observer=notes)
+    assert not [note for note in notes.notes if "fast" in note]
+
+
+@pytest.mark.slow
+def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lying(Renderer):
+        def __call__(self, prompt: Messages, completion: Messages, tools: Any = None) -> Rendered:
+            rendered = super().__call__(prompt, completion, tools)
+            if self._trace and "MOON" in rendered.text:
+                self.mismatches += 1
+                return rendered._replace(text=rendered.text.replace("MOON", "MARS"))
+            return rendered
+
+    monkeypatch.setattr(encode, "Renderer", Lying)
+    with pytest.raises(IntegrityError, match="trace: false"):
+        run(config(tmp_path, "traced"))
+    assert not (tmp_path / "traced" / "manifest.json").exists()
+    run(config(tmp_path, "traced", trace=False))

@@ -1,0 +1,312 @@
+"""Loading a tokenizer folder: what transformers would give, kept for the user, and refusals that say what to do."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.pipeline.encode.tokenizer_folder import find_tokenizer, tokenizer_name
+from packtrain.schemas.errors import TaskError, TokenizerError
+from packtrain.stages.tokenize.engines import make_engine
+
+TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
+
+
+def write_folder(folder: Path, *, bos: bool = False, **config: Any) -> Path:
+    """A byte-level tokenizer without merges; `config` goes into tokenizer_config.json."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 256), ("</s>", 257)]
+        )
+    tokenizer.enable_truncation(5)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("toks") / "plain", bos=True, chat_template=TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def spec(folder: Path) -> TokenizerSpec:
+    return load_tokenizer(folder)
+
+
+class AskedError(AssertionError):
+    """A child process was started."""
+
+
+@pytest.fixture
+def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whose cache is empty."""
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "new-user"))
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks transformers gets `AskedError`."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AskedError
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+def test_it_is_what_transformers_gives(spec: TokenizerSpec, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    live = AutoTokenizer.from_pretrained(folder)
+    assert spec.name == "plain"
+    assert spec.special_tokens == live.special_tokens_map == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert (spec.bos_id, spec.eos_id, spec.eos_token) == (256, 257, "</s>")
+    assert spec.pad_id == 257  # there is no padding token
+    assert (spec.prefix_ids, spec.suffix_ids) == ((256,), (257,))
+    assert spec.require_template() == live.chat_template == TEMPLATE
+    ids = make_engine("tokenizers", spec.json).encode(["a longer text"]).ids.tolist()
+    assert ids == live("a longer text", add_special_tokens=False)["input_ids"]
+    assert [*spec.prefix_ids, *ids, *spec.suffix_ids] == live("a longer text")["input_ids"]
+
+
+def test_the_json_neither_truncates_nor_pads(spec: TokenizerSpec) -> None:
+    whole = json.loads(spec.json)
+    assert whole["truncation"] is None
+    assert whole["padding"] is None
+
+
+def test_it_can_be_pickled(spec: TokenizerSpec) -> None:
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert "merges" not in repr(spec)
+
+
+def test_a_second_run_does_not_ask(spec: TokenizerSpec, folder: Path, unasked: None) -> None:
+    assert load_tokenizer(folder) == spec
+    (folder / "model.safetensors").write_bytes(b"weights are not the tokenizer")
+    assert load_tokenizer(folder) == spec
+
+
+def test_another_content_version_or_user_asks_again(
+    spec: TokenizerSpec, folder: Path, tmp_path: Path, unasked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = folder / "additional_chat_templates" / "tool_use.jinja"
+    extra.parent.mkdir()
+    for path in (folder / "extra.json", extra):
+        path.write_text("{}")
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+        path.unlink()
+        assert load_tokenizer(folder) == spec
+    with monkeypatch.context() as patch:
+        patch.setattr("packtrain.pipeline.encode.tokenizer.version", lambda _: "0.0")
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
+
+
+@pytest.fixture
+def kept(spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only note in a cache of its own."""
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    assert load_tokenizer(folder) == spec
+    (path,) = (tmp_path / "user" / "tokenizers").iterdir()
+    return path
+
+
+def test_a_damaged_answer_is_not_believed(spec: TokenizerSpec, folder: Path, kept: Path, unasked: None) -> None:
+    whole = kept.read_bytes()
+    for damage in (b"", whole[: len(whole) // 2], whole.replace(b'"bos_id":256', b'"bos_id":255'), b"[" * 100_000):
+        assert damage != whole
+        kept.write_bytes(damage)
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+    kept.write_bytes(whole)
+    assert load_tokenizer(folder) == spec
+
+
+def test_what_others_may_have_written_is_not_believed(folder: Path, kept: Path, unasked: None) -> None:
+    for place, mode in ((kept, 0o666), (kept.parent, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
+        place.chmod(before)
+    assert load_tokenizer(folder)
+    whole = kept.read_bytes()
+    kept.unlink()
+    (kept.parent.parent / "elsewhere").write_bytes(whole)
+    kept.symlink_to(kept.parent.parent / "elsewhere")
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
+    kept.unlink()
+    os.mkfifo(kept)  # would block whoever opens it
+    with pytest.raises(AskedError):
+        load_tokenizer(folder)
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(
+    spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "file" / "user"))
+    assert load_tokenizer(folder) == spec
+
+
+def test_a_template_of_ones_own(spec: TokenizerSpec, folder: Path, tmp_path: Path, unasked: None) -> None:
+    path = tmp_path / "my.jinja"
+    path.write_text("{{ messages[0]['content'] }} é", encoding="utf-8")
+    for given in (path, str(path), path.name, path.read_text(encoding="utf-8")):
+        other = load_tokenizer(folder, chat_template=given, base=tmp_path)
+        assert other.require_template() == "{{ messages[0]['content'] }} é"
+        assert other.hash == spec.hash
+        assert other.template_hash != spec.template_hash
+    for given in ("missing.jinja", "a\0b", "x" * 5000):
+        with pytest.raises(TokenizerError):
+            load_tokenizer(folder, chat_template=given, base=tmp_path)
+
+
+def named(*names: str) -> list[dict[str, str]]:
+    return [{"name": name, "template": f"{{{{ '{name}' }}}}"} for name in names]
+
+
+@pytest.mark.slow
+def test_named_templates(tmp_path: Path) -> None:
+    both = write_folder(tmp_path / "both", chat_template=named("tool_use", "default"))
+    assert load_tokenizer(both).require_template() == "{{ 'default' }}"
+    assert load_tokenizer(both, chat_template="tool_use").require_template() == "{{ 'tool_use' }}"
+    some = write_folder(tmp_path / "some", chat_template=named("tool_use", "rag"))
+    with pytest.raises(TokenizerError):
+        load_tokenizer(some).require_template()
+    assert load_tokenizer(some, chat_template="{{ 1 }}").require_template() == "{{ 1 }}"
+
+
+@pytest.mark.parametrize("path", ["tokeniser", "./tokeniser"])
+def test_a_misspelt_folder_is_answered_by_the_tokenizer_beside_it(tmp_path: Path, path: str) -> None:
+    (tmp_path / "tokenise").mkdir()  # nearer, but no tokenizer
+    with pytest.raises(TokenizerError) as caught:
+        find_tokenizer(path, tmp_path)
+    write_folder(tmp_path / "tokenizer")
+    with pytest.raises(TokenizerError) as caught:
+        find_tokenizer(path, tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_name_on_the_hub_is_found_in_the_local_cache(
+    program: Callable[..., Any], make_tokenizer: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `huggingface_hub` lays it out: a ref names a commit, whose snapshot links into the blobs."""
+    repository = tmp_path / "hub" / "models--someone--tiny"
+    blobs, snapshot = repository / "blobs", repository / "snapshots" / ("c0ffee" * 7)[:40]
+    for folder in (blobs, snapshot, repository / "refs"):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(snapshot.name)
+    for number, file in enumerate(sorted(make_tokenizer("tiny").iterdir())):
+        (blobs / f"{number:040}").write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:040}")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "in.jsonl").write_text('{"text": "hello"}\n')
+    options = ("--format", "text", "--input", "in.jsonl", "--workers", 1, "--no-report")
+    done = program("run", *options, "--tokenizer", "someone/tiny", "--out", "out")
+    assert done.code == 0, done
+    assert program("run", *options, "--tokenizer", make_tokenizer("tiny"), "--out", "local").code == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "local")]
+    assert manifests[0]["plan"]["tokenizer"] == manifests[1]["plan"]["tokenizer"]
+
+    done = program("run", *options, "--tokenizer", "someone/else", "--out", "other")
+    assert done.code == 2
+    assert str(tmp_path / "hub") in done.err
+
+
+def test_a_snapshot_is_called_by_its_repository(tmp_path: Path) -> None:
+    assert tokenizer_name(tmp_path / "models--a--b-c" / "snapshots" / "0123") == "a/b-c"
+    assert tokenizer_name(tmp_path / "b") == "b"
+
+
+def test_a_damaged_tokenizer_json(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "damaged")
+    (folder / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(TokenizerError):
+        load_tokenizer(folder)
+
+
+def test_code_from_the_folder_is_never_run(tmp_path: Path) -> None:
+    folder = write_folder(
+        tmp_path / "code", tokenizer_class="Mine", auto_map={"AutoTokenizer": ["mine.Mine", "mine.Mine"]}
+    )
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Mine: pass\n")
+    with pytest.raises(TokenizerError):
+        load_tokenizer(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_process_that_dies_is_reported(folder: Path, new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = subprocess.Popen
+
+    def dying(command: list[str], **options: Any) -> Any:
+        return real([command[0], "-c", "import sys; sys.exit('out of luck')"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", dying)
+    with pytest.raises(TokenizerError):
+        load_tokenizer(folder)
+
+
+class Killed(subprocess.Popen[bytes]):
+    """A child that is killed as soon as it runs."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.kill()
+
+
+def test_a_child_that_is_killed_is_a_failure(folder: Path, new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Killed)
+    with pytest.raises(TaskError) as error:
+        load_tokenizer(folder)
+    assert error.value.exit_code == 1
+
+
+def test_transformers_is_not_imported_here(folder: Path, spec: TokenizerSpec) -> None:
+    code = (
+        "import sys; from pathlib import Path; from packtrain.pipeline.encode.tokenizer import load_tokenizer;"
+        "from packtrain.stages.tokenize.engines import make_engine;"
+        f"s = load_tokenizer(Path({str(folder)!r}));"
+        "make_engine('tokenizers', s.json).encode(['a']);"
+        "print(s.hash, 'transformers' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [spec.hash, "False", "False"]
+
+
+REAL = os.environ.get("PACKTRAIN_REALDATA")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
+@pytest.mark.parametrize("name", ["qwen3", "deepseek-coder-instruct", "olmo-gpt-neox"])
+def test_real_folders(name: str) -> None:
+    from transformers import AutoTokenizer
+
+    path = Path(str(REAL)) / "tokenizers" / name
+    spec, live = load_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    assert spec.json == live.backend_tokenizer.to_str()
+    assert spec.special_tokens == live.special_tokens_map
+    assert spec.chat_template == live.chat_template
+    assert (spec.bos_id, spec.eos_id) == (live.bos_token_id, live.eos_token_id)
+    inner = live("x y", add_special_tokens=False)["input_ids"]
+    assert [*spec.prefix_ids, *inner, *spec.suffix_ids] == live("x y")["input_ids"]

@@ -1,0 +1,313 @@
+"""Content of a row that its text lacks: rejected with its name, or counted if it may be left out."""
+
+import random
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import Messages
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.losses import LOST, Losses
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered, same
+
+EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
+TEXTS_ONLY = (
+    "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}"
+    "<{{ m.role }}>{{ m.content if m.content is string else '' }}</>{% endif %}{% endfor %}"
+)
+PARTS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content if p.type == 'text' %}[{{ p.text }}]{% endfor %}{% endif %}</>{% endfor %}"
+)
+LATE = (
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>"
+    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}{{ messages[0].content }}\n{% endif %}"
+    "{{ m.content }}</>{% endfor %}"
+)
+"""Writes the system message before the last message, if that is the user's."""
+EACH = "{%% for m in messages %%}<{{ m.role }}>%s</>{%% endfor %%}"
+TOOLED = "{% if tools %}WAY{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+CALL = {"type": "function", "id": "1", "function": {"name": "find", "arguments": {"where": "here"}}}
+OTHER = {"type": "function", "id": "2", "function": {"name": "halt", "arguments": {}}}
+TOOL = {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}
+SECOND = {"type": "function", "function": {"name": "halt", "description": "Halts.", "parameters": {"type": "object"}}}
+
+
+def system(content: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def answer(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def rendered(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = ()) -> Rendered:
+    """By every way of a renderer, which must agree; the row comes twice, so that it is traced where it can be."""
+    template = ChatTemplate(source, {}, "mules")
+    quick, exact = Renderer(template, allow_lost=allow), Renderer(template, trace=False, allow_lost=allow)
+    cut = len(messages) - (messages[-1]["role"] == "assistant")
+    truth = exact(messages[:cut], messages[cut:], tools)
+    for _ in range(6):
+        assert same(quick(messages[:cut], messages[cut:], tools), truth)
+    assert quick.mismatches == 0
+    return truth
+
+
+def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = ()) -> str:
+    """What a row is refused with, by every way."""
+    template = ChatTemplate(source, {}, "mules")
+    cut = len(messages) - (messages[-1]["role"] == "assistant")
+    details = set()
+    for renderer in (Renderer(template, allow_lost=allow), Renderer(template, trace=False, allow_lost=allow)):
+        for _ in range(6):
+            with pytest.raises(RowRejectedError) as caught:
+                renderer(messages[:cut], messages[cut:], tools)
+            assert caught.value.reason == LOST
+            details.add(caught.value.detail)
+        assert renderer.mismatches == 0
+    (detail,) = details
+    return detail
+
+
+# --- contents ---
+
+
+def test_a_message_is_lost_in_the_row_in_which_it_is_not_written() -> None:
+    asking = [system("Be brief."), user("Why?")]
+    assert rendered(LATE, asking).text == "<user>Be brief.\nWhy?</>"
+    assert rendered(LATE, [user("Why?"), answer("So.")]).dropped == ()
+    detail = lost(LATE, [*asking, answer("So.")])
+    assert detail.startswith("message 1: ")
+    assert "tokenizer.allow_lost: [system]" in detail
+    assert rendered(LATE, [*asking, answer("So.")], allow=("system",)).dropped == ("system",)
+    assert lost(LATE, [*asking, answer("So.")], allow=("assistant", "tools"))
+
+
+def test_rows_of_one_pattern_are_judged_one_by_one() -> None:
+    renderer = Renderer(ChatTemplate(LATE, {}, "mules"))
+    said = [("", "a"), ("Be brief.", "b"), (" \n", "c"), ("Be kind.", "d"), ("", "e")] * 4
+    for content, words in said:
+        row = [system(content), user("Why?")]
+        if content.strip():
+            with pytest.raises(RowRejectedError, match="message 1"):
+                renderer(row, [answer(words)])
+        else:
+            assert renderer(row, [answer(words)]).text.endswith(f"{words}</>")
+    assert renderer.mismatches == 0
+
+
+@pytest.mark.parametrize("role", ["developer", "robot", "tool"])
+def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
+    messages = [user("u"), {"role": role, "content": "something"}, answer("a")]
+    detail = lost(TEXTS_ONLY, messages)
+    assert detail.startswith("message 2: ")
+    assert repr(role) in detail
+    assert ("allow_lost" in detail) == (role != "robot")
+    for blank in ("", " \n\t", "\u00a0"):
+        assert rendered(TEXTS_ONLY, [user("u"), {"role": role, "content": blank}, answer("a")]).dropped == ()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "{{ m.content }}",
+        "{{ m.content | trim }}",
+        "{{ m.content.strip().upper() }}",
+        "{{ m.content | tojson }}",
+        "{{ m.content | tojson(ensure_ascii=true) }}",
+        "{{ '%s!' % m.content }}",
+        "{{ '{}!'.format(m.content) }}",
+        "{{ m.content | replace('e', 'E') | lower }}",
+        "{{ m.content.split() | join('_') }}",
+        "{{ m.content | indent(2) }}",
+        "{{ m.content | list | join }}",
+        "{{ m | tojson }}",
+        "{% set ns = namespace(all='') %}{% set ns.all = ns.all ~ m.content %}{{ ns.all }}",
+    ],
+)
+def test_words_that_are_written_in_any_way_are_kept(way: str) -> None:
+    for said in ("Rue de l'Été 5", "!!!", "7", "<b>", "中文", "a|b"):
+        assert rendered(EACH % way, [system(said), user(said), answer(said)]).dropped == ()
+
+
+@pytest.mark.parametrize("way", ["", "{{ m.content | length }}", "{{ 'said' if m.content else '' }}", "{{ m.role }}"])
+def test_words_that_leave_only_a_shadow_are_lost(way: str) -> None:
+    assert lost(EACH % way, [user("Why?"), answer("So.")]).startswith("message 1: ")
+
+
+def test_words_that_would_be_written_if_they_were_others_are_lost() -> None:
+    source = EACH % "{{ '' if 'secret' in m.content else m.content }}"
+    assert lost(source, [user("a secret"), answer("v")]).startswith("message 1: ")
+    assert rendered(source, [user("a word"), answer("v")]).dropped == ()
+
+
+def test_a_part_that_is_taken_out_by_a_rule_is_lost_only_where_nothing_stays() -> None:
+    source = EACH % "{{ m.content.split('|')[-1] }}"
+    assert rendered(source, [user("hidden|seen"), answer("a")]).text == "<user>seen</><assistant>a</>"
+    assert lost(source, [user("hidden|"), answer("a")]).startswith("message 1: ")
+
+
+# --- contents that are lists ---
+
+
+def test_parts_are_joined_for_a_template_that_knows_none() -> None:
+    template = ChatTemplate(TEXTS_ONLY, {}, "mules")
+    messages = [user([{"type": "text", "text": "What is"}, "this?"]), user("u")]
+    assert Losses(template).joined(messages) == [user("What is\nthis?"), user("u")]
+    assert messages[0]["content"] == [{"type": "text", "text": "What is"}, "this?"], "the row itself is left alone"
+    assert rendered(TEXTS_ONLY, [*messages, answer("a")]).text.startswith("<user>What is\nthis?</>")
+
+
+def test_parts_that_are_no_text_cannot_be_joined() -> None:
+    messages = [user("u"), user([{"type": "thinking", "thinking": "hm"}]), answer("a")]
+    assert "'thinking'" in lost(TEXTS_ONLY, messages)
+
+
+def test_each_part_must_be_written() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "output_text", "text": "b"}, {"type": "text", "text": " "}]
+    detail = lost(PARTS, [user(parts), answer("v")])
+    assert detail.startswith("message 1: ")
+    assert "part 2" in detail
+    assert rendered(PARTS, [user([parts[0], parts[2], {"type": "text", "text": ""}]), answer("v")]).dropped == ()
+    thinking = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "v"}]
+    assert rendered(PARTS, [user("u"), answer(thinking)]).dropped == ("reasoning",)
+
+
+# --- tool calls, results and tools ---
+
+CALLING = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% if m.tool_calls %}WAY{% endif %}</>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "{{ m.tool_calls | tojson }}",
+        "{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}",
+        "{% for c in m.tool_calls %}{{ c.function | tojson(indent=2) }}{% endfor %}",
+        "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments }}){% endfor %}",
+        "{% for c in m.tool_calls %}{{ '%s' % c.function.name }}{% endfor %}",
+        "{{ m.tool_calls }}",
+        "{{ m | tojson }}",
+    ],
+)
+def test_tool_calls_that_are_written_in_any_way_are_kept(way: str) -> None:
+    for calls in ([CALL], [CALL, OTHER]):
+        messages = [user("u"), answer(None, tool_calls=calls), answer("v")]
+        assert rendered(CALLING.replace("WAY", way), messages).dropped == ()
+
+
+def test_tool_calls_that_are_skipped_are_refused() -> None:
+    both = [user("u"), answer(None, tool_calls=[CALL, OTHER])]
+    one = [user("u"), answer("v", tool_calls=[CALL])]
+    assert lost(TEXTS_ONLY, one).startswith("message 2: ")
+    first = CALLING.replace("WAY", "{{ m.tool_calls[0] | tojson }}")
+    assert "tool call 2" in lost(first, both)
+    assert rendered(first, one).dropped == ()
+    assert rendered(first, both, allow=("tool_calls",)).dropped == ("tool_calls",)
+    assert rendered(TEXTS_ONLY, [user("u"), answer("v", tool_calls=[])]).dropped == ()
+
+
+def test_contents_beside_tool_calls_are_lost_where_the_template_takes_one_of_both() -> None:
+    source = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.tool_calls | tojson if m.tool_calls else m.content }}</>{% endfor %}"
+    )
+    row = [user("u"), answer("I look it up.", tool_calls=[CALL])]
+    assert lost(source, row).startswith("message 2: ")
+    assert rendered(source, row, allow=("assistant",)).dropped == ("assistant",)
+    assert rendered(source, [user("u"), answer("", tool_calls=[CALL])]).dropped == ()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "{{ tools | tojson }}",
+        "{{ tools | tojson(indent=4) }}",
+        "{% for t in tools %}{{ t | tojson }}{% endfor %}",
+        "{% for t in tools %}{{ t.function | tojson }}{% endfor %}",
+        "{% for t in tools %}{{ t.function.name }}{% endfor %}",
+        "{% for t in tools %}{% for k, v in t.function.items() %}{{ k }}{{ v if v is string else v | tojson }}"
+        "{% endfor %}{% endfor %}",
+        "{{ tools }}",
+        "{{ tools | string }}",
+        "{% for t in tools %}{{ '%s' % t.function.name }}{% endfor %}",
+        "{% set ns = namespace(s='') %}{% for t in tools %}{% set ns.s = ns.s ~ (t | tojson) %}{% endfor %}"
+        "{{ ns.s | trim | replace('x', 'y') }}",
+    ],
+)
+def test_tools_that_are_written_in_any_way_are_kept(way: str) -> None:
+    for tools in ([TOOL], [TOOL, SECOND]):
+        for content in ("u", "find halt"):
+            assert rendered(TOOLED.replace("WAY", way), [user(content), answer("v")], tools).dropped == ()
+
+
+def test_tools_that_are_skipped_are_named() -> None:
+    messages = [user("find, halt"), answer("v")]
+    assert "find, halt" in lost(TEXTS_ONLY, messages, [TOOL, SECOND])
+    assert "tokenizer.allow_lost: [tools]" in lost(TEXTS_ONLY, messages, [TOOL, SECOND])
+    assert "find" not in lost(TOOLED.replace("WAY", "{{ tools[0] | tojson }}"), messages, [TOOL, SECOND])
+    assert rendered(TEXTS_ONLY, messages, []).dropped == ()
+    assert rendered(TEXTS_ONLY, messages, [TOOL], allow=("tools",)).dropped == ("tools",)
+
+
+def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> None:
+    messages = [system("Be brief."), user("hi"), {"role": "tool", "content": "42"}, answer("yes")]
+    source = "{% for m in messages if m.role in ['user', 'assistant'] %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    detail = lost(source, messages, [TOOL], ("tool_calls",))
+    assert detail.startswith("message 1: ")
+    assert detail.endswith("tokenizer.allow_lost: [system, tool_calls, tool_results, tools]")
+
+
+def test_what_is_allowed_is_named_once_and_in_order() -> None:
+    row = [system("s"), user("u"), answer("v", tool_calls=[CALL, OTHER]), {"role": "tool", "content": "r"}, user("w")]
+    source = "{% for m in messages if m.role == 'user' or m.content == 'v' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert rendered(source, row, [TOOL], EVERYTHING).dropped == ("system", "tool_calls", "tool_results", "tools")
+
+
+# --- reasoning ---
+
+THINKING = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and not loop.last %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endif %}"
+    "</>{% endfor %}"
+)
+
+
+def test_reasoning_of_earlier_turns_is_named_and_not_refused() -> None:
+    last = [user("w"), answer("<think>more</think>b")]
+    assert rendered(THINKING, [user("u"), answer("<think>hm</think>a"), *last]).dropped == ("reasoning",)
+    assert rendered(THINKING, [user("u"), answer("<think>\n</think>a"), *last]).dropped == ()
+    assert rendered(THINKING, [user("u"), answer("a"), *last]).dropped == ()
+    assert rendered(THINKING, [user("u"), answer("a", reasoning_content="hm"), *last]).dropped == ("reasoning",)
+    assert rendered(THINKING, last[1:]).dropped == rendered(THINKING, last).dropped == ()
+    assert rendered(THINKING, [user("u"), answer("<think>only</think>"), *last]).dropped == ("reasoning",)
+
+
+def test_every_way_names_the_same_whatever_the_contents() -> None:
+    draw = random.Random(5)
+    pieces = ["", " ", "a", "hm", "<think>", "</think>", "|", "\n", "Été"]
+    for source in (THINKING, LATE, EACH % "{{ m.content.split('|')[-1] | trim }}", EACH % "{{ m.content }}"):
+        template = ChatTemplate(source, {}, "mules")
+        quick, exact = Renderer(template, allow_lost=("system",)), Renderer(template, False, allow_lost=("system",))
+        outcomes = set()
+        for _ in range(250):
+            texts = ["".join(draw.choices(pieces, k=draw.randrange(5))) for _ in range(5)]
+            row = [system(texts[0]), user(texts[1]), answer(texts[2]), user(texts[3]), answer(texts[4])][
+                draw.randrange(2) :
+            ]
+            found: list[tuple[str, object]] = []
+            for renderer in (quick, exact):
+                try:
+                    made = renderer(row[:-1], row[-1:])
+                    found.append((made.text, made.dropped))
+                except RowRejectedError as error:
+                    found.append((error.reason, error.detail))
+            assert found[0] == found[1], row
+            outcomes.add(found[0][1])
+        assert quick.mismatches == 0
+        assert len(outcomes) > 1 or source.endswith("{{ m.content }}</>{% endfor %}")

@@ -1,0 +1,140 @@
+"""Whole models from sharded checkpoints: to the bit, in bounded memory, and nothing in them runs."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError  # noqa: E402
+from packtrain.training.gather import export_checkpoint  # noqa: E402
+from packtrain.training.sharded import ShardedWeights, read_index  # noqa: E402
+
+from tests.support.small_models import TOKENIZER, write_model, write_sharded  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("whole") / "model")
+
+
+@pytest.fixture
+def checkpoint(model: Path, tmp_path: Path) -> Path:
+    return write_sharded(model, tmp_path / "checkpoint-3")
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: one for path in sorted(folder.glob("*.safetensors")) for name, one in load_file(path).items()}
+
+
+@pytest.mark.parametrize(("most", "files"), [(1 << 30, 1), (100_000, 3), (1, 21)])
+def test_it_is_the_same_model_in_files_of_bounded_size(
+    model: Path, checkpoint: Path, tmp_path: Path, most: int, files: int
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    made = export_checkpoint(checkpoint, tmp_path / "out", tokenizer=TOKENIZER, file_bytes=most)
+    found, wanted = weights(tmp_path / "out"), weights(model)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert (made.files, made.tensors) == (files, len(wanted))
+    assert made.bytes == sum(one.numel() * 4 for one in wanted.values())
+    largest = max(one.numel() * 4 for one in wanted.values())
+    for path in (tmp_path / "out").glob("*.safetensors"):
+        assert path.stat().st_size <= max(most, largest) + 4096
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
+    AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint-3", "out"]
+
+
+def test_the_configuration_may_come_from_the_model_that_was_trained(
+    model: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no config\.json, .* give --base FOLDER"):
+        export_checkpoint(checkpoint, tmp_path / "out")
+    export_checkpoint(checkpoint, tmp_path / "out", base=model)
+    assert weights(tmp_path / "out").keys() == weights(model).keys()
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_an_index_runs_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    index = checkpoint / "pytorch_model_fsdp_0" / ".metadata"
+    whole = index.read_bytes()
+    index.write_bytes(pickle.dumps(_Bomb()))
+    with pytest.raises(IntegrityError, match=r"names .*, which an index does not need"):
+        export_checkpoint(checkpoint, tmp_path / "out")
+    assert not Path("exploded").exists()
+    for name in ("os.system", "builtins.eval", "torch.load", "pathlib.Path", "torch.serialization.load"):
+        module, _, attribute = name.rpartition(".")
+        index.write_bytes(f"c{module}\n{attribute}\n.".encode())
+        with pytest.raises(IntegrityError):
+            read_index(index)
+    index.write_bytes(pickle.dumps(5)[:-1])
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        read_index(index)
+    index.write_bytes(pickle.dumps({"a": 5}))
+    with pytest.raises(IntegrityError, match="holds no index"):
+        read_index(index)
+    outside = tmp_path / "outside.distcp"
+    outside.write_bytes(b"x")
+    index.write_bytes(whole.replace(b"__0_0.distcp", b"../outsid.ds"))
+    with pytest.raises(IntegrityError, match="names files outside of its folder"):
+        ShardedWeights(index.parent)
+
+
+def test_a_damaged_shard_is_said_so(checkpoint: Path, tmp_path: Path) -> None:
+    shard = next((checkpoint / "pytorch_model_fsdp_0").glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-100_000])
+    with pytest.raises(ConfigError, match="is damaged or incomplete"):
+        export_checkpoint(checkpoint, tmp_path / "out")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint-3"]
+
+
+def test_what_is_no_sharded_checkpoint_is_refused(model: Path, checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no folder"):
+        export_checkpoint(tmp_path / "no", tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds whole weights already; use it as it is"):
+        export_checkpoint(model, tmp_path / "out")
+    (tmp_path / "zero" / "global_step3").mkdir(parents=True)
+    (tmp_path / "zero" / "global_step3" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    with pytest.raises(ConfigError, match=r"pieces of DeepSpeed's ZeRO.*zero_to_fp32\.py"):
+        export_checkpoint(tmp_path / "zero", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="holds no sharded weights"):
+        export_checkpoint(tmp_path / "empty", tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(OutputError, match="mine exists; remove it, or choose another folder"):
+        export_checkpoint(checkpoint, tmp_path / "mine")
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "model_type": "no-such-model"}))
+    with pytest.raises(ConfigError, match=r"the configuration of .* cannot be read"):
+        export_checkpoint(checkpoint, tmp_path / "out")
+    shutil.rmtree(checkpoint)
+
+
+def test_an_index_that_lacks_a_piece_is_refused(checkpoint: Path) -> None:
+    """Or else what the memory held before would become weights."""
+    index = checkpoint / "pytorch_model_fsdp_0" / ".metadata"
+    found = read_index(index)
+    next(iter(found.state_dict_metadata.values())).chunks.pop()
+    index.write_bytes(pickle.dumps(found))
+    with pytest.raises(IntegrityError, match="does not list all pieces of "):
+        ShardedWeights(index.parent)
+    found.state_dict_metadata = None
+    index.write_bytes(pickle.dumps(found))
+    with pytest.raises(IntegrityError, match="lists no tensors"):
+        ShardedWeights(index.parent)

@@ -1,0 +1,191 @@
+"""Sharded checkpoints of torch (FSDP), read tensor by tensor.
+
+A checkpoint's index is a pickle. It is read with a list of the classes that an index needs: any other is refused, so
+that nothing in the folder can run code. Tensors are read by torch with `weights_only`.
+"""
+
+import math
+import pickle
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from ..schemas.errors import ConfigError, IntegrityError
+from ..schemas.names import check_name
+
+_INDEX = ".metadata"
+_CHECKPOINT = "torch.distributed.checkpoint."
+_CLASSES = {
+    f"{_CHECKPOINT}metadata": {
+        "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        "TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    },
+    f"{_CHECKPOINT}filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "collections": {"OrderedDict"},
+    "builtins": {"set"},
+}  # fmt: skip
+_PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+"""What wrappers of a model put before the names of its weights, anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedTensor:
+    """One tensor of a checkpoint, not read yet."""
+
+    name: str
+    """As the model calls it."""
+    key: str
+    """As the checkpoint calls it."""
+    shape: tuple[int, ...]
+    dtype: Any
+    """torch.dtype."""
+
+    @property
+    def bytes(self) -> int:
+        """Size once it is read."""
+        return math.prod(self.shape) * int(self.dtype.itemsize)
+
+
+def find_shards(checkpoint: Path) -> Path | None:
+    """The folder with a checkpoint's sharded weights: itself, or one in it; None if it has none."""
+    for folder in (checkpoint, checkpoint / "pytorch_model_fsdp_0", checkpoint / "model"):
+        if (folder / _INDEX).is_file():
+            return folder
+    return None
+
+
+def is_zero(checkpoint: Path) -> bool:
+    """Whether a checkpoint holds DeepSpeed's pieces."""
+    return any(checkpoint.glob("global_step*/*zero_pp_rank_*")) or any(checkpoint.glob("zero_pp_rank_*"))
+
+
+class ShardedWeights:
+    """The weights of a sharded checkpoint.
+
+    Raises:
+        IntegrityError: its index is damaged, or names a class that an index does not need.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.distributed.checkpoint import FileSystemReader
+        from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+        self._folder = folder
+        metadata = read_index(folder / _INDEX)
+        try:
+            for info in metadata.storage_data.values():
+                check_name(PurePath(info.relative_path).as_posix())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise IntegrityError(
+                f"{folder / _INDEX} names files outside of its folder ({error}); do not use it"
+            ) from None
+
+        class Reader(FileSystemReader):  # type: ignore[misc]  # torch does not type it
+            """Reads the index as `read_index` does."""
+
+            def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+                """See torch."""
+                return metadata
+
+        self._reader = Reader(folder)
+        if not isinstance(metadata.state_dict_metadata, dict):
+            raise IntegrityError(f"{folder / _INDEX} lists no tensors; it is damaged")
+        for key, one in metadata.state_dict_metadata.items():
+            if isinstance(one, TensorStorageMetadata) and math.prod(one.size) != sum(
+                math.prod(piece.sizes) for piece in one.chunks
+            ):
+                raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
+        tensors = [
+            ShardedTensor(_plain(key), key, tuple(one.size), one.properties.dtype)
+            for key, one in metadata.state_dict_metadata.items()
+            if isinstance(one, TensorStorageMetadata)
+        ]
+        if tensors and all(one.name.startswith("model.") for one in tensors) and _is_wrapped(metadata):
+            tensors = [ShardedTensor(one.name.removeprefix("model."), one.key, one.shape, one.dtype) for one in tensors]
+        self.tensors = sorted(tensors, key=lambda one: one.name)
+
+    def read(self, tensors: list[ShardedTensor]) -> dict[str, Any]:
+        """The tensors by their names, whole, on the CPU.
+
+        Raises:
+            ConfigError: a file is missing or damaged.
+        """
+        import torch
+        from torch.distributed.checkpoint import load
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        found = {one.key: torch.empty(one.shape, dtype=one.dtype) for one in tensors}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that there is one process
+                load(found, storage_reader=self._reader, no_dist=True)
+        except CheckpointException as error:  # no Exception, and its text is a traceback
+            causes = [cause for cause, _ in error.failures.values()]
+            said = " ".join(str(causes[0]).split()) if causes else "unknown"
+            raise ConfigError(
+                f"the checkpoint {self._folder} is damaged or incomplete: {said[:300]}; copy it again, or take another"
+            ) from error
+        return {one.name: found[one.key] for one in tensors}
+
+
+def read_index(path: Path) -> Any:
+    """The index of a sharded checkpoint (torch.distributed.checkpoint.metadata.Metadata).
+
+    Raises:
+        IntegrityError: it is damaged, or holds anything but an index.
+    """
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    try:
+        with path.open("rb") as file:
+            found = _IndexReader(file).load()
+    except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
+        raise IntegrityError(f"{path} cannot be read: {error}; it is damaged, or not a checkpoint's index") from None
+    if not isinstance(found, Metadata):
+        raise IntegrityError(f"{path} holds no index of a checkpoint; give the folder of a checkpoint")
+    return found
+
+
+class _IndexReader(pickle.Unpickler):
+    """An unpickler that knows the classes of an index, and refuses all others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See `pickle.Unpickler`."""
+        import torch
+
+        if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
+            return getattr(torch, name)
+        if module.startswith("pathlib") and name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"):
+            return PurePath  # where it was written; never opened
+        if name in _CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which an index does not need")
+
+
+def _plain(key: str) -> str:
+    for prefix in _PREFIXES:
+        key = key.replace(prefix, "")
+    return key
+
+
+def _is_wrapped(metadata: Any) -> bool:
+    """Whether the checkpoint is a mapping with the model under `model`, as accelerate writes it."""
+    planned = metadata.planner_data
+    return isinstance(planned, dict) and all(
+        isinstance(path, tuple) and path[0] == "model" and len(path) == 2 for path in planned.values()
+    )
+
+
+def by_bytes(tensors: list[ShardedTensor], most: int) -> Iterator[list[ShardedTensor]]:
+    """Groups of tensors, in order, of at most so many bytes; a larger tensor is a group of its own."""
+    group: list[ShardedTensor] = []
+    for one in tensors:
+        if group and sum(each.bytes for each in group) + one.bytes > most:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
