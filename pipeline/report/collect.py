@@ -42,10 +42,8 @@ from ..dataset.run_notes import recall
 from ..pack.row_sizes import row_sizes_name
 from .configuration import configuration_noted
 from .documents import ReadDocuments, documents_of
-from .histograms import fill_histogram
-from .lengths import choose
-from .model_limit import with_tokenizers_model
-from .options import ReportOptions
+from .lengths import choose, fill_histogram
+from .options import ReportOptions, with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
 from .shown import Shown, shown_rows

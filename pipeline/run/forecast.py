@@ -34,8 +34,7 @@ from ..report.collect import PAIRS, expected_packing, flow_of, make_report, trai
 from ..report.configuration import configuration_of
 from ..report.documents import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
-from ..report.model_limit import with_tokenizers_model
-from ..report.options import ReportOptions
+from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
 from ..report.rejects import rejects_among
 from ..report.sample.sampling import Sampled, sampled

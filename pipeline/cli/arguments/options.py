@@ -214,8 +214,7 @@ def report_options(lengths: str | None, max_length_limit: int | None, model: Pat
         ConfigError: a length is invalid, or the model's configuration cannot be read.
     """
     from ....stages.forecast.sweep import CANDIDATES
-    from ...report.model_limit import limit_of_model
-    from ...report.options import ReportOptions
+    from ...report.options import ReportOptions, limit_of_model
 
     return ReportOptions(
         lengths=_lengths(lengths) if lengths is not None else CANDIDATES,

@@ -19,8 +19,7 @@ from packtrain.pipeline.report.lengths import (
     choose,
     lost_at,
 )
-from packtrain.pipeline.report.model_limit import limit_of_model
-from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.options import ReportOptions, limit_of_model
 from packtrain.pipeline.report.sections import advice_sentence, sections, warnings_of
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.positions import Limit
