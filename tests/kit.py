@@ -22,6 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import packtrain
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.ipc
 import pyarrow.parquet as pq
 

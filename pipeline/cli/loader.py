@@ -3,7 +3,7 @@
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,11 +34,11 @@ def loader(
     world_size: Annotated[
         int | None, typer.Option(help="The number of ranks.", show_default="from the environment")
     ] = None,
-    order: Annotated[str, typer.Option(help="sequential, full or blocks.", autocompletion=completion.order)] = "full",
+    order: Annotated[Literal["sequential", "full", "blocks"], typer.Option(help="How rows are ordered.")] = "full",
     seed: Annotated[int, typer.Option(help="The seed of the order.")] = 0,
     epochs: Annotated[int, typer.Option(help="How often the data is read.")] = 1,
-    tail: Annotated[str, typer.Option(help="drop, pad or repeat.", autocompletion=completion.tail)] = "drop",
-    split: Annotated[str, typer.Option(help="Which split.", autocompletion=completion.split)] = "train",
+    tail: Annotated[Literal["drop", "pad", "repeat"], typer.Option(help="What becomes of the last rows.")] = "drop",
+    split: Annotated[str, typer.Option(help="Which split.")] = "train",
     balance: Annotated[bool, typer.Option(help="Group rows by cost where that saves time.")] = True,
     static_shapes: Annotated[bool, typer.Option("--static-shapes", help="Give all batches the same shape.")] = False,
     cache: Annotated[Path | None, typer.Option(help="The folder for downloaded shards.")] = None,

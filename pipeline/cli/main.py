@@ -1,7 +1,7 @@
 """The command line. Each command is a thin wrapper around a function of the package."""
 
+import errno
 import logging
-import os
 import signal
 import sys
 from contextvars import copy_context
@@ -12,7 +12,6 @@ import typer
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import EscapingFormatter, escape
-from .arguments.completion import complete_at_once_in_zsh, join_words
 from .arguments.help import WIDTH, Commands
 from .clean import clean
 from .contamination import contamination
@@ -32,9 +31,11 @@ from .sample import sample
 from .train import train
 from .verify import repair, verify
 from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
-from .wait import wait, with_seconds
+from .wait import wait
 
 _INTERRUPTED = 130
+_SHOWN = 80
+"""Maximum number of characters of a name in a message."""
 # The usage error of the click that typer uses: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -97,19 +98,22 @@ def main() -> None:
     guard_streams()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
-    join_words(os.environ)
-    if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
-        complete_at_once_in_zsh()
     try:
-        arguments = with_seconds(sys.argv[1:])
         # A context of its own, because hints in messages depend on this command line only.
-        code = copy_context().run(command(), arguments, prog_name="packtrain", standalone_mode=False)
+        code = copy_context().run(command(), sys.argv[1:], prog_name="packtrain", standalone_mode=False)
         flush_output()
     except ReaderLeftError as error:
         sys.exit(error.exit_code)
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # such as a name that is too long, which any path of a command line can be
+        if error.filename is None:
+            raise
+        name = str(error.filename)
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+        print_line(f"packtrain: {shown}: {error.strerror}; check the name, or give another", file=sys.stderr)
+        sys.exit(1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2)
     except _UsageError as error:
         if near := getattr(error, "possibilities", None):
             error.message = f"{error.message}. Did you mean {near[0]}?"

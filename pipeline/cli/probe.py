@@ -2,13 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ...schemas.errors import AttentionError, ConfigError
 from .arguments import completion
-from .arguments.config_keys import TRAIN
 from .arguments.options import Json
 from .views.streams import print_json
 
@@ -22,18 +21,11 @@ if TYPE_CHECKING:
 def probe(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder: its config.json is enough.")],
     attention: Annotated[
-        str,
-        typer.Option(
-            help="auto, packed_varlen, flash_attention_2, sdpa or eager.", autocompletion=completion.attention
-        ),
+        Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"], typer.Option(help="Which attention.")
     ] = "auto",
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32, bfloat16 or float16.",
-            show_default="bfloat16 on CUDA, else float32",
-            autocompletion=completion.dtype,
-        ),
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="In which precision.", show_default="bfloat16 on CUDA, else float32"),
     ] = None,
     device: Annotated[
         str | None,
@@ -60,10 +52,6 @@ def probe(
             f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
         ) from None
     console = make_console()
-    if attention not in TRAIN["attention"]:
-        raise ConfigError(f"--attention {attention}: choose one of {', '.join(TRAIN['attention'])}")
-    if device is not None and not device.startswith(("cpu", "cuda")):
-        raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
     try:
         report, applied, made = probe_model(
             model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,12 +55,8 @@ def run(
     ] = None,
     workers: Workers = None,
     executor: Annotated[
-        str | None,
-        typer.Option(
-            help="Where tasks run: local, ray or static.",
-            show_default="local",
-            autocompletion=completion.executor,
-        ),
+        Literal["local", "ray", "static"] | None,
+        typer.Option(help="Where tasks run: local, ray or static.", show_default="local"),
     ] = None,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of a Ray cluster, or auto.")] = None,
     shard: Annotated[
@@ -69,7 +65,7 @@ def run(
     wait: Annotated[
         str | None,
         typer.Option(
-            metavar="[DURATION]",
+            metavar="DURATION",
             help="Wait for another run on the same folder to end, at most this long, such as 15min.",
         ),
     ] = None,

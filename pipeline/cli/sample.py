@@ -171,8 +171,9 @@ def _place(
 ) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
     """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
+        from ...training.device import choose_device
         from ...training.gather import export_checkpoint
-        from ...training.generate import SEQUENCES, choose_device
+        from ...training.generate import SEQUENCES
         from ...training.model_folder import find_model, is_sharded
     except ImportError as error:
         raise ConfigError(

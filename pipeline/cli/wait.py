@@ -1,11 +1,9 @@
-"""`packtrain wait`, and `packtrain run --wait`. It starts fast, because every rank of a training job may call it."""
+"""`packtrain wait`. It starts fast, because every rank of a training job may call it."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from ...schemas.units import parse_duration
 from .arguments.options import Json, seconds_option
 from .views.streams import print_json, print_line
 
@@ -34,20 +32,3 @@ def wait(
         print_json({"state": "finished", "hash": manifest.hash, "rows": rows}, indent=None)
     else:
         print_line(f"{folder} is finished: manifest {manifest.hash[:16]}")
-
-
-def with_seconds(arguments: Sequence[str]) -> list[str]:
-    """The command line with a duration after every `--wait`; without one, it waits forever."""
-    out = []
-    for position, argument in enumerate(arguments):
-        out.append(argument)
-        if argument == "--wait" and not _is_duration(arguments[position + 1 : position + 2]):
-            out.append(".inf")
-    return out
-
-
-def _is_duration(following: Sequence[str]) -> bool:
-    try:
-        return bool(following) and parse_duration(following[0]) >= 0
-    except ValueError:
-        return False

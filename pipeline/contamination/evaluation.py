@@ -19,7 +19,8 @@ from ...schemas.jsontext import decode_note
 from ...stages.overlap.evaluation_row import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
 from ...stages.overlap.words import unicode_version
 from ...stages.prep.rowjson import check_depth
-from ..inputs.scan import InputFile, read_rows
+from ..inputs.blocks import InputFile
+from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
 from ..store.checksummed import unseal
 from ..store.local import LocalStore

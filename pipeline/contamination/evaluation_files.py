@@ -7,7 +7,7 @@ from pathlib import Path
 from ...schemas.config.config import SourceConfig
 from ...schemas.config.decontaminate import DecontaminateConfig
 from ...schemas.errors import ConfigError, InputError
-from ..inputs.places.paths import Found, find_inputs
+from ..inputs.find import Found, find_inputs
 
 MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""

@@ -12,7 +12,7 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.manifest import FileRecord
 from ...stages.overlap.evaluation_row import ANSWER, PROMPT
 from ...stages.overlap.index import OverlapIndex
-from ..inputs.scan import Block, InputFile
+from ..inputs.blocks import Block, InputFile
 from ..store.open import Store
 from .driver import Contamination
 from .index_file import EvaluationRows, load_rows

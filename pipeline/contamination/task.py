@@ -15,10 +15,9 @@ from ...schemas.jsontext import decode_note
 from ...stages.overlap.examples import ExampleHit, search_examples
 from ...stages.overlap.pieces import Pieces, excerpt
 from ...stages.prep import Options
-from ..inputs.block_examples import block_examples
-from ..inputs.elsewhere import InputOrigin
-from ..inputs.joined import JoinedPlace
-from ..inputs.scan import Block
+from ..inputs.blocks import Block
+from ..inputs.fetch import InputOrigin
+from ..inputs.read import block_examples
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, StoredFile, scratch_of
 from .index_file import EvaluationRows, load_rows
@@ -118,10 +117,7 @@ class OverlapTask:
         return OverlapDone(self.block.end - self.block.start, self.block.lines)
 
     def __str__(self) -> str:
-        if isinstance(self.block.place, JoinedPlace):
-            return f"{self.block.place}, compared with evaluation rows"
-        first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
-        return f"{self.path} (rows {first:,} to {last:,}, compared with evaluation rows)"
+        return f"{self.block.named(self.path)}, compared with evaluation rows"
 
 
 def compare_block(task: OverlapTask) -> BlockHits:

@@ -12,6 +12,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
 from ...schemas.rows import CALL_KINDS, THOUGHT_KINDS
 from ...stages.arrays import view
+from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart, PartRecord
 from ..store.checksummed import unseal
 from ..store.open import Store, scratch_of
@@ -129,8 +130,8 @@ class CachedParts:
         """Return why turns of a document or their parts could not be located, from its part's record, or ""."""
         data = unseal(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
         record = PartRecord.from_json(decode_note(data, dict[str, Any]))
-        rows = (*record.unproved_rows, *record.mixed_rows)
-        return next((why for line, sub, why in rows if (line, sub) == (one.line, one.sub)), "")
+        rows = (place for place in record.counts.places if place.kind in (UNPROVED, MIXED))
+        return next((place.detail for place in rows if (place.line, place.sub) == (one.line, one.sub)), "")
 
 
 def open_parts(dataset: Finished) -> CachedParts | str:

@@ -15,8 +15,8 @@ from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest
 from ..contamination.evaluation_files import find_evaluation
 from ..encode.tokenizer_folder import find_tokenizer
-from ..inputs.places.paths import Found, InputKind
-from ..inputs.scan import InputFile, find_inputs
+from ..inputs.blocks import InputFile
+from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, ask_all

@@ -21,9 +21,8 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PARTS, PartList, PartPlace
-from ..inputs.blocks import Block, InputFile
-from ..inputs.joined import join_small
-from ..inputs.noted_files import files_note, read_files_note
+from ..inputs.blocks import Block, InputFile, files_note, read_files_note
+from ..inputs.scan import join_small
 from ..inputs.user_reader import is_reader
 from ..store.cache_lock import is_cache
 from ..store.checksummed import seal, unseal
@@ -175,11 +174,17 @@ class _Made(msgspec.Struct):
     block: str
 
 
+class _Counted(msgspec.Struct):
+    """The count of a part's examples."""
+
+    examples: int
+
+
 class _Head(msgspec.Struct):
     """The fields of a part's record that are needed to find its documents."""
 
     bytes: int
-    examples: int
+    counts: _Counted
     payload: _Made
 
 
@@ -233,8 +238,8 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
             return f"the cache is gone: {cache.where(part.name)} is missing or damaged"
         keys = (marked or {}).get(str(len(parts)), b"")
         place = PartPlace(cache, part, names[file.source], file.lines_of(block), keys)
-        parts.append(NotedPart(place, file, block, first, found.examples))
-        first += found.examples
+        parts.append(NotedPart(place, file, block, first, found.counts.examples))
+        first += found.counts.examples
     return cache, parts
 
 

@@ -9,7 +9,7 @@ from ...schemas.errors import InputError, StoreError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import MANIFEST
 from ...schemas.units import plural, size
-from ..execute.checking import CheckTask, check_files
+from ..execute.checking import is_whole
 from ..pack.shard import PackResult
 from ..store.checksummed import unseal
 from ..store.driver_lock import FAILED, Failure, Leases
@@ -62,7 +62,7 @@ def _state(store: Store, deep: bool) -> str:
     said = f"{plural(len(whole), 'shard is', 'shards are')} finished ({size(sum(shard.bytes for shard in whole))})"
     bad = sorted({shard.name for shard in shards} - {shard.name for shard in whole})
     if deep:
-        bad = sorted({*bad, *check_files(CheckTask(store, tuple(whole))).damaged})
+        bad = sorted({*bad, *(shard.name for shard in whole if not is_whole(store, shard))})
     if bad:
         said += f", of which {', '.join(bad[:3])}{' and others' if len(bad) > 3 else ''} are damaged"
     working = [str(lease) for lease, alive in Leases(store).judge().values() if alive is not False]

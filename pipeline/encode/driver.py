@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...schemas.errors import EngineMismatchError, IntegrityError
 from ..contamination.driver import Contamination
-from ..execute.executor import EngineAhead, Executor, perform
+from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile
@@ -62,13 +62,12 @@ def encode_missing(
 ) -> Encoded:
     """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
-    found = parts.forget_damaged(executor, tasks, observer)
+    found = parts.forget_damaged(tasks, observer)
     missing = parts.missing(tasks, found)
     for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     busy, made = 0.0, 0
     if missing:
-        executor.get_ready(EngineAhead(prepared.spec.engine, prepared.tokenizer.key))
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
         due = {task.key for task in missing}
         # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
@@ -83,8 +82,8 @@ def encode_missing(
                 parts.add(result, prepared.spec)
                 record = result.record
                 busy += result.seconds
-                made += record.tokens - record.end_of_sequence - record.special
-                observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
+                made += record.counts.tokens - record.counts.end_of_sequence - record.counts.special
+                observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
             raise wrong_engine(prepared.spec, str(error)) from error
         observer.end()

@@ -23,10 +23,11 @@ from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import compare, fuzz_texts
 from ...stages.tokenize.engines import ENGINES, REFERENCE, Engine, load_engine, make_engine, tokenizer_head
-from ..execute.executor import EngineAhead, Executor, perform
+from ..execute.executor import Executor, perform
 from ..execute.rendering_note import note, rows_of
-from ..inputs.elsewhere import InputOrigin, here, origin_of
-from ..inputs.scan import Block, columns_of, read_rows
+from ..inputs.blocks import Block
+from ..inputs.fetch import InputOrigin, here, origin_of
+from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
@@ -116,7 +117,6 @@ def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: O
     with suppress(msgspec.MsgspecError):  # missing, or damaged
         return decode_note(unseal(cache.read(name), name), Look)
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
-    executor.get_ready(EngineAhead(prepared.spec.engine, prepared.tokenizer.key))
     task = LookTask(prepared.engine, prepared.spec.save(cache), cache, tuple(sources))
     (look,) = executor.map(perform, [task])
     assert isinstance(look, Look)
@@ -182,7 +182,7 @@ def _first_texts(sources: Sequence[FirstRows], spec: EncodeSpec, scratch: Path) 
             prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
             with rows_of(source.path):
                 for example in prepared.examples:
-                    note.note_row(source.block.first_line + example.line)
+                    note.row = source.block.first_line + example.line
                     text = _text(example, renderer)
                     if text is not None:
                         texts.append(text[:_CHARACTERS])

@@ -12,7 +12,6 @@ from ...schemas.names import part_record, record_name
 from ...stages.tokenize.encode import differing
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..execute.checking import damaged
-from ..execute.executor import Executor
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
@@ -62,9 +61,7 @@ class KnownParts:
         """Whether the cache has the part of a task now; asks the store again."""
         return self._record(task.key) is not None
 
-    def forget_damaged(
-        self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer
-    ) -> dict[str, PartRecord | None]:
+    def forget_damaged(self, tasks: Sequence[EncodeTask], observer: Observer) -> dict[str, PartRecord | None]:
         """Check parts of earlier runs against their hashes. Damaged parts lose their record, and so count as
         missing. Returns the records as `records` does."""
         keys: dict[StoredFile, str] = {}
@@ -72,7 +69,7 @@ class KnownParts:
         for key, record in records.items():
             if record is not None and record.part not in self._whole:
                 keys[StoredFile(record.part, record.bytes, record.hash)] = key
-        found = damaged(executor, self.cache, keys)
+        found = damaged(self.cache, keys)
         for file, key in keys.items():
             if file.name in found:
                 self.cache.remove(record_name(key))
@@ -129,9 +126,7 @@ class KnownParts:
             return None
         # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
-            noted = decode_note(data, dict[str, Any])
-            noted["roles"], noted["control"]  # earlier versions did not count these: the block is encoded again
-            record = PartRecord.from_json({**noted, "payload": {}})
+            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None

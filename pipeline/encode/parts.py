@@ -1,10 +1,12 @@
 """Encoded parts, read back through a memory map."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -13,16 +15,15 @@ from ...schemas.errors import IntegrityError
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import booleans, view
 from ...stages.mask.policy import Mask, run_weights, supervised_runs
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
 
 PARTS = "_run/parts.json"
 """Name of the list of the parts that packing read, in order."""
-UNPROVED = "unproved"
-"""The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
-
-MIXED = "unproved_parts"
-"""The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
+REJECTED, DROPPED = "rows_rejected", "examples_dropped"
+"""The kinds of rejected rows, and of examples that could not be rendered although others of their row could; see
+`EncodeCounts.found`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,60 +35,28 @@ class PartRecord:
     bytes: int
     hash: str
     payload: dict[str, Any]
-    """The fields that the part's key was made from, to explain cache misses."""
+    """The fields that the part's key was made from."""
     rows: int
     blank: int
     bytes_read: int
-    examples: int
-    """Examples in the part."""
-    tokens: int
-    end_of_sequence: int
-    special: int
-    straddles: int
-    boundaries: int
-    text_bytes: int
-    inexact: int
     rows_used: int
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Conversations of which the template leaves something out, counted by what it leaves out."""
-    unproved: int = 0
-    """Examples whose assistant turns could not be located."""
-    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, why) of the first examples with unlocated turns."""
-    mixed: int = 0
-    """Examples with a turn whose thoughts or tool calls could not be located in it."""
-    mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, why) of the first of them."""
-    roles: dict[str, list[int]] = field(default_factory=dict)
-    """Unknown role → [conversations with it, line in the block of the first]."""
-    control: dict[str, list[int]] = field(default_factory=dict)
-    """Special token in contents of messages → the same."""
-    sampled: dict[str, int] = field(default_factory=dict)
-    """Turns of completions that the sampling proof tried, by outcome."""
-    sampled_earlier: dict[str, int] = field(default_factory=dict)
-    """Turns before completions that it tried, by outcome."""
-    sampled_rows: list[tuple[int, int, int, str, bool]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, message, outcome, whether before the completion) of the first turn
-    of each outcome but `exact`."""
-    rejected: dict[str, int] = field(default_factory=dict)
-    filtered: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
-    rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, reason, detail) of each listed reject."""
+    counts: EncodeCounts
+    """What was found in the block; its places are sorted by line."""
 
-    def refusals(self, reasons: Collection[str]) -> list[tuple[int, int, str, str]]:
-        """The `rejects`, plus the examples that the mask leaves out for one of `reasons`."""
-        rows: list[tuple[int, int, str, str]] = []
-        for reason, count, found in (
-            (UNPROVED, self.unproved, self.unproved_rows),
-            (MIXED, self.mixed, self.mixed_rows),
-        ):
-            if count and reason in reasons:
-                rows += [(line, sub, reason, why) for line, sub, why in found]
-                if count > len(found):
-                    rows.append((rows[-1][0], -1, "more", f"and {count - len(found):,} more {reason}, counted only"))
-        return sorted([*self.rejects, *rows]) if rows else self.rejects
+    def refusals(self, reasons: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
+        """Yield (line in the block, example of the row or -1, reason, detail) of the rows and examples that are not
+        used: those that are rejected, and those that the mask leaves out for one of `reasons`.
+        """
+        listed, last = Counter[tuple[str, str]](), 0
+        for kind, name, line, sub, detail in self.counts.places:
+            if kind in (REJECTED, DROPPED) or kind in reasons:
+                listed[kind, name] += 1
+                last = line
+                yield line, sub, name or kind, detail
+        for (kind, name), count in listed.items():
+            more = self.counts.found[kind][name] - count
+            if more:
+                yield last, -1, "more", f"and {more:,} more {name or kind}, counted only"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -98,13 +67,12 @@ class PartRecord:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError, KeyError, TypeError: the record is malformed, or names a part outside the cache.
+            ValueError: the record is malformed, or names a part outside the cache.
         """
-        check_name(data["part"])
-        check_hash(data["hash"])
-        lists = ("rejects", "unproved_rows", "mixed_rows", "sampled_rows")
-        tuples = {key: [tuple(one) for one in data.get(key, ())] for key in lists}
-        return cls(**{**data, **tuples})
+        record = msgspec.convert(data, cls)
+        check_name(record.part)
+        check_hash(record.hash)
+        return record
 
 
 @dataclass(frozen=True, slots=True)

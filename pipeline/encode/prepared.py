@@ -7,10 +7,10 @@ from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.versions import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation import Evaluation
-from ..inputs.elsewhere import origin_of
+from ..inputs.blocks import InputFile
+from ..inputs.fetch import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.format_options import SourceFormat, is_plain
-from ..inputs.scan import InputFile
+from ..inputs.formats import SourceFormat, is_plain
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask
@@ -25,7 +25,7 @@ class Prepared:
     files: tuple[InputFile, ...]
     """Input files, hashed and cut into blocks, in the order of the sources."""
     joined: tuple[InputFile, ...]
-    """The same as they are encoded: small files may be joined, see `inputs.joined`."""
+    """The same as they are encoded: small files may be joined, see `join_small`."""
     formats: Mapping[str, SourceFormat]
     """The format of each source."""
     pairs: bool

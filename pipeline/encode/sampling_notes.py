@@ -8,13 +8,15 @@ from ...schemas.config.hints import setting
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import tokenizer_head
-from ..inputs.scan import InputFile
+from ..execute.executor import Executor, perform
+from ..inputs.blocks import InputFile
+from ..store.open import Store
 from .driver import Encoded
 from .encode_spec import EncodeSpec
-from .sampled import sampled_turns
-from .task import make_renderer, stop_tokens
+from .notes import found
+from .sampled import kinds_tried, sampled_turns
+from .task import StopsTask
 
 _SAID = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -31,28 +33,18 @@ def check_sampling(mask: MaskConfig, files: Sequence[InputFile], encoded: Encode
     Args:
         files: the encoded files, in order.
     """
-    found = sum((sampled_turns(record, mask) for record in encoded.records), Counter[str]())
-    wrong = [outcome for outcome in _SAID if found[outcome]]
+    tried = sum((sampled_turns(record.counts, mask) for record in encoded.records), Counter[str]())
+    wrong = [outcome for outcome in _SAID if tried[outcome]]
     if not wrong:
         return None
     said = []
     for outcome in wrong:
-        count = found[outcome]
+        count = tried[outcome]
         verb = f" {_VERBS[outcome][count > 1]}" if outcome in _VERBS else ""
         said.append(_SAID[outcome].format(plural(count, "turn") + verb))
-    tried = plural(found.total(), "turn")
-    what = f"of {tried} of the assistant" + ("" if mask.prove else " in a sample") + f": {'; '.join(said)}"
-    return f"{what}. The first: {_first(mask, files, encoded, found)}. {_advice(mask, found)}"
-
-
-def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded, found: Counter[str]) -> str:
-    blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), record in zip(blocks, encoded.records, strict=True):
-        for line, _, message, outcome, earlier in record.sampled_rows:
-            if found[outcome] and outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
-                file, number = file.at(block, line)
-                return f"{file.shown}, line {number}, message {message + 1}: {outcome}"
-    raise AssertionError("a turn was counted, but none is noted")
+    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in a sample")
+    _, first, message = found(files, encoded, *kinds_tried(mask), names=wrong)
+    return f"{what}: {'; '.join(said)}. The first: {first}, message {message}. {_advice(mask, tried)}"
 
 
 def _advice(mask: MaskConfig, found: Counter[str]) -> str:
@@ -72,18 +64,18 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     return ". ".join(out)
 
 
-def _is_checked(template: str, mask: MaskConfig) -> bool:
-    return mask.policy != "all" and not nests_values(template)  # such a template is not rendered in this process
-
-
-def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
+def check_stops(spec: EncodeSpec, mask: MaskConfig, cache: Store, executor: Executor) -> Iterator[str]:
     """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
     stop.
+
+    Args:
+        cache: the store that workers read the specification from.
     """
-    if spec.template is None or not _is_checked(spec.template, mask):
+    if spec.template is None or mask.policy == "all":
         return
-    renderer = make_renderer(spec, spec.template)
-    header = renderer.manner.header_stops
+    (found,) = executor.map(perform, [StopsTask(cache, spec.save(cache))])
+    assert isinstance(found, tuple)
+    header, stops = found
     if header and mask.train_end:
         tokens = " or ".join(escape_line(name) for name in header)
         what = (
@@ -93,7 +85,6 @@ def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
             yield f"{what}header does, and is trained there. A last turn has no header after it, and so no stop token"
         else:
             yield f"{what}header does, and is not trained there. To train it: {setting('mask.stop', 'auto')}"
-    stops = stop_tokens(spec, renderer)
     if not stops.unnamed:
         return
     names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}

@@ -23,23 +23,20 @@ from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.byte_lengths import ByteLengths
 from ...stages.tokenize.encode import Encoder, EngineSample, Refused
-from ...stages.tokenize.encode_counts import EncodeCounts
+from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts
 from ...stages.tokenize.engines import Engine, load_engine, reference_tokenizer, tokenizer_head
 from ...stages.tokenize.preference import PairEncoder
 from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
-from ..inputs.block_examples import block_examples
-from ..inputs.elsewhere import InputOrigin
-from ..inputs.joined import JoinedPlace
-from ..inputs.scan import Block
+from ..inputs.blocks import Block
+from ..inputs.fetch import InputOrigin
+from ..inputs.read import block_examples
+from ..store.local import Put
 from ..store.open import Store, scratch_of
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
-from .parts import PartRecord
-from .sampled import SampledTurns
-
-_MAX_REJECTS = 10_000
-"""Maximum number of rejects of one block to list; all of them are counted."""
+from .parts import DROPPED, REJECTED, PartRecord
+from .sampled import count_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +104,11 @@ class EncodeTask:
         Args:
             row: its number in the file, from 0; in small files that share the block, over all of them.
         """
-        place = self.block.place
-        path, line = place.at(row) if isinstance(place, JoinedPlace) else (self.path, row + 1)
+        path, line = self.block.at(self.path, row)
         return f"{path}, row {line:,}"
 
     def __str__(self) -> str:
-        if isinstance(self.block.place, JoinedPlace):
-            return str(self.block.place)
-        first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
-        return f"{self.path} (rows {first:,} to {last:,}, bytes {self.block.start:,} to {self.block.end:,})"
+        return self.block.named(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    alone, sampled = list[PromptAlone](), SampledTurns()
+    alone = list[PromptAlone]()
     examples = _noted(task, prepared.examples)
     if task.pairs:
         batches = PairEncoder(encoder).encode(examples, counts, refused, samples)
@@ -166,20 +159,20 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
             for batch in batches:
                 writer.write_batch(batch)
                 if alone:
-                    sampled.add(batch, alone, load_stops(store, task.spec).ids)
+                    count_turns(counts, batch, alone, load_stops(store, task.spec).ids)
                     alone.clear()
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, replace_damaged=True)
-    record = _record(task, prepared, counts, refused, name, put.bytes, put.hash, sampled)
+    record = _record(task, prepared, counts, refused, name, put)
     after = encoder.renderer.mismatches if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
 
 def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, after noting each one's row: if a template is stopped, the note tells on which row."""
+    """Yield the examples, after noting each one's row, which errors of its template name."""
     for example in examples:
-        note.note_row(task.block.first_line + example.line)
+        note.row = task.block.first_line + example.line
         yield example
 
 
@@ -218,6 +211,24 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
     return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove, special=special)
 
 
+@dataclass(frozen=True, slots=True)
+class StopsTask:
+    """Find the stop tokens of a template, for which it renders samples."""
+
+    cache: Store
+    spec: str
+    """Name of the EncodeSpec in the cache; it has a template."""
+
+    def run(self) -> tuple[tuple[str, ...], StopTokens]:
+        """The stop tokens in the header of the next message, and all stop tokens."""
+        renderer = load_encoder(self.cache, self.spec).renderer
+        assert renderer is not None
+        return tuple(renderer.manner.header_stops), stop_tokens(load_spec(self.cache, self.spec), renderer)
+
+    def __str__(self) -> str:
+        return "finding the stop tokens of the chat template"
+
+
 @lru_cache(maxsize=2)
 def load_stops(store: Store, name: str) -> StopTokens:
     """The stop tokens of a specification in a store; it must have a template."""
@@ -235,7 +246,6 @@ def stop_tokens(spec: EncodeSpec, renderer: Renderer) -> StopTokens:
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
-    note.note_template(spec.template_name)
     added = tokenizer_head(spec.tokenizer_json).added_tokens
     return Renderer(
         ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),
@@ -254,70 +264,31 @@ def _prepare(task: EncodeTask) -> PreparedBlock:
 
 
 def _record(
-    task: EncodeTask,
-    prepared: PreparedBlock,
-    counts: EncodeCounts,
-    refused: list[Refused],
-    name: str,
-    size: int,
-    digest: str,
-    sampled: SampledTurns,
+    task: EncodeTask, prepared: PreparedBlock, counts: EncodeCounts, refused: list[Refused], name: str, put: Put
 ) -> PartRecord:
-    rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
-    rejected = Counter(reason for _, _, reason, _ in rejects)
-
+    for line, reason, detail in prepared.rejects:
+        counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
     # A row counts as rejected if none of its examples could be rendered; else they are refused individually.
     made = Counter(example.line for example in prepared.examples)
     lost = Counter(item.line for item in refused)
-    refused_counts: Counter[str] = Counter()
     seen: set[int] = set()
     for item in refused:
-        whole_row = lost[item.line] == made[item.line]
-        if not whole_row:
-            refused_counts[item.reason] += 1
-            rejects.append((item.line, item.sub, item.reason, item.detail))
+        if lost[item.line] < made[item.line]:
+            counts.add(DROPPED, item.reason, item.line, item.sub, item.detail, places=MOST_PLACES)
         elif item.line not in seen:
             seen.add(item.line)
-            rejected[item.reason] += 1
-            rejects.append((item.line, -1, item.reason, item.detail))
-    rejects.sort()
-    if len(rejects) > _MAX_REJECTS:
-        more = len(rejects) - _MAX_REJECTS
-        line = rejects[_MAX_REJECTS][0]
-        rejects = [
-            *rejects[:_MAX_REJECTS],
-            (line, -1, "more", f"and {more:,} more from this line on, counted only"),
-        ]
+            counts.add(REJECTED, item.reason, item.line, -1, item.detail, places=MOST_PLACES)
+    counts.found |= {"rows_filtered": dict(prepared.filtered), "examples_skipped": dict(prepared.skipped)}
+    counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
+    counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
     return PartRecord(
         part=name,
-        bytes=size,
-        hash=digest,
+        bytes=put.bytes,
+        hash=put.hash,
         payload=task.payload(),
         rows=prepared.rows + prepared.blank,
         blank=prepared.blank,
         bytes_read=task.block.end - task.block.start,
-        examples=counts.examples,
-        tokens=counts.tokens,
-        end_of_sequence=counts.end_of_sequence,
-        special=counts.special,
-        straddles=counts.straddles,
-        boundaries=counts.boundaries,
-        text_bytes=counts.text_bytes,
-        inexact=counts.inexact,
-        dropped=dict(sorted(counts.dropped.items())),
-        roles=dict(sorted(counts.roles.items())),
-        control=dict(sorted(counts.control.items())),
-        unproved=counts.unproved,
-        unproved_rows=counts.unproved_rows,
-        mixed=counts.mixed,
-        mixed_rows=counts.mixed_rows,
-        sampled=dict(sorted(sampled.completion.items())),
-        sampled_earlier=dict(sorted(sampled.earlier.items())),
-        sampled_rows=sampled.rows,
         rows_used=len(made) - len(seen),
-        rejected=dict(sorted(rejected.items())),
-        filtered=dict(sorted(prepared.filtered.items())),
-        skipped=dict(sorted(prepared.skipped.items())),
-        refused=dict(sorted(refused_counts.items())),
-        rejects=rejects,
+        counts=counts,
     )

@@ -4,47 +4,36 @@ Tasks are small and sent with the call. Their data goes through the stores, not 
 content is lost when a machine is lost. Ray gets at most twice as many tasks at once as the cluster has processors, so a
 growing cluster gets more.
 
-Ray's own retries are off (`max_retries=0`): they would endlessly repeat a task that fills the memory, treat a lost
-machine like a crash, and not name the task over which a worker died. Retries are handled here, as for `local`.
+Ray's own retries are off (`max_retries=0`): they would endlessly repeat a task that fills the memory. Here a task has
+the same number of tries as on one machine, and a lost machine costs each of its tasks one.
 """
 
 import logging
 import os
+import pickle
 import secrets
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any
 
 from ...schemas.errors import ConfigError, PacktrainError, TaskError
 from ...schemas.units import duration
 from ..store.open import Store
-from .executor import Executor, Quarantine, Result, Task, TaskQueue, limit_threads, named
+from .executor import TRIES, Executor, Result, Task, limit_threads, lost, named, never
 
-LOST_MACHINES = 20
-"""Number of machines that may be lost while they run a task."""
-_CANARY = "_run/canary-"
 _STORE_BYTES = 100 << 20
 """Bytes of Ray's object store, if Ray is started here; little goes through it."""
 _PATIENCE_SECONDS = 60.0
-_NOTED_SECONDS = 10
+"""After so long, new machines of the cluster get tasks too."""
 _REACH_SECONDS = 10.0
 _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-def _reach(address: str | None) -> None:
-    """Check that something listens at `host:port`, because Ray itself would retry for minutes and print messages.
-
-    Raises:
-        OSError: nothing listens there.
-        ValueError: the port is not a number.
-    """
-    host, colon, port = (address or "").rpartition(":")
-    if colon and "://" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+_Canary = tuple[tuple[Store, ...], str, bytes]
+"""Stores that every machine must see, and the name and the content of a file in them."""
 
 
 class RayExecutor(Executor):
@@ -55,21 +44,13 @@ class RayExecutor(Executor):
         workers: tasks at once, if Ray is started here.
         stores: the stores that every machine must reach.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
-        policy: see `executors.Quarantine`.
 
     Raises:
-        ConfigError: Ray is not installed, there is no cluster at the address, or a machine of it has another packtrain
-            or does not see a store.
+        ConfigError: Ray is not installed, or there is no cluster at the address.
     """
 
     def __init__(
-        self,
-        address: str | None,
-        workers: int,
-        stores: Sequence[Store],
-        *,
-        seconds: float | None = None,
-        policy: Literal["stop", "continue"] = "stop",
+        self, address: str | None, workers: int, stores: Iterable[Store], *, seconds: float | None = None
     ) -> None:
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
@@ -77,177 +58,74 @@ class RayExecutor(Executor):
             import ray
         except ImportError:
             raise ConfigError("run.executor ray needs Ray: pip install 'packtrain[ray]'") from None
-        self.ray: Any = ray
-        self.seconds = seconds
-        self._policy: Literal["stop", "continue"] = policy
+        self._ray: Any = ray
+        self._seconds = seconds
         self._ours = not ray.is_initialized()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        here: dict[str, Any] = (
-            {"num_cpus": workers, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
-            if address is None
-            else {"address": address}
-        )
         if self._ours:
-            try:
-                _reach(address)
-                ray.init(**here, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise ConfigError(
-                    f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
-                ) from error
-        if threading.current_thread() is threading.main_thread():
-            for (
-                number,
-                handler,
-            ) in handlers.items():  # Ray installs its own; they do not let a run resume
-                signal.signal(number, handler)
+            self._begin(address, workers)
+        self._canary: _Canary = (tuple(stores), f"_run/canary-{secrets.token_hex(8)}", secrets.token_bytes(16))
+        for store in self._canary[0]:
+            store.put_bytes(*self._canary[1:])
         self._remote = ray.remote(_perform).options(num_cpus=1, max_retries=0, name="packtrain")
-        try:
-            self._check_machines(stores)
-        except BaseException:
-            self.close()
-            raise
 
-    def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
-        """See `Executor`."""
-        return _RayQueue(self, function, made, Quarantine(self._policy))
+    def map(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+    ) -> Generator[Result, None, None]:
+        """See `Executor`. Running tasks are left alone when it is left early: `ray.cancel` aborts this process if the
+        task ends meanwhile (https://github.com/ray-project/ray/pull/54785, seen with 2.60).
+        """
+        running: dict[Any, tuple[Task, int]] = {}
+        again = deque[tuple[Task, int]]()
+        fresh = ((task, 0) for task in tasks if not made(task))
+        while True:
+            room = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            while len(running) < room and (job := again.popleft() if again else next(fresh, None)):
+                running[self._remote.remote(function, job[0], self._seconds, self._canary)] = job
+            if not running:
+                return
+            done, _ = self._ray.wait(list(running), num_returns=1, timeout=_PATIENCE_SECONDS)
+            for reference in done:
+                task, tries = running.pop(reference)
+                try:
+                    answer, error = self._ray.get(reference)
+                except self._ray.exceptions.RayError as ending:
+                    if tries + 1 == TRIES:
+                        raise lost(task, self._ending(ending)) from ending
+                    again.append((task, tries + 1))
+                    continue
+                if error is not None:
+                    raise named(error, task) from error
+                yield answer
 
     def limit(self, workers: int) -> None:
         """See `Executor`. Does nothing: Ray manages its machines."""
 
-    def isolate(self) -> None:
-        """See `Executor`. Does nothing, because tasks always run in other processes."""
-
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
+        for store in self._canary[0]:
+            with suppress(PacktrainError):
+                store.remove(self._canary[1])
         if self._ours:
-            self.ray.shutdown()
+            self._ray.shutdown()
 
-    def room(self) -> int:
-        """Maximum number of tasks that Ray gets at once."""
-        return 2 * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-
-    def begin(self, function: Callable[[Any], Any], task: object) -> Any:
-        """Start a task on the cluster, and return Ray's reference."""
-        return self._remote.remote(function, task, self.seconds)
-
-    def _check_machines(self, stores: Sequence[Store]) -> None:
-        """Check that every machine of the cluster can read a file that was just written here."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        name, text = f"{_CANARY}{secrets.token_hex(8)}", secrets.token_hex(16).encode()
-        canary = self.ray.remote(_look)
+    def _begin(self, address: str | None, workers: int) -> None:
+        here: dict[str, Any] = {"num_cpus": workers, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for store in stores:
-                store.put_bytes(name, text)
-            asked = {}
-            for node in self.ray.nodes():
-                if node["Alive"] and node["Resources"].get("CPU", 0) >= 1:
-                    on = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-                    there = canary.options(num_cpus=0, max_retries=0, scheduling_strategy=on)
-                    asked[there.remote(list(stores), name, text)] = node
-            for reference, node in asked.items():
-                try:
-                    wrong = self.ray.get(reference, timeout=_PATIENCE_SECONDS)
-                except self.ray.exceptions.RayError as error:
-                    if self._leaves(node["NodeID"]):
-                        continue
-                    last = str(error).strip().splitlines()[-1:]
-                    wrong = f"cannot run packtrain ({type(error).__name__}: {' '.join(last)})"
-                if wrong is not None:
-                    raise ConfigError(
-                        f"run.executor ray: the machine {node['NodeManagerHostname']} ({node['NodeManagerAddress']}) "
-                        f"{wrong}. Every machine of the cluster needs the same version of packtrain, and `out` and "
-                        "`cache` must be on a shared file system or in an object store"
-                    )
-        finally:
-            for store in stores:
-                with suppress(PacktrainError):
-                    store.remove(name)
-
-    def _leaves(self, node: str) -> bool:
-        """Whether a machine is being lost; the cluster notices that a moment later."""
-        for _ in range(_NOTED_SECONDS):
-            if not any(one["Alive"] and one["NodeID"] == node for one in self.ray.nodes()):
-                return True
-            time.sleep(1)
-        return False
-
-
-class _RayQueue(TaskQueue[Task, Result]):
-    """Tasks submitted to Ray, and tasks to submit again."""
-
-    def __init__(
-        self,
-        cluster: RayExecutor,
-        function: Callable[[Task], Result],
-        made: Callable[[Task], bool],
-        quarantine: Quarantine,
-    ) -> None:
-        self._cluster = cluster
-        self._ray = cluster.ray
-        self._function = function
-        self._made = made
-        self._quarantine = quarantine
-        self._waiting: list[tuple[Task, int, int]] = []
-        self._running: dict[Any, tuple[Task, int, int]] = {}
-        """(task, number of workers that died over it, number of machines lost with it) by Ray's reference."""
-
-    def submit(self, task: Task) -> list[Result]:
-        """See `TaskQueue`."""
-        results: list[Result] = []
-        while len(self._running) + len(self._waiting) >= (room := self._cluster.room()):
-            self._send(room)
-            results += self._hear()
-        if not self._made(task):
-            self._waiting.append((task, 0, 0))
-        self._send(room)
-        return results
-
-    def drain(self) -> Iterator[Result]:
-        """See `TaskQueue`."""
-        while True:
-            self._send(self._cluster.room())
-            if not self._running:
-                self._quarantine.check()
-                return
-            yield from self._hear()
-
-    def close(self) -> None:
-        """See `TaskQueue`. Tasks that run are left alone: `ray.cancel` aborts this process if the task ends meanwhile
-        (https://github.com/ray-project/ray/pull/54785, seen with 2.60). They are few, and end with Ray if it is ours.
-        """
-        self._waiting.clear()
-        self._running.clear()
-
-    def _send(self, room: int) -> None:
-        while self._waiting and len(self._running) < room:
-            task = self._waiting.pop()
-            self._running[self._cluster.begin(self._function, task[0])] = task
-
-    def _hear(self) -> list[Result]:
-        """Return finished results. Waits for the first with a time limit, so that growth of the cluster is noticed."""
-        results: list[Result] = []
-        done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_PATIENCE_SECONDS)
-        for reference in done:
-            task, tries, lost = self._running.pop(reference)
-            try:
-                answer, error = self._ray.get(reference)
-            except self._ray.exceptions.RayError as ending:
-                if self._machine_went(ending) and lost < LOST_MACHINES:
-                    self._waiting.append((task, tries, lost + 1))
-                elif not self._quarantine.give_up(task, self._ending(ending), tries + 1):
-                    self._waiting.append((task, tries + 1, lost))
-                continue
-            if error is not None:
-                raise named(error, task) from error
-            results.append(answer)
-        return results
-
-    def _machine_went(self, error: Exception) -> bool:
-        known = self._ray.exceptions
-        kinds = (known.NodeDiedError, known.LocalRayletDiedError, known.ObjectLostError, known.OwnerDiedError)
-        return isinstance(error, kinds)
+            host, colon, port = (address or "").rpartition(":")
+            if colon and "://" not in host:  # Ray itself would retry for minutes, and print messages
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+            self._ray.init(
+                **(here if address is None else {"address": address}),
+                logging_level=logging.ERROR, log_to_driver=False, configure_logging=True,
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
+            ) from error
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # Ray installs its own; they do not let a run resume
+                signal.signal(number, handler)
 
     def _ending(self, error: Exception) -> str:
         """Describe how a worker ended; Ray's own message is a page long."""
@@ -255,16 +133,15 @@ class _RayQueue(TaskQueue[Task, Result]):
         if isinstance(error, known.OutOfMemoryError):
             return "killed by Ray, because its machine was out of memory"
         if isinstance(error, known.WorkerCrashedError):
-            late = (
-                f", or ran longer than run.task_seconds ({duration(self._cluster.seconds)})"
-                if self._cluster.seconds
-                else ""
-            )
+            late = f", or ran longer than run.task_seconds ({duration(self._seconds)})" if self._seconds else ""
             return f"it crashed, or was killed{late}"
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        last = str(error).strip().splitlines()[-1:]  # for example that packtrain is not installed there
+        return f"{type(error).__name__}: {' '.join(last)}"
 
 
-def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
+def _perform(
+    function: Callable[[Any], Any], task: Any, seconds: float | None, canary: _Canary
+) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
     limit_threads()
     timer = threading.Timer(seconds, os._exit, (1,)) if seconds is not None else None
@@ -272,31 +149,31 @@ def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -
         timer.daemon = True
         timer.start()
     try:
+        _check_stores(canary)
         return function(task), None
     except Exception as error:
-        return None, error if isinstance(error, PacktrainError) else _plain(error)
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # it cannot be pickled: keep only its text
+            return None, TaskError(f"{type(error).__name__}: {error}")
+        return None, error
     finally:
         if timer is not None:
             timer.cancel()
 
 
-def _plain(error: Exception) -> Exception:
-    """Return an error that can be unpickled in any process."""
-    import pickle
+@lru_cache(maxsize=4)
+def _check_stores(canary: _Canary) -> None:
+    """Check that this machine sees the files that the driver has just written; once in each worker.
 
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # it cannot be pickled: keep only its text
-        return TaskError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _look(stores: list[Store], name: str, text: bytes) -> str | None:
-    """Runs on every machine: describe what is wrong with it, or return None."""
-    try:
-        for store in stores:
-            if store.read(name) != text:
-                return f"does not see {store.url}, or sees another folder of that name on its own disk"
-    except Exception as error:
-        return f"cannot read {store.url} ({error})"
-    return None
+    Raises:
+        ConfigError: it does not.
+    """
+    stores, name, content = canary
+    for store in stores:
+        if store.read(name) != content:
+            raise ConfigError(
+                f"run.executor ray: the machine {socket.gethostname()} does not see {store.url}, or sees another "
+                "folder of that name on its own disk; `out` and `cache` must be on a shared file system or in an "
+                "object store"
+            )

@@ -4,7 +4,7 @@
 counting signals, because many signals are merged during one long instruction.
 - Memory: RLIMIT_AS makes any large allocation fail at once.
 - An endless instruction (such as comparing deeply nested lists), during which the process handles no signals. In a
-  worker, a second timer makes the kernel kill the process, and the driver says why.
+  worker, a second timer makes the kernel kill the process, and the driver names its task.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ...stages.template.limits import MachineLimitError, watch_by
-from .rendering_note import RENDERING_KILLED, note
+from .executor import RENDERING_KILLED
 
 SECONDS = 5.0
 """Seconds of processor time per rendering; most take a millisecond."""
@@ -162,14 +162,7 @@ def watch_templates() -> None:
     watch_by(Watched)
 
 
-def may_be_killed(place: Any) -> None:
-    """Let the kernel kill this process if a rendering does not respond.
-
-    Called by a worker, whose driver reads the note and says why.
-
-    Args:
-        place: memory of the `RenderingNote` that it shares with the driver.
-    """
+def may_be_killed() -> None:
+    """Let the kernel kill this process, a worker, if a rendering does not respond."""
     signal.signal(RENDERING_KILLED, signal.SIG_DFL)
     _watch.kills = True
-    note.move_to(place)

@@ -10,11 +10,11 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.escape import escape_line
+from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..configfile import load_config
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
 from ..dataset.ids import Address, Documents, PackedDocument, parse_id
 from ..dataset.open import Finished
-from ..encode.parts import MIXED, UNPROVED
 from ..inputs.blocks import split_name
 from .fate import cuts_of, decide, open_documents, rejected
 from .packed_rows import Standing, find_pair, find_standings

@@ -4,6 +4,7 @@ Rendering and tokenizing always use the references, jinja2 and `tokenizers`. So 
 cache also checks the traced template and the engine that the run used.
 """
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +17,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.rows import Example
 from ...stages.prep import FORMATS, Options, PreparedBlock, ReaderOptions, make_format
-from ...stages.template.nested_values import nests_values
 from ...stages.template.rendered import Rendered, Runs, solid
 from ...stages.tokenize.encode import Batch, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
@@ -26,9 +26,9 @@ from ..dataset.output_folder import REQUEST
 from ..dataset.run_notes import refuse_code
 from ..encode.encode_spec import EncodeSpec
 from ..encode.task import make_encoder
-from ..execute.local import LocalExecutor
+from ..execute.pool import Pool
 from ..inputs.blocks import BlockRows, Records
-from ..inputs.scan import columns_of, prepare_rows
+from ..inputs.read import columns_of, prepare_rows
 from ..inputs.user_reader import is_reader, reader_file, reader_options
 
 
@@ -113,11 +113,11 @@ class ReferenceEncoder:
 
     Args:
         spec: how the run encoded.
-        apart: whether to use another process, which can be killed, to render a template that might not terminate.
+        apart: whether to render a template in another process, which can be killed: it may have no end.
     """
 
     def __init__(self, spec: EncodeSpec, *, apart: bool = True) -> None:
-        self._apart = spec if apart and spec.template is not None and nests_values(spec.template) else None
+        self._apart = spec if apart and spec.template is not None else None
         if self._apart is not None:
             return
         self._encoder = make_encoder(replace(spec, trace=False), make_engine("tokenizers", spec.tokenizer_json))
@@ -125,13 +125,12 @@ class ReferenceEncoder:
     def __call__(self, example: Example) -> Reencoded | str:
         """Return the encoded example, or why it cannot be encoded, for example because the template refuses it."""
         if self._apart is not None:
-            executor = LocalExecutor(1)
-            try:
-                return next(executor.map(_apart, [_Task(self._apart, example)]))
-            except PacktrainError as error:
-                return str(error)
-            finally:
-                executor.close()
+            with closing(Pool(1)) as pool:
+                try:
+                    (found,) = pool.map(_apart, [_Task(self._apart, example)])
+                except PacktrainError as error:
+                    return str(error)
+            return found
         counts, refused = EncodeCounts(), list[Refused]()
         try:
             rendered = None if example.ids is not None else self._encoder.rendered(example, Batch(), counts)

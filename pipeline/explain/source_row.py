@@ -16,8 +16,9 @@ from ..dataset.ids import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import Block, BlockRows, InputFile
-from ..inputs.containers.lines import BOM
-from ..inputs.scan import read_rows, scan_file
+from ..inputs.lines import BOM
+from ..inputs.read import read_rows
+from ..inputs.scan import scan_file
 
 
 class State(StrEnum):
@@ -123,7 +124,7 @@ class Inputs:
         most = self._max_row_bytes[file.source]
         block = _holding(file, line)
         if block is not None and (block.spooled is None or (same and block.spooled.is_file())):
-            if block.spooled is None and block.place is None and block.end > file.path.stat().st_size:
+            if block.spooled is None and block.kind == "lines" and block.end > file.path.stat().st_size:
                 return None
             return read_rows(file.where(block), block, most).only(line - 1 - block.first_line)
         # The copies of the file's blocks are gone, or the run did not take this row, so divide the file into blocks as

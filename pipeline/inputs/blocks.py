@@ -1,12 +1,13 @@
-"""The results of a scan: files, and blocks of which each is encoded by one task."""
+"""The results of a scan: files, and blocks of which each is encoded by one task. All of it is plain data."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import blake3
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,9 @@ from ...schemas.errors import InputError
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
 Records = list[tuple[int, Mapping[str, Any]]]
-"""(number within the block, decoded row); values are plain data, or arrays from an `ArrayReader`."""
+"""(number within the block, decoded row); values are plain data, or arrays where they were asked for."""
+Reject = tuple[int, str, str]
+"""(number within the block, reason, detail) of a row that cannot be divided into columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,51 +27,17 @@ class BlockRows:
 
     lines: Lines | None = None
     records: Records | None = None
-    rejects: list[tuple[int, str, str]] = field(default_factory=list)
-    """(number within the block, reason, detail) of rows that cannot be divided into columns."""
-    blank: int = 0
-    """Blank rows, if the reader itself skips them."""
+    rejects: list[Reject] = field(default_factory=list)
 
     def only(self, number: int) -> "BlockRows":
         """Only the row with this number."""
         lines = None if self.lines is None else [one for one in self.lines if one[0] == number]
         records = None if self.records is None else [one for one in self.records if one[0] == number]
-        rejects = [one for one in self.rejects if one[0] == number]
-        return BlockRows(lines, records, rejects, blank=int(not (lines or records or rejects)))
+        return BlockRows(lines, records, [one for one in self.rejects if one[0] == number])
 
 
-class RowReader(Protocol):
-    """Reads a block's rows from its file, for everything but plain lines. Small and frozen; sent with tasks."""
-
-    def rows(self, path: Path, block: "Block", columns: Sequence[str] | None, limit: int | None) -> BlockRows:
-        """The rows of the block.
-
-        Args:
-            path: the file that holds the block.
-            columns: the columns needed; None for all.
-            limit: most rows to read, for a look at the data.
-
-        Raises:
-            InputError: the file has changed since the scan.
-        """
-        ...
-
-
-@runtime_checkable
-class ArrayReader(RowReader, Protocol):
-    """A reader that also gives lists of integers as arrays, which is several times as fast."""
-
-    def array_rows(self, path: Path, block: "Block", columns: Sequence[str] | None) -> BlockRows:
-        """The rows of the block; a value that is a list of integers or booleans may be an array (T,).
-
-        Args, Raises: see `RowReader.rows`.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A range of whole rows of one file."""
+class Block(msgspec.Struct, frozen=True):
+    """Whole neighbouring rows of one file, or of several small ones."""
 
     start: int
     """First byte: of the file, of the decompressed data, or for tables, of the summed sizes of rows."""
@@ -77,32 +46,76 @@ class Block:
     """Rows of the file before this block."""
     lines: int
     hash: str
-    """BLAKE3 of the data of the rows; for lines, of the bytes."""
+    """BLAKE3 of what the rows are: of the bytes of lines, of the rows of a table."""
+    kind: Literal["lines", "rows", "text", "groups", "batches"] = "lines"
+    """How it is read: lines of JSON as somebody wrote them; separated values, kept as lines of JSON; one text; row
+    groups of a Parquet file; record batches, of an Arrow file or kept ones of a Parquet file."""
     too_long: bool = False
     """Whether the block is a line longer than `max_row_bytes`, which is rejected without reading it into memory."""
-    place: RowReader | None = None
-    """Reads the rows of a container; None for a byte range of lines."""
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
+    first: int = 0
+    """The first row group or record batch."""
+    last: int = 0
+    """One past the last."""
+    skip: int = 0
+    """Rows of the first record batch that belong to the block before."""
+    rows: int = 0
+    """Rows of a block of record batches, taken or not."""
+    rejects: tuple[Reject, ...] = ()
+    """Rows that the scan could not divide into columns; their lines are blank."""
+    content: str = ""
+    """BLAKE3 of the block's bytes, if `hash` is of something else."""
     take: int | None = None
     """Use only this many first rows, if `max_rows` ends within the block."""
-    whole_hash: str = ""
-    """The hash of the whole block, if `take` is set."""
+    members: tuple["Member", ...] = ()
+    """The small files that share the block."""
 
     @property
     def content_hash(self) -> str:
         """The hash of all rows of the block, taken or not, for checking its bytes."""
-        return self.whole_hash or self.hash
+        return self.content or self.hash
 
-    def first(self, rows: int) -> "Block":
+    def head(self, rows: int) -> "Block":
         """The block with only its first rows. Its hash depends only on the content."""
         digest = blake3.blake3(f"the first {rows} rows of {self.hash}".encode()).hexdigest()
-        return replace(self, lines=rows, hash=digest, take=rows, whole_hash=self.hash)
+        return msgspec.structs.replace(self, lines=rows, hash=digest, take=rows, content=self.content_hash)
+
+    def named(self, path: Path) -> str:
+        """The block in words, for messages.
+
+        Args:
+            path: the file that contains it.
+        """
+        if self.members:
+            return f"{len(self.members):,} small files, from {self.members[0].path} to {self.members[-1].path}"
+        rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
+        return f"{path} ({rows}, bytes {self.start:,} to {self.end:,})"
+
+    def at(self, path: Path, row: int) -> tuple[Path, int]:
+        """The file, and the number of the row in it, from 1, of a row.
+
+        Args:
+            path: the file that contains the block.
+            row: its number in that file, from 0; in small files that share the block, over all of them.
+        """
+        for member in self.members:
+            if row < member.block.lines:
+                return member.path, row + 1
+            row -= member.block.lines
+        return path, row + 1
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One of the small files that share a block."""
+
+    path: Path
+    block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """Which line of which file each row of a block is. Most blocks belong to one file; see `inputs.joined`."""
+    """Which line of which file each row of a block is."""
 
     files: tuple[str, ...]
     """Labels of the F files."""
@@ -138,7 +151,7 @@ class FileLines:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of a source, as at the start of the run."""
+    """One file of a source, as at the start of the run; or several small ones that share a block."""
 
     source: str
     label: str
@@ -154,8 +167,9 @@ class InputFile:
     origin: str = ""
     """The URL or dataset name that it was copied from; empty for local files."""
     far: tuple[int, int] | None = None
-    """(size, stamp) of the URL's file, which identify its copy in `inputs.places.remote`; None if other machines cannot
-    fetch it from `origin`."""
+    """(size, stamp) of the URL's file, which identify its copy; None if other machines cannot fetch it."""
+    members: tuple["InputFile", ...] = ()
+    """The small files; their rows follow one another."""
 
     @property
     def shown(self) -> str:
@@ -174,11 +188,18 @@ class InputFile:
 
     def lines_of(self, block: Block) -> FileLines:
         """Where the rows of a block are."""
-        return FileLines((self.label,), (-block.first_line,))
+        if not self.members:
+            return FileLines((self.label,), (-block.first_line,))
+        begins, before = [], 0
+        for file in self.members:
+            begins.append(before)
+            before += file.blocks[0].lines
+        return FileLines(tuple(file.label for file in self.members), tuple(begins))
 
     def at(self, block: Block, line: int) -> tuple["InputFile", int]:
         """The file, and the number of the line in it, from 1, of a row of a block, counted from 0."""
-        return self, block.first_line + line + 1
+        index, number = self.lines_of(block).find(line)
+        return (self.members or (self,))[index], number
 
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".gzip")
@@ -193,9 +214,26 @@ def split_name(name: str) -> tuple[str, str]:
     return path.stem, path.suffix
 
 
-def changed(path: Path, block: Block, spooled: bool) -> InputError:
+def changed(path: Path, block: Block) -> InputError:
     """The error for a block that has changed since the scan."""
     where = f"bytes {block.start:,} to {block.end:,}"
-    if spooled:
+    if block.spooled is not None:
         return InputError(f"{path} is damaged ({where} of its input); delete it and run again; it will be made again")
     return InputError(f"{path} changed while it was read ({where}); let whatever writes it finish, then run again")
+
+
+class _Note(msgspec.Struct):
+    files: list[InputFile]
+
+
+def files_note(files: Sequence[InputFile]) -> bytes:
+    """The files as a JSON note."""
+    return msgspec.json.encode(_Note(list(files)), enc_hook=str)
+
+
+def read_files_note(data: bytes | None) -> list[InputFile] | None:
+    """The files of a note; None if it is missing, damaged or from another version."""
+    try:
+        return msgspec.json.decode(data or b"", type=_Note, dec_hook=lambda kind, text: Path(text)).files
+    except (ValueError, TypeError, RecursionError):
+        return None

@@ -1,32 +1,27 @@
-"""Checks of the inputs' first rows before encoding: conditions, preference pairs, prompts without a separator."""
+"""Checks of the inputs' first rows before encoding: conditions, preference pairs."""
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
+from typing import TYPE_CHECKING
 
 from ...schemas.config.config import MaskConfig, RunConfig, SourceConfig
-from ...schemas.config.hints import setting
 from ...schemas.config.loss_section import LossConfig
 from ...schemas.config.pack_section import PackConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.versions import version
-from ...stages.prep import Options, make_format
+from ...stages.prep import make_format
 from ...stages.select.where import Where
 from .blocks import InputFile
-from .containers.misfits import LOOKED_AT, misfit
-from .format_options import SourceFormat
-from .scan import read_rows, sample_rows
+from .detect import LOOKED_AT, misfit
+from .read import read_rows, sample_rows
+
+if TYPE_CHECKING:
+    from .formats import SourceFormat
 
 SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"
-_ENDS = ".,;:!?…)"
-"""Punctuation that a space should follow."""
-_AROUND = 20
-"""How many characters of each side to show."""
-_NO_SPACES = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "CJK", "HIRAGANA", "KATAKANA")
-"""Scripts without spaces between words, by the beginning of their characters' names."""
 _NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reject reasons that suggest that the whole file is of another kind."""
 _COLUMNS = 12
@@ -34,7 +29,7 @@ _COLUMNS = 12
 
 
 def check_conditions(
-    sources: Sequence[SourceConfig], files: Sequence[InputFile], formats: Mapping[str, SourceFormat]
+    sources: Sequence[SourceConfig], files: Sequence[InputFile], formats: Mapping[str, "SourceFormat"]
 ) -> None:
     """Try every source's condition on the first rows of its first file.
 
@@ -58,7 +53,7 @@ def polars_version() -> str:
         return ""
 
 
-def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files: Sequence[InputFile]) -> bool:
+def is_preference(config: RunConfig, formats: Mapping[str, "SourceFormat"], files: Sequence[InputFile]) -> bool:
     """Whether all sources are preference data. For a user's own reader, its first example decides.
 
     Raises:
@@ -80,7 +75,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     return True
 
 
-def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
+def _gives_pairs(form: "SourceFormat", file: InputFile) -> bool | None:
     """Whether a source gives pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE
@@ -113,58 +108,13 @@ def _check(config: RunConfig) -> None:
         raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")
 
 
-def joined_words(prompt: str, completion: str) -> bool:
-    """Whether joining two texts merges two words or sentences."""
-    if not prompt or not completion:
-        return False
-    last, first = prompt[-1], completion[0]
-    return (last in _ENDS or _in_word(last)) and _in_word(first)
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() and not unicodedata.name(character, "").startswith(_NO_SPACES)
-
-
-def about_joints(source: SourceConfig, form: str, options: Options, file: InputFile, rows: int) -> str | None:
-    """A warning if most prompts among a file's first rows run into their completions; else None.
-
-    Args:
-        source: whose file it is.
-        form, options: its format.
-        rows: how many rows of the first block to check.
-    """
-    if form not in ("prompt_completion", "python") or not file.blocks:
-        return None
-    block = file.blocks[0]
-    found = read_rows(file.where(block), block, source.max_row_bytes, limit=rows)
-    reader = make_format(form, options)
-    made = reader.prepare(found.lines) if found.lines is not None else reader.prepare_rows(found.records or ())
-    pairs = [
-        (one.prompt, one.completion)
-        for one in made.examples
-        if isinstance(one.prompt, str) and isinstance(one.completion, str)
-    ]
-    joined = [pair for pair in pairs if joined_words(*pair)]
-    if 2 * len(joined) <= len(pairs):
-        return None
-    prompt, completion = joined[0]
-    shown = repr(f"{prompt[-_AROUND:]}{completion[:_AROUND]}")
-    count = f"{len(joined):,} of the first {len(pairs):,} prompts run" if len(pairs) > 1 else "the prompt runs"
-    # Without a file there is one source; for a file the key below the source is shown.
-    turns = f"; {setting('sources.0.style', 'chat')} makes two turns of them" if form != "python" else ""
-    return (
-        f"source {source.name}: {count} into the completion without a space or a line break between them, such as "
-        f"{shown}: end prompts or begin completions with one{turns}"
-    )
-
-
 def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
     """A sentence about a file: its columns, or what it may be instead of JSON lines; "" if unknown.
 
     Args:
         line: name the line; not for samples, whose line numbers differ from the input's.
     """
-    table = any(block.place is not None for block in file.blocks)
+    table = any(block.kind != "lines" for block in file.blocks)
     if reason != "missing_key" if table else reason not in _NO_ROW:
         return ""
     try:

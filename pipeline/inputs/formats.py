@@ -1,28 +1,105 @@
-"""The format of each source, from the configuration or from its first rows."""
+"""The format of each source and its options, from the configuration or from its first rows."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.formats import AUTO, FORMAT_KEYS
 from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural
-from ...stages.prep import make_format
+from ...stages.prep import (
+    AlpacaOptions,
+    AppsOptions,
+    MessagesOptions,
+    Options,
+    PreferenceOptions,
+    PromptCompletionOptions,
+    ShareGPTOptions,
+    TextOptions,
+    TokenizedOptions,
+    make_format,
+)
 from ...stages.prep.detect import Detection, detect
 from ..configfile import with_format
-from .first_rows import SAMPLE_ROWS, about_joints, first_misfit, what_it_is
-from .format_options import SourceFormat, format_options
-from .scan import InputFile, read_rows, sample_rows
+from .blocks import InputFile
+from .first_rows import SAMPLE_ROWS, first_misfit, what_it_is
+from .read import read_rows, sample_rows
 from .user_reader import is_reader, reader_options
 
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    """How the rows of one source are read."""
+
+    name: str
+    """Name of the format in `stages.prep.FORMATS`."""
+    options: Options
+    said: str | None = None
+    """What was detected and why, if the configuration left it open."""
+
+    def payload(self) -> dict[str, Any]:
+        """The format in the plan."""
+        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
+        return {"format": self.name, "options": options}
+
+
+def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:
+    """The options of a source's format, once `auto` and readers are resolved.
+
+    Raises:
+        ConfigError: a renamed key is invalid.
+    """
+    keys = {f"{key}_key": name for key, name in source.keys.items()}
+    per_turn = source.expand == "per_turn"
+    style = source.style or ("chat" if source.format == "alpaca" else "plain")
+    match source.format:
+        case "apps":
+            return AppsOptions(
+                **keys,
+                style=source.apps.style,
+                max_solutions=source.apps.max_solutions,
+                dedupe=source.apps.dedupe,
+                difficulties=source.apps.difficulties,
+                prompt_only=prompt_only,
+            )
+        case "prompt_completion":
+            return PromptCompletionOptions(**keys, style=style, prompt_only=prompt_only, per_turn=per_turn)
+        case "messages":
+            return MessagesOptions(**keys, per_turn=per_turn)
+        case "sharegpt":
+            return ShareGPTOptions(**keys, per_turn=per_turn)
+        case "alpaca":
+            return AlpacaOptions(**keys, style=style, per_turn=per_turn)
+        case "preference":
+            return PreferenceOptions(**keys, style=style)
+        case "tokenized":
+            return TokenizedOptions(**keys)
+        case "text":
+            return TextOptions(**keys)
+    raise AssertionError(f"format {source.format} was not resolved")
+
+
+def needs_template(options: Options) -> bool:
+    """Whether rows need a chat template."""
+    return isinstance(options, MessagesOptions | ShareGPTOptions) or getattr(options, "style", "plain") == "chat"
+
+
+def is_plain(options: Options) -> bool:
+    """Whether rows are never conversations."""
+    if isinstance(options, AppsOptions | AlpacaOptions):
+        return options.style != "chat"
+    return isinstance(options, TextOptions | TokenizedOptions)
 
 
 def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
@@ -36,9 +113,6 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
     for source in config.sources:
         own = [file for file in files if file.source == source.name]
         out[source.name] = resolve_format(source, base, own)
-        joints = about_joints(source, out[source.name].name, out[source.name].options, own[0], SAMPLE_ROWS)
-        if joints is not None:
-            out[source.name] = replace(out[source.name], joints=joints)
         if source.format != AUTO and not is_reader(source.format):
             _check_columns(config, source, out[source.name], own)
     return out
@@ -167,7 +241,7 @@ def _no_rows(file: InputFile, where: str) -> NoRowsError:
         if file.lines == 1
         else f"none of its {file.lines:,} lines is a JSON object"
     )
-    if any(block.place is not None for block in file.blocks):
+    if any(block.kind != "lines" for block in file.blocks):
         every = f"none of its {plural(file.lines, 'row')} can be read"
     return NoRowsError(where, path, line, f"{said} ({every})")
 

@@ -10,33 +10,35 @@ first, then what the others have not.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ... import __version__
 from ...schemas.errors import StoreError
 from ...schemas.fingerprint import fingerprint
+from ...schemas.names import check_name
 from ...schemas.versions import version
-from ..execute.static_shards import parse_shard, shares, turns
+from ..execute.shares import parse_shard, turns
 from ..store.checksummed import seal, unseal
-from ..store.local import LocalStore
+from ..store.local import LocalStore, open_regular
 from ..store.open import Store
 from . import scan
-from .blocks import InputFile
-from .noted_files import files_note, read_files_note
-from .places.paths import InputKind
-from .places.remote import copy_of
-from .scan import ToScan, scan_source
+from .blocks import Block, InputFile, files_note, read_files_note
+from .fetch import copy_of
+from .find import InputKind
+from .scan import SCANS, ToScan, first_rows, inputs_of, scan_one
+from .spool import spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the format of notes or the way of cutting files changes."""
 _SECOND = 1_000_000_000
 _SETTLED = _SECOND // 10
@@ -64,12 +66,16 @@ def scan_inputs(
     Raises:
         ConfigError, InputError: see `scan.scan_source`.
     """
-    order = _Noted(scratch, notes or scratch, shard, trust)
-    return [file for source in sources for file in scan_source(source, base, scratch.root, order)]
+    noted = _Noted(scratch, notes or scratch, shard, trust)
+    return [
+        file
+        for source in sources
+        for file in first_rows(noted.files(source, inputs_of(source, base, scratch.root)), source.max_rows)
+    ]
 
 
 class _Noted:
-    """See `scan.ScanOrder`."""
+    """Scans inputs that have no notes. Args: see `scan_inputs`."""
 
     def __init__(self, scratch: LocalStore, notes: Store, shard: str | None, trust: bool) -> None:
         self._scratch = scratch
@@ -77,30 +83,28 @@ class _Noted:
         self._share = parse_shard(shard) if shard is not None else None
         self._trust = trust
 
-    def files(
-        self, inputs: Sequence[ToScan], scan: Callable[[ToScan], InputFile], max_row_bytes: int, threads: int
-    ) -> list[InputFile]:
-        """See `scan.ScanOrder`."""
+    def files(self, source: "SourceConfig", inputs: Sequence[ToScan]) -> list[InputFile]:
+        """The scanned inputs, in their order."""
         groups = list(_groups(inputs))
         done: dict[int, list[InputFile]] = {}
 
         def look_or_scan(number: int) -> None:
-            name, settled = _name(groups[number], max_row_bytes)
+            name, settled = _name(groups[number], source.max_row_bytes)
             # The first file must be local, to detect formats. Others may be fetched when they are encoded.
             known = self._read(name, groups[number], far=self._share is not None and number > 0)
             if known is None:
-                known = [scan(one) for one in groups[number]]
+                known = [scan_one(source, one, self._scratch.root) for one in groups[number]]
                 # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
-                if name is not None and settled and _name(groups[number], max_row_bytes)[0] == name:
+                if name is not None and settled and _name(groups[number], source.max_row_bytes)[0] == name:
                     with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                        self._notes.replace_bytes(name, seal(files_note(known, self._scratch), name))
-            done[number] = known
+                        self._notes.replace_bytes(name, seal(files_note(known), name))
+            done[number] = [replace(file, source=source.name) for file in known]
 
         order: Iterable[int] = range(len(groups))
         if self._share is not None:
             index, count = self._share
-            order = turns(shares(range(len(groups)), count), index, count)
-        with ThreadPoolExecutor(max(1, threads)) as pool:
+            order = turns(len(groups), index, count)
+        with ThreadPoolExecutor(SCANS) as pool:
             for _ in pool.map(look_or_scan, order):
                 pass  # raises errors of the threads
         return [file for number in range(len(groups)) for file in done[number]]
@@ -113,7 +117,7 @@ class _Noted:
         """
         if name is None or not self._trust:
             return None
-        files = read_files_note(unseal(self._notes.read(name), name), self._scratch)
+        files = read_files_note(unseal(self._notes.read(name), name))
         if files is None or len(files) != len(group):
             return None
         try:
@@ -133,11 +137,27 @@ class _Noted:
                 file,
                 label=one.label,
                 path=one.found.path if one.found.kind is InputKind.LOCAL else copy_of(file.path.name, self._scratch),
+                blocks=tuple(map(self._kept, file.blocks)),
                 origin=one.origin,
                 far=one.far,
             )
             for file, one in zip(files, group, strict=True)
         ]
+
+    def _kept(self, block: Block) -> Block:
+        """The block, with the place in our own cache if it is kept there.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        if block.spooled is None:
+            return block
+        name = spool_name(block.content_hash)
+        check_name(name)
+        kept = self._scratch.path(name)
+        if kept.is_symlink() or not kept.is_file():
+            raise ValueError(f"{kept} is not there")
+        return msgspec.structs.replace(block, spooled=kept)
 
 
 def _groups(inputs: Sequence[ToScan]) -> Iterator[list[ToScan]]:
@@ -180,14 +200,10 @@ def _stat(path: Path) -> os.stat_result | None:
     """Status of a regular file. It is opened first, because a network file system may otherwise answer from its
     cache."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            stat = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_regular(path) as file:
+            return os.fstat(file.fileno())
     except OSError:
         return None
-    return stat if S_ISREG(stat.st_mode) else None
 
 
 def _size(path: Path) -> int:

@@ -11,7 +11,9 @@ from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, problem_of
 from ...stages.prep.apps import AppsFormat, AppsRow, group_of
 from ..inputs.blocks import InputFile
-from ..inputs.scan import columns_of, read_rows, scan_file
+from ..inputs.find import regular
+from ..inputs.read import columns_of, read_rows
+from ..inputs.scan import scan_file
 
 _MAX_ROW_BYTES = 1 << 30
 """Tests of one problem may be megabytes long."""
@@ -54,9 +56,9 @@ def open_problems(path: Path) -> Iterator[ProblemFile]:
         ConfigError: there is no such file.
         InputError: it is empty or damaged, a row is no APPS row, or no row has tests.
     """
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise ConfigError(f"--data {path}: {'it is a folder; name a file in it' if path.is_dir() else 'no such file'}")
-    if not path.stat().st_size:
+    if not regular(path, "--data").st_size:
         raise InputError(f"--data {path} is empty")
     with TemporaryDirectory(prefix="packtrain-judge-") as spool:
         file = scan_file("data", path.name, path, _MAX_ROW_BYTES, Path(spool))

@@ -7,8 +7,9 @@ from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
-from ...stages.tokenize.content_check import MOST, OTHERS
-from ..encode.parts import PartRecord
+from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
+from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
+from ..encode.parts import DROPPED, REJECTED, PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
 
@@ -93,19 +94,17 @@ def open_ledger(
         entry.rows_read += record.rows
         entry.rows_used += record.rows_used
         entry.rows_blank += record.blank
-        _add(entry.rows_rejected, record.rejected)
-        _add(entry.rows_filtered, record.filtered)
-        _add(entry.examples_skipped, record.skipped)
-        _add(entry.examples_dropped, record.refused)
-        entry.examples_made += record.examples + sum(record.refused.values())
-        entry.tokens_encoded += record.tokens - record.end_of_sequence - record.special
-        _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
-        _add(entry.template_dropped, record.dropped)
-        _add(entry.unknown_roles, {role: rows for role, (rows, _) in record.roles.items()}, MOST)
-        _add(entry.control_tokens, {token: rows for token, (rows, _) in record.control.items()}, MOST)
-        _add(entry.turns_sampled, sampled_turns(record, mask))
-        entry.straddles += record.straddles
-        entry.boundaries += record.boundaries
+        counts = record.counts
+        for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
+            _add(getattr(entry, kind), counts.found.get(kind, {}))
+        for kind in (ROLES, TOKENS):
+            _add(getattr(entry, kind), counts.found.get(kind, {}), MOST)
+        entry.examples_made += counts.examples + counts.of(DROPPED)
+        entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
+        _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
+        _add(entry.turns_sampled, sampled_turns(counts, mask))
+        entry.straddles += counts.straddles
+        entry.boundaries += counts.boundaries
     if mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
         for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
             entry.turns_sampled.clear()

@@ -8,7 +8,6 @@ from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import FileRecord
 from ..execute.checking import damaged
-from ..execute.executor import Executor
 from ..observer import Observer
 from ..store.checksummed import unseal
 from ..store.open import Store, StoredFile
@@ -42,10 +41,10 @@ class FinishedShards:
                     self._result(name)
         self._documents()
 
-    def forget_damaged(self, executor: Executor, observer: Observer) -> None:
+    def forget_damaged(self, observer: Observer) -> None:
         """Remove files that do not match their record, so that they are made again."""
         records = [result.shard for result in self.results.values()] + ([self.documents] if self.documents else [])
-        bad = damaged(executor, self.out, [StoredFile(one.name, one.bytes, one.hash) for one in records])
+        bad = damaged(self.out, [StoredFile(one.name, one.bytes, one.hash) for one in records])
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")
         for record in [record for record, result in self.results.items() if result.shard.name in bad]:

@@ -19,7 +19,8 @@ from ...schemas.units import plural
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.select.truncate import Keep, Limits, Overlong
-from ..encode.parts import MIXED, UNPROVED, EncodedPart
+from ...stages.tokenize.encode import MIXED, UNPROVED
+from ..encode.parts import EncodedPart
 from ..store.anonymous_files import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments

@@ -1,7 +1,7 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`)."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ def select(
         InputError: `overlong: error`, and an example is too long.
         ConfigError: a weight asks for too many copies.
     """
-    sizes = [record.examples for record in encoded.records]
+    sizes = [record.counts.examples for record in encoded.records]
     table = read_table(encoded.places, sizes, config, pair_limits(config) if pairs else limits_of(config), scratch)
     if pairs:
         select_pairs(table, config)
@@ -142,7 +142,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     names, splits = [source.name for source in config.sources], split_names(config)
     finished = FinishedShards(out)
     finished.look([shards_folder(config, split) for split in splits])
-    finished.forget_damaged(executor, observer)
+    finished.forget_damaged(observer)
     progress = _PackProgress(finished, observer, selected.tokens - finished.tokens)
     began = time.perf_counter()
     _put_part_list(selected.encoded, out)
@@ -151,8 +151,11 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in splits}
     tasks: dict[str, list[ShardTask]] = {split: [] for split in splits}
     sizes = {split: RowSizes(config.pack.alignment) for split in splits}
-    with closing(executor.queue(perform, finished.have)) as queue:
-        progress.add(queue.submit(DocumentsTask(out, selected.encoded.cache, tuple(names))))
+
+    def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
+        """The next window is planned while workers write shards of the last one."""
+        nonlocal planning
+        yield DocumentsTask(out, selected.encoded.cache, tuple(names))
         for split in splits:
             # All pairs of a split are ordered together.
             each = [np.zeros(0, np.int64)] if selected.pairs else windows(table, split, config)
@@ -170,9 +173,11 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
                 plans[split].append(window)
                 shards = _shard_tasks(selected, out, split, window)
                 tasks[split] += shards
-                for task in shards:  # workers write these shards while the next window is planned
-                    progress.add(queue.submit(task))
-        progress.add(queue.drain())
+                yield from shards
+
+    with closing(executor.map(perform, plan_tasks(), finished.have)) as results:
+        for result in results:
+            progress.add([result])
     progress.end()
     found = {split: [finished.shard(task.record) for task in tasks[split]] for split in splits}
     records = {

@@ -9,7 +9,7 @@ from ...schemas.config.hints import setting
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.units import plural, share
-from ..inputs.format_options import SourceFormat
+from ..inputs.formats import SourceFormat
 from ..pack.copies import repeated
 from ..pack.outcomes import CUT_UNTRAINED
 from ..pack.pack import Packed
@@ -35,8 +35,6 @@ def closing_advice(
         on_lost(config, total),
         on_untrained(total),
         on_default_mask(config, formats),
-        # Repeated from the start of the run, because that note has scrolled away by now.
-        *(form.joints for form in formats.values()),
         on_duplicates(config, table, total),
         on_padding(config, packed),
         on_rows(config, [one for split in packed.splits.values() for one in split.windows]),

@@ -57,7 +57,6 @@ def find_contamination(
     work = open_workspace(config, base, observer)
     require_conditional(work.cache)
     with open_workers(local, work) as executor:
-        executor.get_ready()
         files = scan_inputs(config.sources, base, work.scratch)
         formats = resolve_formats(config, base, files)
         for form in formats.values():

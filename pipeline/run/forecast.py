@@ -19,8 +19,8 @@ from ...stages.mask.policy import Mask
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
+from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
-from ..encode.rejects import first_reject, reject_lines
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import NoRowsError, what_fits
 from ..observer import Observer, Silent
@@ -224,7 +224,7 @@ def _sample(seen: _Seen) -> Sample | None:
 
 
 def _documents(seen: _Seen, options: ReportOptions) -> ReadDocuments:
-    encoded, sizes = seen.encoded, [record.examples for record in seen.encoded.records]
+    encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
     tokenizer, scratch = encoded.spec.tokenizer_json, seen.work.scratch.root
     found = read_documents(seen.config, encoded.places, sizes, tokenizer, scratch, options)
     rows = _sample(seen)

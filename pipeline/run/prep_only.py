@@ -19,10 +19,11 @@ from ...schemas.config.formats import AUTO
 from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
+from ..inputs.blocks import InputFile
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import resolve_format
-from ..inputs.row_ids import COLUMNS, given_ids, numbered_blocks
-from ..inputs.scan import InputFile, columns_of, prepare_rows, read_rows, scan_source
+from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
+from ..inputs.scan import scan_source
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
@@ -123,7 +124,7 @@ def _rows(
     prompts = form.form == "prompt"
     columns = columns_of(form)
     if prompts and columns is not None:
-        columns = (*columns, *COLUMNS)
+        columns = (*columns, *ID_COLUMNS)
     for file, block, first in numbered_blocks(files):
         rows = read_rows(file.where(block), block, source.max_row_bytes, columns)
         prepared = prepare_rows(rows, form)

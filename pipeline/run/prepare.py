@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
@@ -13,11 +12,10 @@ from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import load_tokenizer
 from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.executor import Executor
+from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.format_options import SourceFormat, needs_template
-from ..inputs.formats import resolve_formats
-from ..inputs.joined import join_small
-from ..inputs.scan import InputFile
+from ..inputs.formats import SourceFormat, needs_template, resolve_formats
+from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
 from .workspace import Workspace
@@ -45,8 +43,8 @@ def prepare(
     whole, files = files is None, files if files is not None else _scan(config, work)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
-        for note in form.notes:
-            work.observer.note(note)
+        if form.said is not None:
+            work.observer.note(form.said)
     check_conditions(config.sources, files, formats)
     evaluation = _evaluation(config, work, formats)
     pairs = is_preference(config, formats, files)
@@ -63,8 +61,6 @@ def prepare(
         guess = Prepared(
             config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation
         )
-        if spec.template is not None and nests_values(spec.template):
-            executor.isolate()
         look = first_look(guess, cache, executor, work.observer)
         spec = replace(spec, engine=look.engine, engine_version=look.version)
     return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)

@@ -14,13 +14,11 @@ from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
+from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
-from ..encode.rejects import first_reject, reject_lines
 from ..encode.sampling_notes import check_sampling, check_stops
-from ..encode.unproved import check_contents, check_lost, check_parts, check_proved
 from ..execute.executor import Executor
-from ..inputs.format_options import needs_template
-from ..inputs.formats import what_fits
+from ..inputs.formats import needs_template, what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Packed, Selected, padding_id
@@ -65,15 +63,13 @@ def encode_inputs(
     with work.timings.stage("encode"):
         encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     work.timings.summed("encode", encoded.busy, encoded.made)
-    for check in (check_proved, check_parts, check_sampling):
-        said = check(config.mask, prepared.joined, encoded)
-        if said is not None:
-            work.observer.note(said)
-    lost = check_lost(encoded)
-    for said in (*([lost] if lost else ()), *check_contents(prepared.joined, encoded)):
+    for said in notes(config.mask, prepared.joined, encoded):
         work.observer.note(said)
+    sampled = check_sampling(config.mask, prepared.joined, encoded)
+    if sampled is not None:
+        work.observer.note(sampled)
     if any(needs_template(one.options) for one in prepared.formats.values()):
-        for said in check_stops(encoded.spec, config.mask):
+        for said in check_stops(encoded.spec, config.mask, work.cache, executor):
             work.observer.note(said)
     return encoded
 

@@ -9,8 +9,9 @@ from ...schemas.config.config import RunConfig
 from ...schemas.config.run_section import RunSection
 from ..dataset.timings import Timings
 from ..encode.known_parts import KnownParts
-from ..execute.backends import open_executor
 from ..execute.executor import Executor
+from ..execute.pool import Pool
+from ..execute.shares import SharedWork
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.cache_lock import CacheUse
@@ -67,7 +68,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     workers = count_workers(section)
     if section.workers is not None and workers < section.workers:
         work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
-    executor = open_executor(section, workers, work.out, work.cache)
+    executor = _open_executor(section, workers, (work.out, work.cache))
     with CacheUse(work.scratch):
         try:
             yield executor
@@ -75,6 +76,15 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
             executor.close()
             # Tasks that run in this process map files, which may be rewritten before the next run.
             forget_table()
+
+
+def _open_executor(section: RunSection, workers: int, stores: tuple[Store, ...]) -> Executor:
+    if section.executor == "ray":
+        from ..execute.ray_cluster import RayExecutor
+
+        return RayExecutor(section.address, section.workers or workers, stores, seconds=section.task_seconds)
+    pool = Pool(workers, seconds=section.task_seconds)
+    return SharedWork(pool, section.shard) if section.shard is not None else pool
 
 
 def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:

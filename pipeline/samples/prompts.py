@@ -7,7 +7,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,21 +25,19 @@ from ...schemas.units import plural
 from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.select.where import Where
-from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..encode.tokenizer_folder import find_tokenizer
-from ..execute.local import LocalExecutor
+from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.first_rows import what_it_is
-from ..inputs.format_options import SourceFormat, format_options, needs_template
-from ..inputs.formats import resolve_format
-from ..inputs.row_ids import COLUMNS, given_ids, numbered_blocks
-from ..inputs.scan import columns_of, prepare_rows, read_rows, sample_rows, scan_source
+from ..inputs.formats import SourceFormat, format_options, needs_template, resolve_format
+from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
+from ..inputs.scan import scan_source
 from ..observer import Observer
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
@@ -100,8 +99,8 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     with TemporaryDirectory(prefix="packtrain-sample-") as spool:
         files = scan_source(source, base, Path(spool))
         form, own_rows = _form(source, base, files)
-        for said in form.notes:
-            observer.note(said)
+        if form.said is not None:
+            observer.note(form.said)
         spec = make_spec(
             tokenizer, section, "tokenizers", version("tokenizers"), needs_template=needs_template(form.options)
         )
@@ -161,15 +160,11 @@ class _RenderedBlock:
 
 
 def _rendered(tasks: Sequence[_RenderTask]) -> Iterator[_RenderedBlock]:
-    template = tasks[0].spec.template
-    if template is None or not nests_values(template):
+    if tasks[0].spec.template is None:
         yield from map(_render, tasks)
         return
-    executor = LocalExecutor(1)  # a template that might not end, in a process that can be killed
-    try:
-        yield from executor.map(_render, tasks)
-    finally:
-        executor.close()
+    with closing(Pool(1)) as pool:  # a template may have no end, and a process can be killed
+        yield from pool.map(_render, tasks)
 
 
 def _render(task: _RenderTask) -> _RenderedBlock:
@@ -177,7 +172,7 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     spec, out = task.spec, _RenderedBlock()
     columns = columns_of(form)
     path = task.file.where(task.block)
-    rows = read_rows(path, task.block, task.source.max_row_bytes, None if columns is None else (*columns, *COLUMNS))
+    rows = read_rows(path, task.block, task.source.max_row_bytes, None if columns is None else (*columns, *ID_COLUMNS))
     prepared = prepare_rows(rows, form)
     if task.source.where is not None:
         prepared = Where(task.source.where, "where").wanted(prepared)
@@ -194,7 +189,7 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     given = given_ids(rows)
     with rows_of(path):
         for example in prepared.examples:
-            note.note_row(task.block.first_line + example.line)
+            note.row = task.block.first_line + example.line
             own_id, own_row = given[example.line]
             number = task.first + example.line
             if task.own_rows:
@@ -243,7 +238,7 @@ def _form(source: SourceConfig, base: Path, files: Sequence[InputFile]) -> tuple
             f"--data: a row of format {form.name} has no prompt; give apps, prompt_completion or messages, or what "
             "packtrain prep --prompt-only wrote"
         )
-    return replace(form, joints=None), False
+    return form, False
 
 
 def _refused(rejects: Sequence[str], file: InputFile) -> InputError:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
-from ..inputs.scan import InputFile
+from ..inputs.blocks import InputFile
 from ..pack.windows import mix64, window_seed
 
 BLOCK_ORDER = 2**63

@@ -7,13 +7,13 @@ record is in the cache. The kernel releases the lock when the process ends, howe
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ...schemas.files import lock
 from ..encode.task import EncodeResult, EncodeTask
-from ..execute.executor import Executor, Result, Task, TaskQueue, never
+from ..execute.executor import Executor, Result, Task, never
 
 POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 600.0
@@ -93,21 +93,13 @@ class SharingExecutor(Executor):
         """See `Executor`."""
         self._executor.limit(workers)
 
-    def isolate(self) -> None:
-        """See `Executor`."""
-        self._executor.isolate()
-
     def close(self) -> None:
         """See `Executor`."""
         self._executor.close()
 
-    def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
-        """See `Executor`. Takes no locks, because only `map` has the whole list of tasks that sharing needs."""
-        return self._executor.queue(function, made)
-
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """See `Executor`. Tasks that other processes do give no result; their records appear in the cache.
 
         The caller must write a result's record before it asks for the next result.

@@ -31,11 +31,10 @@ from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing
 from ..encode.known_parts import KnownParts
+from ..encode.notes import unlocated
 from ..encode.prepared import Prepared
-from ..encode.unproved import check_parts, check_proved
-from ..execute.backends import InlineExecutor
 from ..execute.executor import Executor
-from ..execute.local import LocalExecutor
+from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES
 from ..inputs.scan_cache import scan_inputs
@@ -72,7 +71,7 @@ class LiveWindows:
             encoded parts is beside it, unless `cache` says otherwise.
         split: `train`, or `holdout` if the configuration holds out documents.
         window_bytes: maximum source bytes planned together.
-        workers: encoding processes; 0 encodes in this process, between windows.
+        workers: encoding processes, which work ahead; 0 for one that works between windows.
         cache_bytes: maximum bytes of encoded parts in the cache. The least recently used parts are removed, and encoded
             again when needed. None keeps all parts. Do not set a limit for a cache that runs use at the same time.
         seed: the seed for the order of blocks and rows, by default the configuration's seed. Held-out groups always
@@ -106,7 +105,7 @@ class LiveWindows:
         self._use = CacheUse(self.cache)
         self._room = PartCacheBudget(self.cache, cache_bytes)
         self._observer = observer or _Logged()
-        self._executor: Executor = LocalExecutor(workers) if workers else InlineExecutor()
+        self._executor: Executor = Pool(max(workers, 1))
         try:
             with _alone(self.cache.path(LOCKS) / "prepare"):
                 files = scan_inputs(self.config.sources, folder, self.cache)
@@ -271,8 +270,7 @@ class LiveWindows:
 
     def _require_proved(self, one: "_EncodedWindow") -> None:
         blocks = self.blocks.select(one.blocks)
-        said = check_proved(self.config.mask, blocks, one.encoded)
-        said = said or check_parts(self.config.mask, blocks, one.encoded)
+        said = next(unlocated(self.config.mask, blocks, one.encoded), None)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)

@@ -23,12 +23,9 @@ class RunSection(ConfigModel):
     address: str | None = None
     """Address of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null starts Ray here, and ends it
     with the run."""
-    task_seconds: Duration | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Time limit of a task, in seconds or as `15min`. A task that runs longer is killed, and counts as one that killed
-    its worker. Null: no limit."""
-    on_dead_task: Literal["stop", "continue"] = "stop"
-    """What happens when a task has killed its worker three times. `stop` ends the run and names its input. `continue`
-    does everything else first, then fails and names all such inputs; finished work is kept."""
+    task_seconds: Duration | None = Field(default=900.0, gt=0, allow_inf_nan=False)
+    """Time limit of a task, which is one block of an input or one shard, in seconds or as `15min`. A task that runs
+    longer is killed, and counts as one that killed its worker. Null: no limit."""
     wait: Duration = Field(default=0.0, ge=0)
     """Seconds, or `15min`, to wait for another run that works on the same `out`; `.inf` waits for ever. 0 fails at once
     and names the other run."""

@@ -66,7 +66,9 @@ def _groups(examples: Sequence[Example]) -> Iterator[tuple[int, list[list[int]],
             yield first, parts, texts
             first, size, parts, texts, known = number, 0, [], [], {}
         parts.append([])
-        for side in filter(None, (example.prompt, example.completion, example.rejected, example.text)):
+        for side in (example.prompt, example.completion, example.rejected, example.text):
+            if not side:
+                continue
             if id(side) not in known:
                 known[id(side)] = len(texts)
                 texts.append(side if isinstance(side, str) else _spoken(side))

@@ -9,10 +9,13 @@ from typing import Any
 from ...schemas.escape import escape_line
 from ...schemas.rows import Messages
 from ..template.assistant_turns import stop_pattern
+from .encode_counts import EncodeCounts
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 MOST = 8
 """Maximum number of roles and tokens of one block to name; the others are counted together."""
+ROLES, TOKENS = "unknown_roles", "control_tokens"
+"""The kinds of what is counted; see `EncodeCounts.found`."""
 OTHERS = "others"
 """Their name."""
 _NAME_CHARACTERS = 40
@@ -35,19 +38,18 @@ class ContentCheck:
         self._special = stop_pattern(special)
         self._starts = sorted({token[:2] for token in special if token.strip()})  # `in` is faster than a pattern
 
-    def count_roles(self, line: int, messages: Messages, roles: dict[str, list[int]]) -> None:
+    def count_roles(self, line: int, messages: Messages, counts: EncodeCounts) -> None:
         """Count a conversation under each unknown role.
 
         Args:
-            line: its row; noted with the first of each.
-            roles: name → [conversations, row of the first].
+            line: its row.
         """
         unknown = {message["role"] for message in messages} - self._roles
         if unknown:
-            count_names(roles, unknown, line)
+            count_names(counts, ROLES, unknown, line)
 
     def count_tokens(
-        self, line: int, messages: Messages, tools: list[dict[str, Any]] | None, tokens: dict[str, list[int]]
+        self, line: int, messages: Messages, tools: list[dict[str, Any]] | None, counts: EncodeCounts
     ) -> None:
         """Count a conversation under each special token in its contents; see `count_roles`."""
         look = tools is not None
@@ -65,14 +67,15 @@ class ContentCheck:
         for text in _texts([messages, tools]):
             found.update(self._special.findall(text))
         if found:
-            count_names(tokens, found, line)
+            count_names(counts, TOKENS, found, line)
 
 
-def count_names(counts: dict[str, list[int]], names: Iterable[str], line: int) -> None:
+def count_names(counts: EncodeCounts, kind: str, names: Iterable[str], line: int) -> None:
     """Count a conversation under each name; see `ContentCheck.count_roles`."""
+    known = counts.found.get(kind, {})
     short = {escape_line(name[:_NAME_CHARACTERS]) for name in names}
-    for name in sorted({name if name in counts or len(counts) < MOST else OTHERS for name in sorted(short)}):
-        counts.setdefault(name, [0, line])[0] += 1
+    for name in sorted({name if name in known or len(known) < MOST else OTHERS for name in sorted(short)}):
+        counts.add(kind, name, line)
 
 
 def _texts(value: Any) -> Iterator[str]:

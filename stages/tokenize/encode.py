@@ -25,7 +25,7 @@ from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
-from .encode_counts import EncodeCounts
+from .encode_counts import MOST_PLACES, EncodeCounts
 from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
 from .engines import Engine, EngineTokens
 from .prompts_alone import PromptAlone, digest_bits, prompts_alone
@@ -38,9 +38,12 @@ SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
 """The turn of runs outside of conversations."""
-_MAX_KEPT = 1_000
-"""Maximum number of conversations of one block that each list of unlocated turns names; all are counted.
-"""
+DROPPED = "template_dropped"
+"""The ledger's field for what templates leave out."""
+UNPROVED = "unproved"
+"""The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
+MIXED = "unproved_parts"
+"""The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +184,15 @@ class Encoder:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
         messages: Messages = [*prompt, *completion]
-        self._contents.count_roles(example.line, messages, counts.roles)  # also of rows that the template refuses
+        self._contents.count_roles(example.line, messages, counts)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        self._contents.count_tokens(example.line, messages, example.tools, counts.control)
+        self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
-            counts.dropped[what] = counts.dropped.get(what, 0) + 1
-        if rendered.unproved:
-            counts.unproved += 1
-            if len(counts.unproved_rows) < _MAX_KEPT:
-                why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
-                counts.unproved_rows.append((example.line, example.sub, why))
-        if rendered.mixed:
-            counts.mixed += 1
-            if len(counts.mixed_rows) < _MAX_KEPT:
-                why = f"chat template '{self.renderer.template.name}': {rendered.mixed}"
-                counts.mixed_rows.append((example.line, example.sub, why))
+            counts.add(DROPPED, what, example.line)
+        for kind, why in ((UNPROVED, rendered.unproved), (MIXED, rendered.mixed)):
+            if why:
+                detail = f"chat template '{self.renderer.template.name}': {why}"
+                counts.add(kind, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
     def _vocabulary(self) -> int:
@@ -216,12 +213,8 @@ class Encoder:
         ids, offsets = self.engine.encode(texts)
         bounds, bound_offsets = batch.runs.bounds()
         found = locate_boundaries(EngineTokens(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
-        asked = np.diff(bound_offsets) > 0
         counts.boundaries += len(bounds) - batch.runs.divisions
-        counts.inexact += int((~found.exact & asked).sum())
-        datas = [text.encode() for text in texts]
-        counts.text_bytes += sum(map(len, datas))
-        hashes = [xxhash.xxh3_128_digest(data, seed=seed) for data, seed in zip(datas, batch.seeds, strict=True)]
+        hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         for index in np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
                 samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))

@@ -1,42 +1,57 @@
-"""Counts of encoding."""
+"""What encoding a block found: counts, and the first places of each kind."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
+
+MOST_PLACES = 1_000
+"""Maximum number of places of one kind and name; all of them are counted."""
+
+
+class Place(NamedTuple):
+    """Where something was found."""
+
+    kind: str
+    name: str
+    line: int
+    """The row in the block, from 0."""
+    sub: int
+    """Number of the example of the row, or -1."""
+    detail: str = ""
 
 
 @dataclass(slots=True)
 class EncodeCounts:
-    """Counts of one block's encoding, for the ledger."""
+    """Counts of one block's encoding, for the ledger, notes and rejects.jsonl."""
 
     examples: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    """Examples that could not be rendered, by reason."""
     tokens: int = 0
     """All tokens, including added ones."""
     end_of_sequence: int = 0
     special: int = 0
     straddles: int = 0
     boundaries: int = 0
-    text_bytes: int = 0
-    inexact: int = 0
-    """Examples whose boundaries came from the reference tokenizer's offsets."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Conversations of which the template leaves something out, counted by what it leaves out; see `Rendered.dropped`.
-    """
-    unproved: int = 0
-    """Conversations whose assistant turns could not be located."""
-    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line, example of the row or -1, why) of the first conversations with unlocated turns."""
-    mixed: int = 0
-    """Conversations with a turn whose thoughts or tool calls could not be located in it."""
-    mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line, example of the row or -1, why) of the first of them."""
+    found: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Kind → name → how many rows, conversations or turns. Kinds are fields of the ledger, or its reasons."""
+    places: list[Place] = field(default_factory=list)
+    """The first of each kind and name."""
 
-    roles: dict[str, list[int]] = field(default_factory=dict)
-    """Unknown role → [conversations with it, row of the first]; see `ContentCheck`."""
-    control: dict[str, list[int]] = field(default_factory=dict)
-    """Special token in contents → the same."""
+    def add(self, kind: str, name: str, line: int, sub: int = -1, detail: str = "", *, places: int = 1) -> None:
+        """Count something, and note where it is.
+
+        Args:
+            places: maximum number of places to note for this kind and name.
+        """
+        names = self.found.setdefault(kind, {})
+        count = names.get(name, 0)
+        if count < places:
+            self.places.append(Place(kind, name, line, sub, detail))
+        names[name] = count + 1
+
+    def of(self, *kinds: str) -> int:
+        """How many were found of some kinds."""
+        return sum(sum(self.found.get(kind, {}).values()) for kind in kinds)
 
     def given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Count a batch of examples that were given as tokens, and return it."""

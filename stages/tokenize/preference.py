@@ -22,8 +22,8 @@ from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered, Runs
-from .content_check import count_names
-from .encode import NO_TURN, Batch, Encoder, EngineSample, Refused
+from .content_check import ROLES, TOKENS, count_names
+from .encode import DROPPED, NO_TURN, Batch, Encoder, EngineSample, Refused
 from .encode_counts import EncodeCounts
 from .run_kinds import completion_starts
 
@@ -86,10 +86,10 @@ class PairEncoder:
                     "whole completions, all tokens alike; remove it, or the row",
                 )
             out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
-        for what in unused.dropped:  # located with either completion
-            counts.dropped[what] = counts.dropped.get(what, 0) + 1
-        for counted, found in ((counts.roles, unused.roles), (counts.control, unused.control)):
-            count_names(counted, found, example.line)
+        for what in unused.found.get(DROPPED, ()):  # located with either completion
+            counts.add(DROPPED, what, example.line)
+        for kind in (ROLES, TOKENS):
+            count_names(counts, kind, unused.found.get(kind, ()), example.line)
         return out
 
     def _finish(self, batch: Batch, counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:

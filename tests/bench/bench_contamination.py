@@ -26,11 +26,10 @@ from typing import TypeVar
 from packtrain.pipeline.contamination.driver import compare
 from packtrain.pipeline.contamination.evaluation import Evaluation, prepare_evaluation
 from packtrain.pipeline.contamination.index_file import load_rows
-from packtrain.pipeline.execute.backends import InlineExecutor
-from packtrain.pipeline.execute.local import LocalExecutor
-from packtrain.pipeline.inputs.format_options import SourceFormat
-from packtrain.pipeline.inputs.formats import resolve_formats
-from packtrain.pipeline.inputs.scan import InputFile, prepare_block
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.formats import SourceFormat, resolve_formats
+from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.store.local import LocalStore
@@ -109,18 +108,18 @@ def measure(folder: Path, rounds: int) -> None:
         files = scan_inputs(config.sources, folder, cache)
         formats = resolve_formats(config, folder, files)
         evaluation = timed(times, "index", partial(prepare_evaluation, section, folder, cache, cache))
-        for name, executor in (("here", InlineExecutor()), ("two", LocalExecutor(2))):
+        for name, executor in (("one", Pool(1)), ("two", Pool(2))):
             store = LocalStore(folder / f"cache-{number}-{name}")
             mine = prepare_evaluation(section, folder, store, store)
             run = partial(compare, config.sources, files, formats, mine, 0.0, store, executor, Silent())
-            found = timed(times, name, run)
+            timed(times, name, run)
             executor.close()
-            text = sum(hits.characters for _, _, hits in found.each()) / 1e6
         examples = timed(times, "examples", partial(prepared, files, formats["a"]))
         timed(times, "search", partial(searched, evaluation, cache, examples))
         timed(times, "wc", partial(subprocess.run, ["wc", "-w", str(train)], check=True, capture_output=True))
         timed(times, "read", train.read_bytes)
         contents = [said for example in examples for said in spoken(example)]
+        text = sum(map(len, contents)) / 1e6
         del examples
         sample = contents[: max(1, int(len(contents) * SAMPLE_MB / text))]
         few = sum(map(len, sample)) / 1e6
@@ -135,7 +134,7 @@ def measure(folder: Path, rounds: int) -> None:
     print("|---|--:|--:|")
     for label, key, amount in (
         ("compare, two workers: read, decode, search, store hits", "two", text),
-        ("compare, one process", "here", text),
+        ("compare, one worker", "one", text),
         ("of it the search", "search", text),
         ("of it rows to examples", "examples", text),
         ("`wc -w`", "wc", size),
@@ -179,8 +178,8 @@ def prepared(files: list[InputFile], form: SourceFormat) -> list[Example]:
 
 def searched(evaluation: Evaluation, cache: LocalStore, examples: list[Example]) -> int:
     """The number of hits."""
-    rows = load_rows(cache, evaluation.index)
-    return len(search_examples(rows.index, rows.asks, examples).hits)
+    search, _ = load_rows(cache, evaluation.index)
+    return len(search_examples(search, examples))
 
 
 def grams(text: str) -> set[tuple[str, ...]]:

@@ -157,15 +157,15 @@ def rows(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_row_that_kills_every_worker(tmp_path: Path, mortal: Mortal, policy: str) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_row_that_kills_every_worker(tmp_path: Path, mortal: Mortal, workers: int) -> None:
     (tmp_path / "reader.py").write_text(READER)
     (tmp_path / "deadly").touch()
     for name in "abcd":
         rows = [{"text": f"row {number} of {name}"} for number in range(200)] + [{"text": "kill"}] * (name == "c")
         (tmp_path / f"{name}.jsonl").write_bytes(lines(rows))
     read = source("texts", format="python:reader:rows", path=[f"{name}.jsonl" for name in "abcd"])
-    config = configure(tmp_path, {**read, "name": "x"}, run={"workers": 2, "on_dead_task": policy})
+    config = configure(tmp_path, {**read, "name": "x"}, run={"workers": workers})
     code, said = mortal.run("run", saved(config))
     flat = re.sub(r"\s+", " ", said)
     assert code == 1, said

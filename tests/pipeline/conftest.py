@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli.main import main
-from packtrain.pipeline.encode import task as encode_module
 from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.driver import run as run_packtrain
 from packtrain.pipeline.stream.stream import LiveWindows
@@ -39,20 +38,6 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by every block that is encoded."""
-    seen: list[str] = []
-    honest = encode_module._encode_block
-
-    def watched(task: Any) -> Any:
-        seen.append(str(task))
-        return honest(task)
-
-    monkeypatch.setattr(encode_module, "_encode_block", watched)
-    return seen
 
 
 @pytest.fixture

@@ -217,7 +217,5 @@ def test_every_key_says_what_it_means() -> None:
 
 def test_only_where_and_how_fast_bear_no_identity() -> None:
     free = {key.path for _, _, keys in sections(RunConfig) for key in keys if identity(key.path) == "no"}
-    run = {
-        "workers", "executor", "shard", "address", "task_seconds", "on_dead_task", "wait", "scratch", "memory", "report"
-    }  # fmt: skip
+    run = {"workers", "executor", "shard", "address", "task_seconds", "wait", "scratch", "memory", "report"}
     assert free == {"out", "cache", *(f"run.{key}" for key in run)}

@@ -13,13 +13,13 @@ import torch
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..attention.apply import Applied, refuse_foreign_attention, use_packed
+from ..device import choose_device
 from ..rows import ConcatRows, PackedRows
 from .documents import RandomDocuments
 from .probing import first_line, probe
 from .report import ProbeReport
 from .tiny import shrink
 
-DTYPES = ("float32", "bfloat16", "float16")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -58,10 +58,8 @@ def probe_model(
     folder = where.parent if where.name == "config.json" else where
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = choose_device(device)
     dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-    if dtype not in DTYPES:
-        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}")
     logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
     logging.disable_progress_bar()
     try:

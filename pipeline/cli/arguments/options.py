@@ -68,7 +68,6 @@ Format = Annotated[
         help="Without a configuration: messages, sharegpt, alpaca, prompt_completion, preference, tokenized, text, "
         "apps or python:module:function.",
         show_default="detected from the first rows",
-        autocompletion=completion.format,
     ),
 ]
 Input = Annotated[
@@ -89,7 +88,7 @@ MaxLength = Annotated[int | None, typer.Option(help="Tokens per packed row; over
 Folder = Annotated[
     str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=completion.path)
 ]
-Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train", autocompletion=completion.split)]
+Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 
 _HINT = "packtrain schema prints all keys of a configuration"

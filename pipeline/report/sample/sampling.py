@@ -15,9 +15,9 @@ from pathlib import Path
 from ....schemas.config.config import RunConfig, SourceConfig
 from ....schemas.errors import ConfigError, InputError
 from ...inputs.blocks import split_name
-from ...inputs.containers.detect import Container
+from ...inputs.detect import Container
+from ...inputs.find import Found, InputKind, find_inputs, labels
 from ...inputs.formats import NoRowsError
-from ...inputs.places.paths import Found, InputKind, find_inputs, labels
 from ...observer import Observer
 from ...store.open import cache_root, is_url, resolve_place
 from ..rejects import Rejects
@@ -165,15 +165,15 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
 def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[Found]:
     """The input, copied to this machine if it cannot be sampled remotely."""
     if found.kind is InputKind.HUB:
-        from ...inputs.places import hub
+        from ...inputs.hub import load
 
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
-        loaded = hub.load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+        loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
         return [_local(path) for path, _ in loaded]
     if found.kind is InputKind.URL and look(found).container in _WHOLE:
-        from ...inputs.places import remote
+        from ...inputs.fetch import fetch
 
-        return [_local(remote.fetch(found.name, found.size, found.stamp, cache))]
+        return [_local(fetch(found.name, found.size, found.stamp, cache))]
     return [found]
 
 

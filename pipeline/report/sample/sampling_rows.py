@@ -1,31 +1,32 @@
 """Takes evenly spaced rows from one input without reading all of it, if its format allows that.
 
 Line files are searched for line starts near given places; Parquet row groups and Arrow batches are read by number.
-Compressed files can be read only from the start, and so can CSV, which may have newlines inside quotes.
+Other files can be read only from the start; their first rows become lines of JSON.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from ....schemas.errors import InputError
 from ...inputs.blocks import split_name
-from ...inputs.containers.detect import HEAD, Compression, Container, detect, settled
-from ...inputs.containers.jsonarray import ArrayLines
-from ...inputs.containers.separated import QuotedRows
-from ...inputs.places.paths import Found, InputKind
+from ...inputs.detect import HEAD, Compression, Container, detect
+from ...inputs.find import Found, InputKind
+from ...inputs.spool import decompressed, rows_of
 
 PROBE = 1 << 16
 """Number of bytes to read at a place to measure line lengths."""
 _CHUNK = 1 << 20
 MOST = 64 << 20
 """Maximum number of bytes of a chunk of rows; longer chunks are cut after their last whole row."""
-_READ_AHEAD = 1 << 20
-"""Minimum number of bytes of a compressed file to read for an estimate of its rows; it is read in steps of 64 KiB."""
+_READ_AHEAD = 16 << 20
+"""Bytes to look at first where rows can be read only from the start. Compressed files are read in steps of 64 KiB."""
+_LEAST = 1 << 20
+"""Minimum number of bytes of a compressed file to read for an estimate of its rows."""
 _GROUP = 128 << 20
 """Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
 
@@ -67,14 +68,9 @@ class SampledFile:
 
     @property
     def name(self) -> str:
-        """Name of the sample's file: the input's name, without the suffix of a compression."""
+        """Name of the sample's file: the input's name, or that of lines of JSON."""
         path = self.found.path
-        if self.packing is None:
-            return path.name
-        stem, suffix = split_name(path.name)
-        inner = Path("x" + suffix).stem.removeprefix("x")
-        lines = self.container in (Container.JSONL, Container.JSON_ARRAY)
-        return stem + (inner or (".jsonl" if lines else f".{self.container.lower()}"))
+        return f"{split_name(path.name)[0]}.jsonl" if self.leading else path.name
 
 
 def look(found: Found) -> SampledFile:
@@ -201,77 +197,48 @@ def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
 
 
 def take_first(piece: SampledFile, count: int, to: BinaryIO) -> Taken:
-    """Take the first rows of a compressed file, or of CSV with its header."""
+    """Take the first rows of a file that can be read only from the start, as lines of JSON."""
+    limit = _READ_AHEAD
+    while True:
+        lines, read, ended = _first_lines(piece, limit)
+        if ended or limit >= MOST or (len(lines) >= count and (piece.packing is None or read >= _LEAST)):
+            break
+        limit *= 4
+    to.writelines(lines[:count])
+    rows = min(count, len(lines))
+    return Taken(rows, max(int(read * rows / max(len(lines), 1)), 1))
+
+
+def _first_lines(piece: SampledFile, limit: int) -> tuple[list[bytes], int, bool]:
+    """(whole rows, bytes of the file that they span, whether these are all) of the first bytes, decompressed."""
+    left = limit
     with piece.open() as file:
-        source: Any = file
-        if piece.packing is not None:
-            source = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), piece.packing.value)
-        head = source.read(HEAD)
-        container = settled(piece.container, head)
-        source = _Rest(head, source)
-        if container is Container.JSON_ARRAY:
-            source = ArrayLines(piece.found.shown, source.read)
-        elif container is Container.TEXT:  # a text file is one document
-            data = source.read(MOST)
-            to.write(data)
-            return Taken(1, piece.found.size)
-        separated = piece.container in (Container.CSV, Container.TSV)
-        wanted = count + 1 if separated else count
-        splitter = QuotedRows(piece.found.shown)
-        data, ended = b"", False
-        while not ended:
-            more = source.read(_CHUNK)
-            ended, data = not more, data + more
-            if len(data) <= MOST and piece.packing is not None and _position(file) < _READ_AHEAD:
-                continue
-            if len(data) > MOST or (splitter.count(data, len(data)) if separated else data.count(b"\n")) >= wanted:
-                break
-        read = _position(file) if piece.packing is not None else 0
-    ends = _row_ends(data, quoted=separated)
-    if ended and (not ends or ends[-1] < len(data)):
-        ends.append(len(data))
-    kept = data[: ends[min(wanted, len(ends)) - 1]] if ends else b""
-    to.write(kept if kept.endswith(b"\n") else kept + b"\n")
-    head = 1 if separated else 0
-    rows, known = min(wanted, len(ends)) - head, len(ends) - head
-    if ended:
-        read = piece.found.size
-    elif piece.packing is None:
-        read = len(data)
-    return Taken(max(rows, 0), max(int(read * rows / max(known, 1)), 1))
+        with decompressed(file, piece.found.shown, piece.packing) as source:
+
+            def read(count: int) -> bytes:
+                nonlocal left
+                data = source(min(count, left)) if left else b""
+                left -= len(data)
+                return data
+
+            parts: list[bytes] = []
+            try:
+                scratch = Path(gettempdir())
+                with rows_of(read, piece.found.shown, piece.container, piece.packing, MOST, scratch) as rows:
+                    parts.extend(rows.lines)
+            except InputError:
+                if left:
+                    raise
+            ended = left > 0
+        at = piece.found.size if ended else min(file.tell(), piece.found.size)
+    lines = _split(b"".join(parts))
+    return (lines if ended else lines[:-1]), at, ended
 
 
-class _Rest:
-    """A stream whose start has already been read."""
-
-    def __init__(self, head: bytes, stream: Any) -> None:
-        self._head, self._stream = head, stream
-
-    def read(self, count: int) -> bytes:
-        """Read up to `count` bytes; empty at the end."""
-        if self._head:
-            out, self._head = self._head[:count], self._head[count:]
-            return out
-        data: bytes = self._stream.read(count)
-        return data
-
-
-def _row_ends(data: bytes, *, quoted: bool) -> list[int]:
-    """Return the end, exclusive, of each row that ends within the data."""
-    out, at, inside = [], 0, False
-    for line in data.split(b"\n")[:-1]:
-        at += len(line) + 1
-        if quoted:
-            inside ^= bool(line.count(b'"') % 2)
-        if not inside:
-            out.append(at)
-    return out
-
-
-def _position(file: BinaryIO) -> int:
-    with suppress(OSError, ValueError):
-        return file.tell()
-    return 0
+def _split(data: bytes) -> list[bytes]:
+    """The lines, each with its end."""
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    return lines if lines[-1] != b"\n" else lines[:-1]
 
 
 def table_rows(piece: SampledFile) -> int:

@@ -310,10 +310,11 @@ def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> Non
 def test_turns_that_are_not_proved_say_why(
     configure: Configure, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
 ) -> None:
-    backwards = make_tokenizer(
-        "backwards", template="{% for m in messages %}{{ m.role + ':' + m.content[::-1] + '<|im_end|>' }}{% endfor %}"
+    twice = make_tokenizer(
+        "twice",
+        template="{% for m in messages %}{{ m.role + ':' + m.content + '/' + m.content + '<|im_end|>' }}{% endfor %}",
     )
-    config = configure(mask="assistant", cache=str(new_cache()), tokenizer={"path": str(backwards)})
+    config = configure(mask="assistant", cache=str(new_cache()), tokenizer={"path": str(twice)})
     packtrain.run(config)
     follower = Follower(open_dataset(Path(config["out"])))
     story = follower.by_id("chats/chats:2")

@@ -10,6 +10,7 @@ import pytest
 from packtrain.pipeline import demo
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run import workspace
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
@@ -17,6 +18,8 @@ from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+
+from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -69,6 +72,11 @@ def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
     """The engine of a run, and its notes."""
     notes = Notes()
     return run(config, observer=notes).plan["encode"]["engine"], notes.notes
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "Pool", InThisProcess)
 
 
 @pytest.fixture

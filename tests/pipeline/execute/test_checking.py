@@ -1,15 +1,10 @@
-"""Checksums of notes, and files compared with their hashes: in this process, or by workers if there are many bytes."""
+"""Checksums of notes, and files compared with their hashes."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.execute import checking
-from packtrain.pipeline.execute.backends import InlineExecutor
 from packtrain.pipeline.execute.checking import damaged
-from packtrain.pipeline.execute.executor import Executor
-from packtrain.pipeline.execute.local import LocalExecutor
 from packtrain.pipeline.store.checksummed import seal, unseal
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
@@ -39,16 +34,7 @@ def test_what_has_no_seal(data: bytes | None) -> None:
     assert unseal(data) is None
 
 
-@pytest.fixture(params=[1, 2])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    made: Executor = InlineExecutor() if request.param == 1 else LocalExecutor(2)
-    yield made
-    made.close()
-
-
-def test_much_is_read_by_the_workers(executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "ALONE_BYTES", 1000)
-    monkeypatch.setattr(checking, "TASK_BYTES", 2500)
+def test_damaged_and_missing_files_are_found(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     chance = random.Random(1)
     files = []
@@ -56,12 +42,12 @@ def test_much_is_read_by_the_workers(executor: Executor, tmp_path: Path, monkeyp
         data = chance.randbytes(chance.randrange(1, 2000))
         store.put_bytes(f"{number:02d}", data)
         files.append(StoredFile(f"{number:02d}", len(data), hash_bytes(data)))
-    assert damaged(executor, store, files) == set()
+    assert damaged(store, files) == set()
     (tmp_path / "03").unlink()
     (tmp_path / "17").write_bytes((tmp_path / "17").read_bytes() + b"x")
     flipped = bytearray((tmp_path / "29").read_bytes())
     flipped[0] ^= 1
     (tmp_path / "29").write_bytes(flipped)
-    assert damaged(executor, store, files) == {"03", "17", "29"}
-    assert damaged(executor, store, files[:3]) == set()
-    assert damaged(executor, store, []) == set()
+    assert damaged(store, files) == {"03", "17", "29"}
+    assert damaged(store, files[:3]) == set()
+    assert damaged(store, []) == set()

@@ -5,9 +5,9 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: RayExecutor) -> No
     for _ in range(10):
         next(results)
     assert taken <= 10 + 2 * 2 + 1
-    results.close()  # type: ignore[attr-defined]  # a generator
+    results.close()
 
 
 def test_closed_while_tasks_run(tasks: Any, pool: RayExecutor) -> None:
@@ -204,7 +204,7 @@ def test_closed_while_tasks_run(tasks: Any, pool: RayExecutor) -> None:
     for _ in range(100):
         results = pool.map(tasks.double, range(8))
         next(results)
-        results.close()  # type: ignore[attr-defined]  # a generator
+        results.close()
     assert sorted(pool.map(tasks.double, range(4))) == [0, 2, 4, 6]
 
 
@@ -236,17 +236,10 @@ def test_a_task_that_keeps_dying_is_named(tasks: Any, pool: RayExecutor, tmp_pat
 
 
 def test_a_task_that_takes_too_long(tasks: Any, cluster: Any) -> None:
-    executor = RayExecutor(cluster.address, 1, [], seconds=1.0, policy="continue")
-    try:
-        done: list[float] = []
-        began = time.monotonic()
-        late = rf"died {TRIES} times over 61.0: .*longer than run.task_seconds \(1\.0 s\)"
+    with closing(RayExecutor(cluster.address, 1, [], seconds=5.0)) as executor:
+        late = rf"died {TRIES} times over 601.0: .*longer than run.task_seconds \(5\.0 s\)"
         with pytest.raises(TaskError, match=late):
-            done.extend(executor.map(tasks.linger, [61.0, 0.0, 0.1]))
-        assert time.monotonic() - began < 50
-        assert sorted(done) == [0.0, 0.1]
-    finally:
-        executor.close()
+            list(executor.map(tasks.linger, [601.0]))
 
 
 def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: RayExecutor) -> None:
@@ -260,18 +253,16 @@ def test_a_machine_that_sees_another_folder(cluster: Any, tmp_path: Path, monkey
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     own = LocalStore(Path("/proc/self/cwd/out"))  # another folder in every process that is elsewhere
-    with pytest.raises(ConfigError):
-        RayExecutor(cluster.address, 1, [own])
+    with closing(RayExecutor(cluster.address, 1, [own])) as executor, pytest.raises(ConfigError, match="does not see"):
+        list(executor.map(abs, [1]))
     assert list(tmp_path.rglob("canary*")) == []
 
 
 def test_an_address_where_nobody_listens_is_said_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    began = time.monotonic()
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="no Ray cluster"):
         RayExecutor(f"127.0.0.1:{port}", 1, [])
-    assert time.monotonic() - began < 30
 
 
 def test_signals_stay_ours(cluster: Any) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.inputs.first_rows import joined_words
 from packtrain.pipeline.inputs.formats import resolve_formats
 from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.observer import Silent
@@ -101,28 +100,6 @@ def test_columns_of_other_names_are_found(bench: Bench) -> None:
     found, _notes = bench(rows)
     assert found.plan["formats"]["a"]["options"]["messages_key"] == "conversation"
     assert found.ledger.total().examples_made == 1
-
-
-@pytest.mark.parametrize(
-    ("prompt", "completion", "joined"),
-    [
-        ("there?", "Let x", True),
-        ("the mu", "les", True),
-        ("1", "2", True),
-        ("Answer:", "x", True),
-        ("there? ", "Let x", False),
-        ("there?", "\nLet x", False),
-        ("<|assistant|>", "Let x", False),
-        ("def f(", "x):", False),
-        ("x =", "1", False),
-        ("the mule", ", and", False),
-        ("你好吗", "我很好", False),
-        ("", "x", False),
-        ("x", "", False),
-    ],
-)
-def test_where_two_texts_run_into_one(prompt: str, completion: str, joined: bool) -> None:
-    assert joined_words(prompt, completion) == joined
 
 
 def test_alpaca_and_sharegpt_and_messages_of_the_same_turns_are_the_same(bench: Bench, read_rows: Any) -> None:

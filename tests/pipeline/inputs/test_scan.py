@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
-from packtrain.pipeline.inputs.scan import InputFile, find_inputs, labels, read_rows, scan_file
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.find import find_inputs, labels
+from packtrain.pipeline.inputs.read import read_rows
+from packtrain.pipeline.inputs.scan import scan_file
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.fingerprint import hash_bytes

@@ -4,6 +4,8 @@ rows."""
 import gzip
 import json
 import random
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources
-from packtrain.pipeline.inputs.scan import InputFile, prepare_block, read_rows, scan_file
-from packtrain.schemas.errors import InputError, IntegrityError
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.read import prepare_block, read_rows
+from packtrain.pipeline.inputs.scan import scan_file
+from packtrain.schemas.errors import InputError, IntegrityError, StoreError
 from packtrain.stages.prep import make_format
 
 ROWS = [{"text": f"{number} " + "mules left the valley " * (number % 7)} for number in range(400)]
@@ -115,7 +119,7 @@ def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(data)
     file = scan(tmp_path / "in.csv")
     (block,) = file.blocks
-    prepared = prepare_block(file.path, block, make_format("prompt_completion"), 1 << 20)
+    prepared = prepare_block(file.where(block), block, make_format("prompt_completion"), 1 << 20)
     assert [(line, reason) for line, reason, _ in prepared.rejects] == [
         (1, "wrong_columns"),
         (3, "bad_quotes"),
@@ -141,10 +145,10 @@ def test_a_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
         assert [(line, reason) for line, reason, _ in prepared.rejects] == [(1, "invalid_utf8")]
 
 
-@pytest.mark.parametrize("name", ["in.parquet", "in.arrow", "in.arrows", "in.csv"])
+@pytest.mark.parametrize("name", ["in.parquet", "in.arrow", "in.arrows"])
 def test_a_file_that_changes_after_the_scan(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    data = FILES.get(name) or b"text,n\n" + b"mules,1\n" * 900
+    data = FILES[name]
     path.write_bytes(data)
     file = scan(path)
     block = file.blocks[-1]
@@ -178,6 +182,25 @@ def test_blocks_in_the_cache_that_are_damaged_or_gone(tmp_path: Path) -> None:
         read_rows(there, block, 1 << 20)
     assert texts(scan(path)) == [row["text"] for row in ROWS]
     assert there.read_bytes() == kept
+
+
+def test_a_full_disk_is_no_fault_of_the_input(tmp_path: Path) -> None:
+    """Whatever is kept in the cache of an input; files are limited here as a disk would limit them."""
+    for name in ("in.jsonl.gz", "in.json", "in.csv"):
+        rows = [{"text": f"{number} {number**40}"} for number in range(3000)]
+        text = json.dumps(rows) if name == "in.json" else "text\n" + "".join(f"{row['text']}\n" for row in rows)
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else text.encode())
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        try:
+            with pytest.raises(StoreError) as caught:
+                scan(tmp_path / name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert caught.value.exit_code == 1
 
 
 def test_large_row_groups_are_kept_row_by_row(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.inputs.places import hub, remote
-from packtrain.pipeline.inputs.places.paths import Found, InputKind
-from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
+from packtrain.pipeline.inputs import fetch, hub
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
+from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.stages.prep import make_format
@@ -165,13 +167,13 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
     import fsspec
 
     copied: list[str] = []
-    copy = remote._copy
+    copy = fetch._copy
 
     def counted(fs: Any, path: str, *arguments: Any) -> Any:
         copied.append(path)
         return copy(fs, path, *arguments)
 
-    monkeypatch.setattr(remote, "_copy", counted)
+    monkeypatch.setattr(fetch, "_copy", counted)
     chosen = source(f"{memory}/a.jsonl")
     for _ in range(2):
         files = scan_source(chosen, tmp_path, tmp_path / "cache")
@@ -255,6 +257,41 @@ def test_http(server: str, tmp_path: Path) -> None:
     assert texts(files) == [("a", "one"), ("a", "two")]
     with pytest.raises(ConfigError):
         find_inputs(source(f"{server}/b.jsonl"), tmp_path)
+
+
+def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It announces one row, and its answer to a range has no end: only the announced bytes are kept."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    row, sent = lines("one"), [0]
+
+    class Endless(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(row)))
+            self.send_header("Accept-Ranges", "bytes")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(206)
+            self.end_headers()
+            try:
+                self.wfile.write(row)
+                while sent[0] < 1 << 30:
+                    self.wfile.write(b" " * (1 << 20))
+                    sent[0] += 1 << 20
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.jsonl"
+        with pytest.raises(InputError, match="wrong length"):
+            scan_source(source(url), tmp_path, tmp_path / "cache")
+        assert sent[0] < 1 << 29
+        server.shutdown()
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """JSON arrays and text files: cut, read and refused."""
 
 import gzip
-import io
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
-from packtrain.pipeline.inputs.containers.jsonarray import ArrayLines
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.find import find_inputs
 from packtrain.pipeline.inputs.formats import resolve_format
-from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
+from packtrain.pipeline.inputs.read import prepare_block, read_rows
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError
@@ -36,6 +38,12 @@ def texts(file: InputFile) -> list[str | None]:
     return [one.text for each in prepared(file) for one in each.examples]
 
 
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 # JSON arrays
 
 words = st.text(st.sampled_from('a"\\[]{},:\n é'), max_size=12)
@@ -47,24 +55,23 @@ values = st.recursive(
 
 
 @given(
-    rows=st.lists(st.dictionaries(words, values, max_size=3), max_size=8),
+    rows=st.lists(st.dictionaries(words, values, max_size=3), min_size=1, max_size=8),
     indent=st.none() | st.integers(0, 3),
-    steps=st.lists(st.integers(1, 7), min_size=1, max_size=5),
     ascii=st.booleans(),
+    broken=st.booleans(),
 )
-def test_elements_are_lines_however_they_are_read(
-    rows: list[dict[str, Any]], indent: int | None, steps: list[int], ascii: bool
+def test_elements_are_lines(
+    folder: Path, rows: list[dict[str, Any]], indent: int | None, ascii: bool, broken: bool
 ) -> None:
+    """Also where one of them is no JSON, which costs its row."""
     data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
-    found = []
-    for sizes in (steps, [1 << 20]):
-        stream, at = io.BytesIO(data), iter(sizes * len(data))
-        reader = ArrayLines("in.json", lambda count, stream=stream, at=at: stream.read(next(at)))  # type: ignore[misc]
-        found.append(b"".join(iter(lambda reader=reader: reader.read(5), b"")))  # type: ignore[misc]
-    assert found[0] == found[1]
-    lines = found[0].split(b"\n")
-    assert lines.pop() == b""
-    assert [json.loads(line) for line in lines] == rows
+    if broken:
+        data = data.rstrip()[:-1] + b', {"a": NaN}]'
+    (folder / "in.json").write_bytes(data)
+    (file,) = scan(folder / "in.json")
+    lines = [line for block in file.blocks for _, line in read_rows(file.where(block), block, 1 << 20).lines or ()]
+    assert [json.loads(line) for line in lines[: len(rows)]] == rows
+    assert lines[len(rows) :] == [b'{"a": NaN}'] * broken
 
 
 def test_arrays_that_are_not_whole(tmp_path: Path) -> None:

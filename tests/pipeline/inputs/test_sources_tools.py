@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs.formats import resolve_format
-from packtrain.pipeline.inputs.scan import prepare_block, scan_source
+from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.stages.prep import make_format

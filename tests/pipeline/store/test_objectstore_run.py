@@ -15,8 +15,10 @@ import packtrain
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.pipeline.inputs.elsewhere import here, origin_of
-from packtrain.pipeline.inputs.scan import InputFile, prepare_block, scan_source
+from packtrain.pipeline.inputs.blocks import InputFile
+from packtrain.pipeline.inputs.fetch import here, origin_of
+from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, StoreError

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.encode import task as encode
+from packtrain.pipeline.stream import stream
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.errors import IntegrityError
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+
+from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -35,6 +38,8 @@ def rows(config: dict[str, Any]) -> list[dict[str, list[Any]]]:
 
 
 def test_a_lying_engine_ends_the_stream(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "Pool", InThisProcess)
+
     class Lying(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:
             return super().encode([text.replace("MOON", "MOO") for text in texts])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.scan import Block, InputFile
+from packtrain.pipeline.inputs.blocks import Block, InputFile
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.stream.blocks import Blocks
 from packtrain.pipeline.stream.stream import LiveWindows

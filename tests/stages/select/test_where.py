@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.execute.fork_server import TASK_MODULES
+from packtrain.pipeline.execute.pool import TASK_MODULES
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.rows import Example, Messages
 from packtrain.stages.prep import PreparedBlock

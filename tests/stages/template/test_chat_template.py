@@ -20,7 +20,6 @@ from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, Tem
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate, plain
 from packtrain.stages.template.limits import MachineLimitError, watch_by
-from packtrain.stages.template.nested_values import nests_values
 from packtrain.stages.template.render import Renderer
 
 from tests.support.examples import FULL
@@ -197,7 +196,6 @@ def test_addresses_in_memory_are_never_written(source: str) -> None:
 
 def test_a_template_that_nests_without_end_does_not_compile() -> None:
     deep = "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"
-    assert not nests_values(deep)
     with pytest.raises(TemplateError, match="compile"):
         ChatTemplate(deep, {}, "t")
 

@@ -151,7 +151,7 @@ def outcomes(encoder: Encoder, rows: list[Any]) -> list[Any]:
     ]
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
     batches = list(encoder.encode(examples, counts, refused, samples))
-    unproved = {line: why for line, _, why in counts.unproved_rows}
+    unproved = {one.line: one.detail for one in counts.places if one.kind == "unproved"}
     out: dict[int, Any] = {one.line: (one.reason, one.detail) for one in refused}
     for batch in batches:
         for row in batch.to_pylist():

@@ -278,7 +278,7 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
     assert rows == []
     assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
     rows, counts, refused = encoded(make_encoder(), mixed)
-    assert (len(rows), refused, counts.unproved) == (1, [], 0)
+    assert (len(rows), refused, counts.of("unproved")) == (1, [], 0)
 
 
 def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:

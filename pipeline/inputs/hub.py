@@ -6,6 +6,7 @@ in a child process, whose environment says whether the hub can be reached.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -13,12 +14,19 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ....schemas.errors import ConfigError, TaskError
-from ...execute.child_exit import exit_reason, out_of_memory_kills
-from .paths import choose_split
+import msgspec
+
+from ...schemas.errors import ConfigError, StoreError, TaskError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...schemas.names import check_name
+from ..store.local import LocalStore
+from .find import choose_split
 
 PATIENCE = 5
 """Seconds within which the hub must answer."""
+_LOADED = "hub"
+"""The cache folder of what the library has made, and of notes about it for runs without a connection."""
 
 
 def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[tuple[Path, str]]:
@@ -30,7 +38,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
 
     Raises:
         ConfigError: there is no such dataset, subset or split, or the hub is unreachable and the dataset is not cached.
-        TaskError: a signal killed the process that loads it, twice.
+        TaskError: a signal killed the process that loads it.
     """
     name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
     local = Path(name).is_dir()
@@ -44,38 +52,33 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     }
     if local or not reachable:
         environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    question = {
-        "name": name,
-        "subset": subset,
-        "split": split,
-        "revision": revision or None,
-        "cache": str(cache / "hub"),
-    }
-    kills = out_of_memory_kills()
-    for _ in range(2):  # a signal may not be the dataset's fault
-        done = subprocess.run(
-            [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode >= 0:
-            break
-    else:
-        raise TaskError(
-            f"{where}: the process that loads {name} died twice: {exit_reason(done.returncode, kills)}. Free memory, "
-            "and run the same command again"
-        )
+    question: dict[str, Any] = {"name": name, "subset": subset, "split": split, "revision": revision or None}
+    store, note = LocalStore(cache), f"{_LOADED}/{fingerprint(question)}.json"
+    question["cache"] = str(cache / _LOADED)
+    if not reachable and (kept := _kept(store, note)):
+        return _labelled(kept, name)
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("hub_child.py")), json.dumps(question)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode < 0:
+        killed = signal.Signals(-done.returncode).name
+        raise TaskError(f"{where}: the process that loads {name} was killed by {killed}; free memory, and run again")
     lines = done.stdout.strip().splitlines()
     try:
         answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     except ValueError:
         answer = {}
     if "files" in answer:
-        stem = Path(name).name
-        return [(Path(file), f"{name}/{_label(Path(file), stem)}") for file in answer["files"]]
+        files = [Path(file) for file in answer["files"]]
+        if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
+            held = [file.relative_to(cache).as_posix() for file in files]
+            store.replace_bytes(note, msgspec.json.encode(held))
+        return _labelled(files, name)
     if "splits" in answer:
         choose_split(answer["splits"], split, where, name)
     said = str(answer.get("error") or done.stderr.strip()[-500:] or f"exit code {done.returncode}")
@@ -88,6 +91,22 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
         "if it is not public"
     )
+
+
+def _kept(store: LocalStore, note: str) -> list[Path]:
+    """The files that this question was answered with before, if all are still in the cache."""
+    try:
+        names = decode_note(store.read(note), list[str])
+        for name in names:
+            check_name(name)
+    except (ValueError, StoreError):
+        return []
+    files = [store.path(name) for name in names]
+    return files if all(file.is_file() and not file.is_symlink() for file in files) else []
+
+
+def _labelled(files: list[Path], name: str) -> list[tuple[Path, str]]:
+    return [(file, f"{name}/{_label(file, Path(name).name)}") for file in files]
 
 
 def _label(file: Path, stem: str) -> str:

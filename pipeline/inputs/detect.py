@@ -1,11 +1,19 @@
-"""Detects the kind of an input file by its first bytes, and by its name if these do not suffice."""
+"""Detects the kind of an input file by its first bytes, and by its name if these do not suffice; and describes what is
+not JSON lines, for error messages.
+"""
 
+import csv
+import json
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from ....schemas.errors import InputError
-from ..blocks import split_name
+import msgspec
+
+from ...schemas.errors import InputError, RowRejectedError
+from ...stages.prep.rowjson import check_depth
+from .blocks import split_name
 
 
 class Container(StrEnum):
@@ -205,3 +213,100 @@ def refuse_inner(shown: str, head: bytes) -> None:
             what = "compressed twice" if what == "packed" else f"compressed, and contains {what}"
             raise InputError(f"{shown} is {what}; decompress it and give its content")
     _refuse_tar(shown, head)
+
+
+# What a file without JSON lines contains
+
+LOOKED_AT = 1 << 16
+"""How many first bytes to look at."""
+_SHOWN = 60
+"""Maximum number of characters of a line to show."""
+_EACH = 'each line must be an object, such as {"text": "one document"}'
+
+
+def misfit(line: bytes, head: bytes) -> str:
+    """Describe a line that is not a JSON object, and what to do about its file.
+
+    Args:
+        head: the file's lines from this one on, at most `LOOKED_AT` bytes; the last may be cut.
+    """
+    try:
+        check_depth(line, "it")
+        msgspec.json.decode(line.strip())
+        why = "it is not an object"
+    except RowRejectedError as error:
+        return f"`{_shown(line)}` cannot be used: {error.detail}; flatten the row"
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    seen = f"`{_shown(line)}`" if not _control(line) else "the line"
+    for guess in (mistaken, _binary, _json, _values):
+        if found := guess(head):
+            return "{} is not a JSON object; the file {}: {}".format(seen, *found)
+    if head.strip() and not head.lstrip().startswith((b"{", b"[")):
+        return f"{seen} is not a JSON object; the file is text, not JSON: {_EACH}"
+    return f"{seen} is not a JSON object ({why}): fix the line, or give {TAKEN}"
+
+
+def _shown(line: bytes) -> str:
+    """The beginning of a line, for a message."""
+    text = line[: 4 * _SHOWN].decode("utf-8", "backslashreplace").strip().replace("\t", "\\t")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _control(data: bytes) -> int:
+    """How many bytes of the data never occur in text."""
+    return sum(data.count(byte) for byte in (*range(9), 11, 12, *range(14, 27), *range(28, 32), 127))
+
+
+def _binary(head: bytes) -> tuple[str, str] | None:
+    if _control(head) > len(head) // 50:
+        return "holds binary data", f"give {TAKEN}"
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        if error.end < len(head) - 4:  # the last character may be cut
+            return "is not in UTF-8", "`iconv -f WINDOWS-1252 -t UTF-8` converts old Western encodings"
+    return None
+
+
+def _json(head: bytes) -> tuple[str, str] | None:
+    """JSON, but not one object per line."""
+    text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
+    first = text.partition("\n")[0].strip()
+    value: Any = None
+    end = 0
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        if first.startswith("{") and first.endswith(("{", "[", ",")):
+            return "has JSON objects that go over several lines", "`jq -c .` puts each on one"
+    if isinstance(value, dict):
+        if end > len(first):
+            lists = [name for name, held in value.items() if isinstance(held, list) and held and name.isidentifier()]
+            turns = not {"messages", "conversations"}.isdisjoint(lists)
+            if len(lists) == 1 and isinstance(value[lists[0]][0], dict) and not turns:
+                return f"is one JSON object, whose `{lists[0]}` has the rows", f"`jq -c '.{lists[0]}[]'` makes lines"
+            return "has JSON objects that go over several lines", "`jq -c .` puts each on one"
+        if text[end:].lstrip(" ").startswith(","):
+            return "has a comma after each object", "`sed 's/,$//'` removes those at the ends of lines"
+        return ("has several objects in a line", "`jq -c .` puts each on its own") if text[end:].strip() else None
+    if end and not text[end:].partition("\n")[0].strip():
+        kind = {str: "a text", list: "an array", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+        return f"has {kind} in a line", _EACH
+    return None
+
+
+def _values(head: bytes) -> tuple[str, str] | None:
+    """Rows of separated values: equally many fields in each of the first lines, and no braces."""
+    lines = head.decode("utf-8", "replace").lstrip("\ufeff").splitlines()[:20]
+    if not lines or lines[0].lstrip()[:1] in ("{", "["):
+        return None
+    for separator, kind, todo in (
+        (",", "comma", "call the file .csv"),
+        ("\t", "tab", "call the file .tsv"),
+        (";", "semicolon", "write it with commas, and call it .csv"),
+    ):
+        sizes = {len(row) for row in csv.reader(lines, delimiter=separator) if row}
+        if len(lines) > 1 and len(sizes) == 1 and sizes != {1}:
+            return f"looks like {kind}-separated values, {sizes.pop()} in a line", todo
+    return None

@@ -10,9 +10,9 @@ import blake3
 import numpy as np
 import pyarrow as pa
 
-from ....schemas.errors import InputError, RowRejectedError
-from ....stages.prep.rowjson import decode_json, exact
-from ..blocks import BlockRows, Records
+from ...schemas.errors import InputError, RowRejectedError
+from ...stages.prep.rowjson import decode_json, exact
+from .blocks import BlockRows, Records
 
 STEP = 64
 """Blocks are cut at multiples of this many rows."""

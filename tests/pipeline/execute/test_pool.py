@@ -1,4 +1,4 @@
-"""Executors: every task's result, whatever happens to the workers."""
+"""The pool: every task's result, whatever happens to the workers."""
 
 import importlib.util
 import os
@@ -15,10 +15,8 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from packtrain.pipeline.execute.backends import InlineExecutor
-from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES, Executor
-from packtrain.pipeline.execute.interrupts import deaf_to_interrupts
-from packtrain.pipeline.execute.local import LocalExecutor
+from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
+from packtrain.pipeline.execute.pool import Pool
 from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
 
 # Workers unpickle functions by the name of their module, so what they run stands in a module of its own.
@@ -69,6 +67,20 @@ def same(data):
 def linger(path):
     Path(path).touch()
     time.sleep(60)
+
+def linger_over(task):
+    path, slow = task
+    if slow:
+        linger(path)
+    return Path(path).name
+
+def wait_for(paths):
+    """Until another task has made the second file."""
+    mine, other = map(Path, paths)
+    mine.touch()
+    while not other.exists():
+        time.sleep(0.01)
+    return mine.name
 '''
 
 
@@ -90,34 +102,25 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def pool(tasks: Any) -> Iterator[LocalExecutor]:
-    executor = LocalExecutor(2)
+def pool(tasks: Any) -> Iterator[Pool]:
+    executor = Pool(2)
     yield executor
     executor.close()
 
 
-def test_every_result_comes_once(tasks: Any, pool: LocalExecutor) -> None:
+def test_every_result_comes_once(tasks: Any, pool: Pool) -> None:
     assert sorted(pool.map(tasks.double, range(200))) == [2 * n for n in range(200)]
     assert list(pool.map(tasks.double, [])) == []
     assert list(pool.map(tasks.double, iter([4]))) == [8]
 
 
-def test_inline_is_the_same_without_processes(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENGINE_THREADS:
-        monkeypatch.setenv(name, "7")
-    executor: Executor = InlineExecutor()
-    assert list(executor.map(tasks.double, range(5))) == [0, 2, 4, 6, 8]
-    assert list(executor.map(tasks.process, [0])) == [os.getpid()]
-    executor.close()
-
-
-def test_the_work_is_spread_over_the_workers(tasks: Any, pool: LocalExecutor) -> None:
+def test_the_work_is_spread_over_the_workers(tasks: Any, pool: Pool) -> None:
     found = set(pool.map(tasks.process, range(20)))
     assert len(found) == 2
     assert os.getpid() not in found
 
 
-def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: LocalExecutor) -> None:
+def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: Pool) -> None:
     taken = 0
 
     def tasks_without_end() -> Iterator[int]:
@@ -129,32 +132,16 @@ def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: LocalExecutor) -> 
     results = pool.map(tasks.double, tasks_without_end())
     for _ in range(10):
         next(results)
-    assert taken <= 10 + 2 * 2 + 2 * 2, "two a worker are under way, and all of them may have answered at once"
+    assert taken <= 10 + 2 * 2 + 1, "one a worker is under way, all may have answered at once, and one is prepared"
 
 
 @pytest.mark.parametrize("name", sorted(ENGINE_THREADS))
-def test_workers_have_one_engine_thread(tasks: Any, pool: LocalExecutor, name: str) -> None:
+def test_workers_have_one_engine_thread(tasks: Any, pool: Pool, name: str) -> None:
     assert set(pool.map(tasks.environment, [name] * 4)) == {ENGINE_THREADS[name]}
 
 
-def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: LocalExecutor) -> None:
+def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: Pool) -> None:
     assert all(pool.map(tasks.ignores_interrupts, range(4)))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_while_the_fork_server_starts_is_handled_afterwards() -> None:
-    blocked = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
-    said: list[str] = []
-
-    def interrupted() -> None:
-        with deaf_to_interrupts():
-            os.kill(os.getpid(), signal.SIGINT)
-            said.append(subprocess.check_output([sys.executable, "-c", blocked], text=True))
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert said == [f"{[signal.SIGINT, signal.SIGTERM]}\n"]
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -162,7 +149,7 @@ def test_it_works_outside_the_main_thread(tasks: Any) -> None:
     found: list[int] = []
 
     def work() -> None:
-        executor = LocalExecutor(2)
+        executor = Pool(2)
         found.extend(sorted(executor.map(tasks.double, range(5))))
         executor.close()
 
@@ -173,16 +160,14 @@ def test_it_works_outside_the_main_thread(tasks: Any) -> None:
 
 
 @pytest.mark.parametrize("deaths", range(1, TRIES))
-def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: LocalExecutor, tmp_path: Path, deaths: int) -> None:
+def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: Pool, tmp_path: Path, deaths: int) -> None:
     (tmp_path / "deaths").write_text(str(deaths))
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
     assert sorted(pool.map(tasks.kill, work)) == list(range(20))
     assert (tmp_path / "deaths").read_text() == "0"
 
 
-def test_a_task_that_keeps_dying_is_named_and_the_others_survive(
-    tasks: Any, pool: LocalExecutor, tmp_path: Path
-) -> None:
+def test_a_task_that_keeps_dying_is_named_and_the_others_survive(tasks: Any, pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     done: list[int] = []
@@ -195,30 +180,16 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(
     assert 5 not in done
 
 
-def test_where_asked_everything_else_is_done_before_dead_tasks_are_named(tasks: Any, tmp_path: Path) -> None:
-    (tmp_path / "deaths").write_text("1000")
-    work = [(n, str(tmp_path / "deaths") if n in (2, 7) else "") for n in range(30)]
-    executor = LocalExecutor(2, policy="continue")
-    done: list[int] = []
-    with pytest.raises(TaskError) as caught:
-        done.extend(executor.map(tasks.kill, work))
-    executor.close()
-    assert sorted(done) == [n for n in range(30) if n not in (2, 7)]
-    assert str(caught.value).startswith("2 tasks failed:\n")
-    assert all(f"a worker died {TRIES} times over ({n}, " in str(caught.value) for n in (2, 7))
-    assert int((tmp_path / "deaths").read_text()) == 1000 - 2 * TRIES
-
-
 def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: Any, tmp_path: Path) -> None:
-    marks = [tmp_path / "slow"]
-    executor = LocalExecutor(2, seconds=0.5, policy="continue")
-    began = time.monotonic()
-    said = rf"died {TRIES} times over .*slow: it ran longer than run.task_seconds \(0.5 s\)"
+    executor = Pool(2, seconds=5)
+    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(5.0 s\)"
+    done: list[str] = []
     with pytest.raises(TaskError, match=said):
-        list(executor.map(tasks.linger, map(str, marks)))
-    assert TRIES * 0.5 <= time.monotonic() - began < 50
+        done.extend(
+            executor.map(tasks.linger_over, [(str(tmp_path / name), name == "slow") for name in ("slow", *"abc")])
+        )
+    assert done == ["a", "b", "c"]
     assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
-    assert len(set(executor.map(tasks.process, range(10)))) == 2
     executor.close()
 
 
@@ -230,52 +201,54 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: 
         (0, "it ended with exit code 3"),
     ],
 )
-def test_how_a_worker_ended_is_said(tasks: Any, pool: LocalExecutor, number: int, said: str) -> None:
+def test_how_a_worker_ended_is_said(tasks: Any, pool: Pool, number: int, said: str) -> None:
     with pytest.raises(TaskError, match=f"over {number}: {said}"):
         list(pool.map(tasks.end, [number]))
 
 
-def test_a_large_task_goes_to_an_idle_worker_only(tasks: Any, pool: LocalExecutor) -> None:
-    """A full pipe would block the driver, while its worker waits to send a result."""
+def test_large_tasks_and_results_block_nobody(tasks: Any, pool: Pool) -> None:
     large = [bytes([n]) * (1 << 20) for n in range(8)]
     assert sorted(pool.map(tasks.same, large)) == large
 
 
-def test_workers_that_cannot_start_end_the_run(tasks: Any) -> None:
-    executor = LocalExecutor(2)
-    executor._context = ContextOfTheDoomed(executor._context)
-    with pytest.raises(TaskError):
-        list(executor.map(tasks.double, [1]))
-    executor.close()
+def test_the_next_task_is_prepared_while_workers_work(tasks: Any, pool: Pool, tmp_path: Path) -> None:
+    """The second worker waits for a file that is made as the third task is taken."""
+
+    def prepared() -> Iterator[Any]:
+        yield tmp_path / "a", tmp_path / "b"
+        yield tmp_path / "b", tmp_path / "c"
+        (tmp_path / "c").touch()
+        yield tmp_path / "d", tmp_path / "a"
+
+    assert sorted(pool.map(tasks.wait_for, prepared())) == ["a", "b", "d"]
 
 
-class ContextOfTheDoomed:
-    """A context whose processes end before they do anything."""
-
-    def __init__(self, context: Any) -> None:
-        self.Pipe, self._context = context.Pipe, context
-
-    def Process(self, **options: Any) -> Any:  # noqa: N802
-        return self._context.Process(target=os._exit, args=(7,))
+def test_tasks_that_others_have_done_are_left_out(tasks: Any, pool: Pool) -> None:
+    assert sorted(pool.map(tasks.double, range(9), lambda task: task % 2 == 1)) == [0, 4, 8, 12, 16]
 
 
-def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: LocalExecutor) -> None:
+def test_a_map_that_is_left_early_leaves_nothing_behind(tasks: Any, pool: Pool) -> None:
+    results = pool.map(tasks.double, range(100))
+    next(results)
+    results.close()
+    assert sorted(pool.map(tasks.double, range(5))) == [0, 2, 4, 6, 8]
+
+
+def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: Pool) -> None:
     (victim, *_) = pool.map(tasks.process, [0])
     os.kill(victim, signal.SIGKILL)
     assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
-@pytest.mark.parametrize("inline", [True, False])
-def test_an_unexpected_error_names_its_task(tasks: Any, pool: LocalExecutor, error: Exception, inline: bool) -> None:
-    executor = InlineExecutor() if inline else pool
+def test_an_unexpected_error_names_its_task(tasks: Any, pool: Pool, error: Exception) -> None:
     with pytest.raises(TaskError) as caught:
-        list(executor.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
+        list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
     assert isinstance(caught.value.__cause__, type(error))
 
 
 @pytest.mark.parametrize("error", [TemplateError("fix it"), RowRejectedError("reason", "detail")])
-def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: LocalExecutor, error: Exception) -> None:
+def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: Pool, error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
     assert (str(caught.value), caught.value.args) == (str(error), error.args)
@@ -286,23 +259,11 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_an_isolated_executor_runs_nothing_here(tasks: Any) -> None:
-    executor = InlineExecutor()
-    assert list(executor.map(tasks.process, [0])) == [os.getpid()]
-    executor.isolate()
-    try:
-        (elsewhere,) = executor.map(tasks.process, [0])
-        assert elsewhere != os.getpid()
-    finally:
-        executor.close()
-    assert not psutil.pid_exists(elsewhere)
-
-
 @pytest.mark.slow
 def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
     """multiprocessing raises EOFError for it, which the command line took for an interruption."""
     for workers in (1, 2):
-        executor = LocalExecutor(workers)
+        executor = Pool(workers)
         forkserver.ensure_running()
         server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
         os.kill(server, signal.SIGKILL)
@@ -316,8 +277,8 @@ def test_workers_end_with_a_driver_that_is_killed(tasks: Any, tmp_path: Path) ->
     marks = [tmp_path / "one", tmp_path / "two"]
     script = tmp_path / "driver.py"
     script.write_text(
-        "import executor_tasks\nfrom packtrain.pipeline.execute.local import LocalExecutor\n"
-        f"list(LocalExecutor(2).map(executor_tasks.linger, {[str(mark) for mark in marks]}))\n"
+        "import executor_tasks\nfrom packtrain.pipeline.execute.pool import Pool\n"
+        f"list(Pool(2).map(executor_tasks.linger, {[str(mark) for mark in marks]}))\n"
     )
     folder = str(Path(tasks.__spec__.origin).parent)
     driver = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": folder})
@@ -360,18 +321,17 @@ def test_workers_import_nothing_heavy(tasks: Any, tmp_path: Path, tiny_tokenizer
 import sys
 from pathlib import Path
 import executor_tasks
-from packtrain.pipeline.execute.interrupts import deaf_to_interrupts
-from packtrain.pipeline.execute.local import LocalExecutor
+from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.run.driver import run
 
 seen = set()
-close = LocalExecutor.close
+close = Pool.close
 def look(self):
     if self._pool:
         for names in self.map(executor_tasks.modules, range(8)):
             seen.update(names)
     close(self)
-LocalExecutor.close = look
+Pool.close = look
 data = {{
     "out": "out", "keep_untrained": True, "mask": "all",
     "tokenizer": {{"path": {str(tiny_tokenizer)!r}}},

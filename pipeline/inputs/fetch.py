@@ -1,26 +1,37 @@
-"""Remote files, read through fsspec. They are copied into the cache, named by their hash, before they are cut."""
+"""Remote files, and files on a machine that did not scan them.
 
+A remote file is read through fsspec, and copied into the cache, named by its hash, before it is cut. For workers of
+other nodes, a file given by path must be on a shared file system, at the same path; a file from a URL is copied again,
+into the machine's scratch folder; blocks that a scan keeps in separate files are made again by the same scan.
+"""
+
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import blake3
 import msgspec
 
-from ....schemas.errors import ConfigError, InputError
-from ....schemas.files.http_errors import describe
-from ....schemas.files.remote import CutError, Remote, RemoteError
-from ....schemas.fingerprint import fingerprint
-from ....schemas.jsontext import decode_note
-from ....schemas.names import check_name
-from ...store.local import LocalStore
-from ..blocks import split_name
-from ..containers.detect import is_data, is_mds, is_text
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.files.http_errors import describe
+from ...schemas.files.lock import alone
+from ...schemas.files.remote import CutError, Remote, RemoteError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...schemas.names import check_name
+from ..store.local import LocalStore
+from .blocks import Block, InputFile, split_name
+from .detect import is_data, is_mds, is_text
 
 _CHUNK = 4 << 20
 _COPIES = "remote"
 """The cache folder of copies and notes about them."""
+_MOST = 1 << 40
+"""Most bytes that are read of a file whose size the server does not say."""
+_WEB = ("http", "https")
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
@@ -44,7 +55,7 @@ def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
             found.append((url, -1 if size is None else int(size), _stamp(info)))
         return found
 
-    web = remote.protocol in ("http", "https")
+    web = remote.protocol in _WEB
     try:
         found = remote.ask("", look, parts=True)
     except FileNotFoundError:
@@ -93,10 +104,12 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
             if store.size(name) == length:
                 return copy
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
+    remote = Remote(url, shared=True)
     try:
-        name, length = Remote(url, shared=True).ask(
-            "", lambda fs, path, limit: _copy(fs, path, size, suffix, store), parts=True
-        )
+        if remote.protocol in _WEB and size >= 0:  # a server may send more than it announced
+            name, length = _put(url, remote.pieces("", size), size, suffix, store)
+        else:
+            name, length = remote.ask("", lambda fs, path, limit: _copy(url, fs, path, size, suffix, store), parts=True)
     except (FileNotFoundError, RemoteError) as error:
         raise InputError(
             f"{url} cannot be read ({describe(error.__cause__ or error)}); check the connection and the rights, or "
@@ -128,19 +141,29 @@ class _FarError(Exception):
         self.error = error
 
 
-def _copy(fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
+def _copy(url: str, fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
     """Copy a file from the beginning; returns (name in the cache, bytes)."""
     try:
-        with store.draft(_COPIES) as draft:
-            for data in _pieces(fs, path):
-                draft.file.write(data)
-            put = draft.result
-            if size >= 0 and put.bytes != size:
-                raise CutError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
-            name = f"{_COPIES}/{put.hash[:40]}{suffix}"
-            store.put(draft, name, replace_damaged=True)
+        return _put(url, _pieces(fs, path), size, suffix, store)
     except _FarError as error:
         raise error.error  # noqa: B904  # its own cause says more
+
+
+def _put(url: str, pieces: Iterator[bytes], size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
+    """Put the content of a file into the cache; returns (name there, bytes)."""
+    with store.draft(_COPIES) as draft:
+        for data in pieces:
+            draft.file.write(data)
+            if draft.file.bytes > (size if size >= 0 else _MOST):
+                break  # it may never end
+        put = draft.result
+        if size < 0 and put.bytes > _MOST:
+            raise InputError(f"{url} sends more than {_MOST:,} bytes, and does not say how many; copy it yourself")
+        if size >= 0 and put.bytes != size:
+            received = f"more than {size:,}" if put.bytes > size else f"{put.bytes:,}"
+            raise CutError(f"received {received} bytes, but the store announced {size:,}")
+        name = f"{_COPIES}/{put.hash[:40]}{suffix}"
+        store.put(draft, name, replace_damaged=True)
     return name, put.bytes
 
 
@@ -162,3 +185,67 @@ def _stamp(info: dict[str, Any]) -> int:
     """A number that changes with the store's metadata of the content; 0 if there is none."""
     marks = [f"{key}={info[key]}" for key in _MARKS if info.get(key) is not None]
     return int.from_bytes(blake3.blake3("\n".join(marks).encode()).digest(7)) if marks else 0
+
+
+# On another machine
+
+
+@dataclass(frozen=True, slots=True)
+class InputOrigin:
+    """Where the file of a block came from. Small, because it is sent with every task."""
+
+    path: Path
+    """The whole file, on the machine that scanned it."""
+    url: str
+    """The URL that it is a copy of; empty for a file given by path."""
+    size: int
+    stamp: int
+    """See `inputs.find.Found`."""
+    max_row_bytes: int
+    """The `max_row_bytes` of the scan."""
+
+
+def origin_of(file: InputFile, max_row_bytes: int) -> InputOrigin:
+    """The origin of a file, for tasks."""
+    size, stamp = file.far or (0, 0)
+    return InputOrigin(file.path, file.origin if file.far is not None else "", size, stamp, max_row_bytes)
+
+
+def here(path: Path, block: Block, origin: InputOrigin | None, scratch: Path) -> Path:
+    """The file on this machine that contains a block.
+
+    Args:
+        path: its path on the machine that scanned it.
+        scratch: this machine's folder for copies.
+
+    Raises:
+        InputError: it is not available here.
+    """
+    if origin is None or path.exists():
+        return path
+    if block.spooled is None:
+        return _whole(origin, scratch)
+    mine = scratch.joinpath(*path.parts[-3:])
+    if mine.exists():
+        return mine
+    from .scan import scan_file  # here, because it imports the readers of all containers
+
+    with alone(scratch / "locks" / "scan"):
+        if not mine.exists():
+            scan_file("", "", _whole(origin, scratch), origin.max_row_bytes, scratch)
+    if not mine.exists():
+        raise InputError(f"{origin.url or origin.path} has changed since it was scanned; run again")
+    return mine
+
+
+def _whole(origin: InputOrigin, scratch: Path) -> Path:
+    """The whole file."""
+    if origin.path.exists():
+        return origin.path
+    if origin.url:
+        return fetch(origin.url, origin.size, origin.stamp, scratch)
+    raise InputError(
+        f"{origin.path} is not on {socket.gethostname()}; with several machines, inputs must be on a file "
+        "system that all of them share, at the same path, or be given by a URL such as s3://bucket/data.jsonl "
+        "(without a password or a signature in it)"
+    )

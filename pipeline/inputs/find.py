@@ -1,29 +1,45 @@
-"""Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
+"""Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
 
+Only regular files are inputs. Links are followed, and every folder is entered once: a link to a folder that was already
+entered is an error, because its files would be read twice, or endlessly.
+"""
+
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
-from stat import S_ISDIR
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from blake3 import blake3
 
-from ....schemas.config.hints import did_you_mean
-from ....schemas.errors import ConfigError, InputError
-from ....schemas.jsontext import parse_json
-from ..blocks import split_name
-from .folders import MAGIC, data_files, matches, regular
+from ...schemas.config.hints import did_you_mean
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.jsontext import parse_json
+from .blocks import split_name
+from .detect import is_data, is_mds, is_text
 
 if TYPE_CHECKING:
-    from ....schemas.config.config import SourceConfig
+    from ...schemas.config.config import SourceConfig
 
 HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
+_MAGIC = frozenset("*?[")
+"""Characters that make a name a pattern."""
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+_OF_THE_KERNEL = ("/proc/", "/sys/")
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 _EXPORT = "export.json"
@@ -88,8 +104,8 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     for one in found:
         key: object = one.name
         if one.kind is InputKind.LOCAL:
-            stat = one.path.stat()
-            key = (stat.st_dev, stat.st_ino)
+            about = one.path.stat()
+            key = (about.st_dev, about.st_ino)
         if key in seen:
             raise ConfigError(
                 f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
@@ -109,7 +125,7 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
         yield Found(InputKind.HUB, str(local) if local is not None else name, 0, 0)
         return
     _refuse_split(source, text)
-    from .remote import find_urls
+    from .fetch import find_urls
 
     for url, size, stamp in find_urls(text, where):
         yield Found(InputKind.URL, url, size, stamp)
@@ -119,20 +135,20 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
     path = Path(text) if Path(text).is_absolute() else base / text
     try:
         str(path).encode()
-        is_folder = S_ISDIR(path.stat().st_mode)
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
     except UnicodeEncodeError:
         is_folder = False
     except (FileNotFoundError, NotADirectoryError, ValueError):
         if path.is_symlink():
             is_folder = False
-        elif not MAGIC & set(text):
+        elif not _MAGIC & set(text):
             raise ConfigError(
                 f"{where}: there is no file {path}; check the spelling, or the folder you are in"
             ) from None
         else:
             # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
             _refuse_split(source, text)
-            files = matches(path, where)
+            files = _matches(path, where)
             if not files:
                 raise ConfigError(
                     f"{where}: no files match {path}; check the pattern, or the folder you are in"
@@ -162,7 +178,7 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         )
     else:
         _refuse_split(source, text)
-        files = data_files(path, where)
+        files = _data_files(path, where)
         if not files:
             raise ConfigError(
                 f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also "
@@ -256,3 +272,126 @@ def labels(paths: list[Path]) -> list[str]:
     while len({tuple(p[-depth:]) for p in parts}) < len(parts):
         depth += 1
     return ["/".join(p[-depth:]) for p in parts]
+
+
+# Local files
+
+
+def regular(path: Path, where: str) -> os.stat_result:
+    """The status of a file, following links.
+
+    Args:
+        where: the key of the configuration, for messages.
+
+    Raises:
+        ConfigError: it is missing or not a regular file, or its name is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: the name of {str(path)!r} is not UTF-8, which ids need; rename it") from None
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{where}: {_broken(path, error)}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{where}: {irregular(path, found)}")
+    if os.path.realpath(path).startswith(_OF_THE_KERNEL):
+        raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
+    return found
+
+
+def irregular(path: Path, found: os.stat_result) -> str:
+    """What a path is if it is not a regular file, and what to do."""
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
+    return f"{path} is {kind}, and inputs are regular files; write its rows to a file, and name that"
+
+
+def _data_files(folder: Path, where: str) -> list[Path]:
+    """The data files below a folder, sorted; if there are none, its .txt files.
+
+    Names that begin with a dot or an underscore are skipped.
+
+    Raises:
+        ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
+        InputError: a folder cannot be read.
+    """
+    found = [
+        Path(entry.path)
+        for inner in _folders(folder, where, hidden=(".", "_"))
+        for entry in _entries(inner)
+        if not entry.name.startswith((".", "_")) and not _is_folder(entry)
+    ]
+    if any(is_mds(one.name) for one in found):  # its index.json looks like data
+        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
+    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
+
+
+def _matches(pattern: Path, where: str) -> list[Path]:
+    """The files that match a pattern, sorted as texts: `*`, `?` and `[]` within a name, `**` for any folders.
+
+    A name that begins with a dot only matches a pattern that does.
+
+    Raises:
+        ConfigError: a link leads to a folder that `**` has already entered.
+        InputError: a folder cannot be read.
+    """
+    first = next(index for index, part in enumerate(pattern.parts) if _MAGIC & set(part))
+    base = Path(*pattern.parts[:first])
+    names = {str(path) for path in _expand(base, pattern.parts[first:], where) if not path.is_dir()}
+    return [Path(name) for name in sorted(names)]
+
+
+def _expand(folder: Path, parts: tuple[str, ...], where: str) -> Iterator[Path]:
+    if not parts:
+        yield folder
+        return
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        for inner in _folders(folder, where, hidden=(".",)) if folder.is_dir() else ():
+            yield from _expand(inner, rest or ("*",), where)
+    elif not _MAGIC & set(part):
+        if os.path.lexists(folder / part):
+            yield from _expand(folder / part, rest, where)
+    elif folder.is_dir():
+        for entry in _entries(folder):
+            if fnmatchcase(entry.name, part) and (part.startswith(".") or not entry.name.startswith(".")):
+                yield from _expand(Path(entry.path), rest, where)
+
+
+def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[Path]:
+    """A folder and all below it."""
+    entered: dict[tuple[int, int], Path] = {}
+    waiting = [top]
+    while waiting:
+        folder = waiting.pop()
+        about = folder.stat()
+        first = entered.setdefault((about.st_dev, about.st_ino), folder)
+        if first is not folder:
+            raise ConfigError(
+                f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
+                "link, or name the files"
+            )
+        yield folder
+        waiting += [Path(one.path) for one in _entries(folder) if _is_folder(one) and not one.name.startswith(hidden)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name, reverse=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that cannot be followed
+        return False
+
+
+def _broken(path: Path, error: OSError) -> str:
+    if path.is_symlink():
+        return f"{path} is a link to {path.readlink()}, which cannot be followed ({error.strerror}); remove or fix it"
+    return f"{path} cannot be read: {error.strerror}; fix that, or name another"

@@ -1,0 +1,167 @@
+"""Says what encoding found: notes for the user, and rejects.jsonl."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from ...schemas.config.config import MaskConfig
+from ...schemas.config.hints import setting
+from ...schemas.errors import InputError
+from ...schemas.escape import escape_json
+from ...schemas.units import plural
+from ...stages.mask.policy import Mask
+from ...stages.prep import sharegpt
+from ...stages.template.losses import LOST
+from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
+from ...stages.tokenize.encode import MIXED, UNPROVED
+from ..inputs.blocks import InputFile
+from ..inputs.first_rows import what_it_is
+from .driver import Encoded
+from .parts import DROPPED, REJECTED, PartRecord
+
+_ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
+"""What the detail of a reject ends with."""
+_REFUSED = (REJECTED, DROPPED)
+_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+_UNLOCATED = {
+    UNPROVED: (
+        "the assistant's turns cannot be located with certainty in {count}, which mask {policy} needs",
+        "put {{% generation %}} and {{% endgeneration %}} around them in the template, or take {completion}",
+    ),
+    MIXED: (
+        "thoughts or tool calls cannot be located with certainty in turns of {count}, which mask.thoughts and "
+        "mask.tool_calls need",
+        "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train",
+    ),
+}
+"""What is said of conversations to which a mask cannot be applied, and what to do."""
+
+
+def notes(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+    """Yield sentences about conversations that are not trained as the user may expect.
+
+    Args:
+        files: the files as they were encoded, in order.
+
+    Raises:
+        InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
+    """
+    yield from unlocated(mask, files, encoded)
+    lost = sum(record.counts.found.get(kind, {}).get(LOST, 0) for record in encoded.records for kind in _REFUSED)
+    details = [place.detail for record in encoded.records for place in record.counts.places if place.name == LOST]
+    allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}
+    if allowed:
+        yield (
+            f"the chat template leaves out content of {plural(lost, 'conversation')}, which are rejected. To lose it "
+            f"where that can be allowed: {setting('tokenizer.allow_lost', sorted(allowed))}"
+        )
+    roles, first, _ = found(files, encoded, ROLES)
+    if roles:
+        said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
+        stop = "" if said.endswith("?") else "."
+        yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
+    tokens, first, _ = found(files, encoded, TOKENS)
+    if tokens:
+        names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
+        then = "These become real special tokens (docs/masks.md)"
+        yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
+
+
+def unlocated(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+    """Yield sentences about conversations that the mask leaves out because turns or their parts are not located.
+
+    Raises:
+        InputError: `mask.on_unproved: error`, and there is such a conversation.
+    """
+    needs = Mask.of(mask)
+    for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
+        count, first, why = found(files, encoded, kind)
+        if not count or not needed:
+            continue
+        what, fix = (
+            one.format(
+                count=plural(count.total(), "conversation"),
+                policy=mask.policy,
+                completion=setting("mask", "completion"),
+            )
+            for one in _UNLOCATED[kind]
+        )
+        what = f"{what}. The first: {first}: {why}"
+        if mask.on_unproved == "error":
+            raise InputError(f"{what}. To leave them out: {setting('mask.on_unproved', 'reject')}; to use them, {fix}")
+        yield f"{what}. They are left out; to use them, {fix}"
+
+
+def found(
+    files: Sequence[InputFile], encoded: Encoded, *kinds: str, names: Collection[str] | None = None
+) -> tuple[Counter[str], str, str]:
+    """The names that some kinds were found under, with their counts; the first place in words; and its detail.
+
+    Args:
+        names: those that count; None for all.
+    """
+    counts, first, detail = Counter[str](), "", ""
+    blocks = [(file, block) for file in files for block in file.blocks]
+    for (file, block), record in zip(blocks, encoded.records, strict=True):
+        for kind in kinds:
+            named = record.counts.found.get(kind, {})
+            counts.update({name: count for name, count in named.items() if names is None or name in names})
+        if counts and not first:
+            one = next(
+                one for one in record.counts.places if one.kind in kinds and (names is None or one.name in names)
+            )
+            file, line = file.at(block, one.line)
+            first, detail = f"{file.shown}, line {line}", one.detail
+    return counts, first, detail
+
+
+def _meant(role: str) -> str:
+    """`; did you mean 'assistant'?`, or "" if no role is near."""
+    name = role.strip().lower()
+    near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, _KNOWN_ROLES, n=1)), None)
+    return f"; did you mean {near!r}?" if near and role != OTHERS else ""
+
+
+def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> bytes:
+    """Return the content of rejects.jsonl: rows that cannot be used, by file and line, with the reason.
+
+    Args:
+        files: as they were encoded.
+        records: one per block, in the order of `files`.
+        reasons: see `PartRecord.refusals`.
+    """
+    lines = []
+    for file, line, sub, reason, detail in _refusals(files, records, reasons):
+        entry: dict[str, Any] = {
+            "source": file.source,
+            "file": file.shown,
+            "line": line,
+            "reason": reason,
+            "detail": detail,
+        }
+        if sub >= 0:
+            entry["example"] = sub
+        lines.append(msgspec.json.encode(entry) + b"\n")
+    return escape_json(b"".join(lines))
+
+
+def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
+    """Describe the first reject in a sentence, for messages; "" if there is none."""
+    for file, line, _, reason, detail in _refusals(files, records, reasons):
+        said = f" The first: {file.shown}, line {line}: {reason}: {detail.removesuffix('.')}."
+        return said + what_it_is(file, reason)
+    return ""
+
+
+def _refusals(
+    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]
+) -> Iterator[tuple[InputFile, int, int, str, str]]:
+    """(file, line in it from 1, example of the row or -1, reason, detail)."""
+    blocks = [(file, block) for file in files for block in file.blocks]
+    for (file, block), record in zip(blocks, records, strict=True):
+        for row, sub, reason, detail in record.refusals(reasons):
+            yield *file.at(block, row), sub, reason, detail

@@ -1,0 +1,299 @@
+"""The executor of one machine: processes that are forked from a server which has done the imports.
+
+Each worker has one task and one pipe. So a death names its task, a dead worker holds no lock that others wait for, and
+a task that takes too long is killed alone. Existing pools do not do that: the standard library's breaks as a whole,
+without naming the task; pebble's workers share one pipe and its lock, so a worker that dies with the lock blocks all
+others.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any
+
+from ...schemas.config.hints import configured_by, typed_keys
+from ...schemas.errors import TaskError, TemplateError
+from ...schemas.units import duration
+from .child_exit import exit_reason, out_of_memory_kills
+from .executor import RENDERING_KILLED, TRIES, Executor, Result, Task, limit_threads, lost, named, never
+
+TASK_MODULES = tuple(
+    f"{__package__.rpartition('.')[0]}.{module}"
+    for module in ("encode.task", "encode.first_look", "pack.shard", "pack.documents")
+)
+"""What the server imports. Given by name, because these modules import modules of this folder."""
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+_START_PAUSES = (0.1, 1.0)
+"""Seconds before a worker is started again; the kernel takes a moment to end a server that it killed."""
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    process: BaseProcess
+    pipe: "connection.Connection[Any, Any]"
+    task: Any = None
+    busy: bool = False
+    tries: int = 0
+    """Number of workers that died over the task before."""
+    began: float = 0.0
+    late: bool = False
+
+
+class Pool(Executor):
+    """Processes on this machine. Use from one thread at a time; any thread may close it.
+
+    Args:
+        workers: how many processes.
+        seconds: time limit of a task; exceeding it counts as a death of its worker.
+    """
+
+    def __init__(self, workers: int, *, seconds: float | None = None) -> None:
+        self.workers = workers
+        self._seconds = seconds
+        self._pool: list[_Worker] = []
+        self._killed_before = out_of_memory_kills()
+        self._closed = False
+        self._context: Any = multiprocessing.get_context("forkserver")
+        _start_server()
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+    ) -> Generator[Result, None, None]:
+        """See `Executor`. A task over which a worker died runs again, alone, because another one may have used up the
+        memory. Ends the workers if it is left early.
+        """
+        self._closed = False
+        source, taken, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
+        try:
+            while True:
+                while self._has_room(alone=bool(suspects)):
+                    if suspects:
+                        self._give(function, *suspects.popleft())
+                        continue
+                    taken.extend(islice(source, 0 if taken else 1))
+                    if not taken:
+                        break
+                    task = taken.popleft()
+                    if not made(task):
+                        self._give(function, task, 0)
+                if not self._busy():
+                    return
+                taken.extend(islice(source, 0 if taken else 1))  # it is prepared while the workers work
+                for worker in self._ready():
+                    answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
+                    worker.task, worker.busy, worker.tries = None, False, 0
+                    if answer is None:
+                        why = self._bury(worker, task)
+                        if tries == TRIES:
+                            raise lost(task, why)
+                        suspects.append((task, tries))
+                        continue
+                    well, result = answer
+                    if not well:
+                        raise named(result, task) from result
+                    yield result
+        finally:
+            if self._busy():
+                self.close()
+
+    def limit(self, workers: int) -> None:
+        """See `Executor`."""
+        fewer, self.workers = workers < self.workers, workers
+        if fewer:
+            self.close()  # the next task starts workers again
+
+    def close(self) -> None:
+        """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""
+        self._closed = True
+        pool, self._pool = self._pool, []
+        for worker in pool:
+            _hang_up(worker.pipe)
+        try:
+            for worker in pool:
+                worker.process.join(self._seconds)
+                if worker.process.is_alive():
+                    worker.process.kill()
+                    worker.process.join()
+        except KeyboardInterrupt:
+            for worker in pool:
+                worker.process.kill()
+            raise
+        for worker in pool:
+            worker.pipe.close()
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._pool if worker.busy]
+
+    def _has_room(self, *, alone: bool) -> bool:
+        """Whether another task may begin: one that runs alone, or one beside others."""
+        busy = self._busy()
+        return not busy or (len(busy) < self.workers and not alone and not any(one.tries for one in busy))
+
+    def _give(self, function: Callable[[Task], Result], task: Task, tries: int) -> None:
+        worker = next((one for one in self._pool if not one.busy), None) or self._start()
+        worker.task, worker.busy, worker.tries, worker.began = task, True, tries, time.monotonic()
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which the next look finds
+            worker.pipe.send((function, task))
+
+    def _start(self) -> _Worker:
+        """Start a worker. If the server was killed, the next attempt starts another one.
+
+        Raises:
+            TaskError: no worker can be started.
+        """
+        ours, theirs = self._context.Pipe()
+        for pause in (*_START_PAUSES, None):
+            process: BaseProcess = self._context.Process(
+                target=_serve, args=(theirs, typed_keys()), name="packtrain-worker"
+            )
+            try:
+                _start_server()
+                with _without_main():
+                    process.start()
+                break
+            except (EOFError, OSError) as error:
+                if pause is None:
+                    raise TaskError(
+                        f"no worker process can be started ({type(error).__name__}: {error}); the machine is likely "
+                        "out of memory or of processes: free some, or use fewer workers, and run the same command again"
+                    ) from error
+                time.sleep(pause)
+        theirs.close()
+        worker = _Worker(process, ours)
+        self._pool.append(worker)
+        return worker
+
+    def _ready(self) -> list[_Worker]:
+        """Wait until workers have answered or died, and return them; kill those that are late."""
+        busy, left = self._busy(), None
+        if self._seconds is not None:
+            left = max(0.0, min(one.began for one in busy) + self._seconds - time.monotonic())
+        try:
+            ready = set(connection.wait([one.pipe for one in busy] + [one.process.sentinel for one in busy], left))
+        except (OSError, ValueError):
+            if self._closed:
+                raise TaskError("the workers were closed while tasks were under way") from None
+            raise
+        found = [one for one in busy if one.pipe in ready or one.process.sentinel in ready]
+        for worker in busy:
+            if self._seconds is not None and worker not in found and time.monotonic() > worker.began + self._seconds:
+                worker.late, worker.began = True, time.monotonic()
+                worker.process.kill()
+        return found
+
+    def _answer(self, worker: _Worker) -> tuple[bool, Any] | None:
+        """What a worker has sent: whether its task succeeded, and the result or the error; None if it died."""
+        try:
+            return worker.pipe.recv() if worker.pipe.poll() else None
+        except (EOFError, OSError):
+            return None
+
+    def _bury(self, worker: _Worker, task: object) -> str:
+        """Remove a worker that died over a task, and describe how it ended.
+
+        Raises:
+            TemplateError: the kernel killed it for its template, as it would each time.
+        """
+        self._pool.remove(worker)
+        worker.process.join()
+        worker.pipe.close()
+        if worker.late:
+            return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
+        code = worker.process.exitcode or 0
+        if code == -RENDERING_KILLED:
+            raise TemplateError(
+                f"{task}: the chat template was stopped: one step on one of these rows took so long that the process "
+                "had to be killed. Fix the template, or leave the row out"
+            )
+        return exit_reason(code, self._killed_before)
+
+
+def _start_server() -> None:
+    """Start the process that workers are forked from, unless it runs. Returns at once: it imports in the background.
+
+    Terminals interrupt all processes of a command; the driver handles that and lets the others finish. So the server
+    and its workers inherit that interruptions are blocked.
+    """
+    resource_tracker.ensure_running()  # it would unblock them
+    forkserver.set_forkserver_preload([*TASK_MODULES])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide `__main__` while a worker starts.
+
+    multiprocessing runs the main script again in every worker, to find functions that are defined there. Our functions
+    are not, and a user's script that calls `packtrain.run` without a `__main__` guard would start itself endlessly.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
+    """Close a pipe so that the other end notices, even if a forked process also holds this end."""
+    with suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(pipe: "connection.Connection[Any, Any]", typed: Collection[str] | None) -> None:
+    """A worker: run tasks until the pipe is closed, or the driver is gone.
+
+    Args:
+        typed: see `schemas.config.hints.configured_by`.
+    """
+    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+
+    limit_threads()
+    for number in _INTERRUPTIONS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+    may_be_killed()
+    configured_by(typed)
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_run(pipe.recv_bytes()))
+
+
+def _run(data: bytes) -> bytes:
+    try:
+        function, task = pickle.loads(data)
+        return pickle.dumps((True, function(task)))
+    except Exception as error:
+        error.add_note("in a worker:\n" + traceback.format_exc())
+        try:
+            answer = pickle.dumps((False, error))
+            pickle.loads(answer)
+        except Exception:  # the error cannot be pickled
+            answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+        return answer
+
+
+def _end_with(sentinel: int) -> None:
+    # Without this, workers of a killed driver would first finish their tasks.
+    connection.wait([sentinel])
+    os._exit(1)

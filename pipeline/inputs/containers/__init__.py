@@ -1,1 +1,0 @@
-"""The kinds of input files, and how each is cut into blocks and read."""

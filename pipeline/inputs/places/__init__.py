@@ -1,1 +1,0 @@
-"""Where inputs lie: folders, patterns, URLs and datasets of the hub."""

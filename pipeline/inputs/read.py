@@ -1,0 +1,213 @@
+"""Reads blocks: their rows, the examples that a format makes of them, and the ids that rows give themselves."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...schemas.errors import RowRejectedError
+from ...stages.prep import Format, Options, PreparedBlock, make_format
+from ...stages.prep.rowjson import check_depth
+from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
+from .fetch import InputOrigin, here
+from .lines import BOM, read_bytes, split_lines
+from .spool import ROW_TOO_LONG, too_long, unspool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ID_COLUMNS = ("id", "row")
+"""The columns in which rows say which row of other data they belong to."""
+
+
+def read_rows(
+    path: Path,
+    block: Block,
+    max_row_bytes: int,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    *,
+    arrays: bool = False,
+) -> BlockRows:
+    """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
+
+    Args:
+        path: `InputFile.where(block)`.
+        columns: of a table, the only ones that are needed; None for all.
+        limit: rows that are enough, for a look at the data.
+        arrays: lists of integers may be arrays.
+
+    Raises:
+        InputError: the file is no longer what was scanned.
+    """
+    if block.members:
+        return _joined(block, max_row_bytes, columns, limit, arrays=arrays)
+    if block.too_long:
+        return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
+    if block.kind in ("groups", "batches"):
+        table = _table(path, block, columns, limit)
+        from .tables import to_arrays, to_rows  # workers of lines need no Arrow
+
+        if arrays and limit is None:
+            return to_arrays(table, columns, block.take)
+        return to_rows(table, columns, block.take, limit)
+    data = read_bytes(path, block) if block.spooled is None else unspool(path, block)
+    if block.kind == "text":
+        # Undecodable bytes become lone surrogates, for which the row is rejected later.
+        return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
+    lines = split_lines(data, block.take, limit)
+    if block.kind == "rows":
+        rejects = [one for one in block.rejects if one[0] < len(lines)]
+        without = {number for number, _, _ in rejects}
+        return BlockRows(lines=[one for one in lines if one[0] not in without], rejects=rejects)
+    long = [(i, ROW_TOO_LONG, too_long(len(line), max_row_bytes)) for i, line in lines if len(line) > max_row_bytes]
+    return BlockRows(lines=[one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
+
+
+def _table(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> "pa.Table":
+    from .table_files import read_batches, read_groups
+
+    if block.spooled is not None:
+        import pyarrow as pa
+
+        return pa.ipc.open_stream(unspool(path, block)).read_all()
+    return read_batches(path, block) if block.kind == "batches" else read_groups(path, block, columns, limit)
+
+
+def _joined(
+    block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None, *, arrays: bool
+) -> BlockRows:
+    """The rows of small files that share a block, one file after another."""
+    lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
+    for member in block.members:
+        left = None if limit is None else limit - len(lines) - len(records)
+        if left is not None and left <= 0:
+            break
+        found = read_rows(member.path, member.block, max_row_bytes, columns, left, arrays=arrays)
+        lines += [(before + number, line) for number, line in found.lines or ()]
+        records += [(before + number, row) for number, row in found.records or ()]
+        rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
+        before += member.block.lines
+    of_lines = block.kind == "lines"
+    return BlockRows(lines if of_lines else None, None if of_lines else records, rejects)
+
+
+def prepare_block(path: Path, block: Block, form: Format[Any, Any], max_row_bytes: int) -> PreparedBlock:
+    """The examples of a block, and the counts of its rows, including those that are too long.
+
+    Args:
+        path: see `read_rows`.
+    """
+    rows = read_rows(path, block, max_row_bytes, columns_of(form), arrays=form.takes_arrays)
+    return prepare_rows(rows, form)
+
+
+def prepare_rows(rows: BlockRows, form: Format[Any, Any]) -> PreparedBlock:
+    """As `prepare_block`, for rows already read with all columns that the format uses."""
+    prepared = form.prepare(rows.lines or []) if rows.records is None else form.prepare_rows(rows.records)
+    if not rows.rejects:
+        return prepared
+    rejects = sorted([*prepared.rejects, *rows.rejects])
+    return replace(prepared, rejects=rejects, rows=prepared.rows + len(rows.rejects))
+
+
+def block_examples(
+    path: Path,
+    block: Block,
+    origin: InputOrigin | None,
+    form: tuple[str, Options],
+    max_row_bytes: int,
+    where: str | None,
+    scratch: Path,
+) -> PreparedBlock:
+    """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
+
+    Args:
+        form: name and options of the format.
+        where: the condition.
+        scratch: this machine's folder for copies.
+
+    Raises:
+        InputError: the file is not here, or has changed since the scan.
+    """
+    prepared = prepare_block(here(path, block, origin, scratch), block, make_format(*form), max_row_bytes)
+    if where is None:
+        return prepared
+    from ...stages.select.where import Where  # imported here, because it imports polars
+
+    return Where(where).wanted(prepared)
+
+
+def columns_of(form: Format[Any, Any]) -> tuple[str, ...] | None:
+    """The columns that a format uses; None for all."""
+    try:
+        return tuple(field.encode_name for field in msgspec.structs.fields(form._row_type))
+    except TypeError:
+        return None
+
+
+def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> list[dict[str, Any]]:
+    """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
+    out: list[dict[str, Any]] = []
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, max_row_bytes, limit=count - len(out))
+        out += [dict(row) for _, row in rows.records or ()]
+        for _, line in rows.lines or ():
+            try:
+                check_depth(line, "the row")
+                row = msgspec.json.decode(line.removeprefix(BOM))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
+                continue
+            if isinstance(row, dict):
+                out.append(row)
+        if len(out) >= count:
+            break
+    return out[:count]
+
+
+# Which row of the data a prompt came from, so that a model's answers find their problem again
+
+
+class _Given(msgspec.Struct):
+    id: Any = None
+    row: Any = None
+
+
+_decode = msgspec.json.Decoder(_Given).decode
+
+
+def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Block, int]]:
+    """Every block of a source, with the number of its first row: from 0, over all files. Blank lines count."""
+    before = 0
+    for file in files:
+        for block in file.blocks:
+            yield file, block, before + block.first_line
+        before += file.lines + file.not_taken
+
+
+def given_ids(rows: BlockRows) -> dict[int, tuple[str, int | None]]:
+    """(id, row) that the rows themselves give, by their number within the block: "" and None where they do not.
+
+    An id is a text or a whole number; a row is a number from 0.
+    """
+    if rows.records is not None:
+        return {number: _plain(row) for number, row in rows.records}
+    return {number: _of_line(line) for number, line in rows.lines or ()}
+
+
+def _of_line(line: bytes) -> tuple[str, int | None]:
+    try:
+        found = _decode(line.removeprefix(BOM))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "", None  # the format says what is wrong with it
+    return _plain({"id": found.id, "row": found.row})
+
+
+def _plain(row: Mapping[str, Any]) -> tuple[str, int | None]:
+    id, number = row.get("id"), row.get("row")
+    return (
+        str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
+        number if isinstance(number, int) and not isinstance(number, bool) and number >= 0 else None,
+    )

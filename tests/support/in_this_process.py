@@ -1,0 +1,25 @@
+"""An executor without workers, for tests whose lies only this process knows."""
+
+from collections.abc import Callable, Generator, Iterable
+
+from packtrain.pipeline.execute.executor import Executor, Result, Task, never
+
+
+class InThisProcess(Executor):
+    """Runs each task here, when its result is wanted. Takes the arguments of `Pool`."""
+
+    def __init__(self, _workers: int, *, seconds: float | None = None) -> None:
+        pass
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+    ) -> Generator[Result, None, None]:
+        for task in tasks:
+            if not made(task):
+                yield function(task)
+
+    def limit(self, workers: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
