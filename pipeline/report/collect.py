@@ -157,7 +157,7 @@ def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
     if not point.rows:
         return None
     more = choice.documents_in_all / choice.documents
-    bound = 0 if more != 1 else point.rows if choice.strategy == "none" else point.bound
+    bound = 0 if more != 1 else point.bound
     rows, tokens, labels, pieces, padding = (
         round(one * more)
         for one in (point.rows, point.tokens + point.padding, point.labels, point.pieces, point.padding)

@@ -174,10 +174,9 @@ class _Sweeper:
             keep_untrained=config.keep_untrained,
             max_docs=config.pack.max_docs,
             align=config.pack.alignment.document,
-            seed=config.seed,
         )
         self.is_text = stats.labels >= TEXT * stats.tokens > 0
-        self.cuts = self.how.split or self.is_text or config.pack.strategy in _CUTTING
+        self.may_cut = self.how.split or self.is_text or config.pack.strategy in _CUTTING
 
     def points(self, lengths: Sequence[int]) -> list[Point]:
         """Of the configured strategy; and of `bfd_split` for plain texts, which may be split, and beside `wrapped`."""
@@ -262,11 +261,11 @@ class _Advisor:
             fit = self.shortest("bfd_split")
             if fit is not None and (needs is None or needs > fit):
                 return Advice(fit, "bfd_split", True, 0, None)
-        if not self.sweeper.cuts and not strict and (others := self._without_few(strategy)) is not None:
+        if not self.sweeper.may_cut and not strict and (others := self._without_few(strategy)) is not None:
             return others
         if needs is not None:
             return Advice(needs, strategy, True, 0, None)
-        if self.sweeper.cuts:
+        if self.sweeper.how.split or strategy in _CUTTING:
             best = max(self.lengths, key=lambda one: (_whole(self.at[strategy, one]), -one))
         else:
             least = min(lost_at(self.at[strategy, one]) for one in self.lengths)

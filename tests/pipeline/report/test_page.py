@@ -1,7 +1,6 @@
 """The page: whatever stands in a report, it is text; it runs nothing, loads nothing, and stays small."""
 
 import re
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -71,7 +70,7 @@ def with_text(value: Any, text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Report:
     """Every section filled."""
     folder = tmp_path_factory.mktemp("page")
     rows = [f'{{"prompt": "count to {n}: ", "completion": "{" 1" * (n % 40 + 1)}"}}\n' for n in range(60)]
@@ -79,7 +78,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, new_c
     packtrain.run(
         {
             "out": str(folder / "out"),
-            "cache": str(new_cache(tiny_tokenizer)),
+            "cache": str(folder / "cache"),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [{"name": "counts", "format": "prompt_completion", "path": str(folder / "in.jsonl")}],
             "truncate": {"max_length": 64},
