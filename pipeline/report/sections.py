@@ -200,7 +200,7 @@ def _choice(choice: Choice) -> Section:
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
     if choice.held_out:
-        sentence += f" {plural(choice.held_out, 'held-out document')} not counted."
+        sentence += f" {plural(choice.held_out, 'held-out document is', 'held-out documents are')} not counted."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
     grids = []
