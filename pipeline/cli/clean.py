@@ -54,7 +54,7 @@ def clean(
     import sys
 
     from ..dataset.clean import KINDS, Cleaning
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import make_console
 
     console = make_console()

@@ -22,7 +22,7 @@ def verify(
 ) -> None:
     """Check a dataset against its manifest, and every row's invariants."""
     from ..dataset.verify import verify as check
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
@@ -57,7 +57,7 @@ def repair(
     as_json: Json = False,
 ) -> None:
     """Rebuild damaged or missing files of a finished dataset, byte for byte, and leave the rest alone."""
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from ..run.repair import repair as rebuild
     from .views.console import ConsoleObserver, make_console
 
