@@ -68,19 +68,6 @@ def large(value: float) -> str:
     return exact(value) if abs(value) < 10_000 else count(value)
 
 
-def flops(value: float) -> str:
-    """A number of operations in the unit that keeps it short, such as `3.2 EFLOP`."""
-    text = large(value)
-    return f"{text}FLOP" if text[-1:].isalpha() else f"{text} FLOP"
-
-
-def times(value: float) -> str:
-    """1.234 as `1.23 ×`."""
-    if not math.isfinite(value):
-        return UNTOLD
-    return f"{value:.2f} ×" if value < 100 else f"{value:,.0f} ×"
-
-
 def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
     """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 are never shown as such: `< 0.1 %`, `> 99.9 %`.
 

@@ -43,7 +43,7 @@ def clean(
     import sys
 
     from ..dataset.clean import Cleaning
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import make_console
 
     console = make_console()

@@ -71,8 +71,8 @@ def contamination(
         print_json(_numbers(found, section))
         return
     from ..contamination.summary import TELLS_NOTHING
-    from ..report.draw.overlap import counts_grid
-    from ..report.draw.printing import print_blocks, say
+    from ..report.printing import print_grids, say
+    from ..report.sections import overlap_grid
 
     counts, summary = found.evaluation.counts, found.summary
     said = summary.sentence(found.examples, counts.rows)
@@ -84,7 +84,7 @@ def contamination(
     if left:
         say(console, f"not compared: {', '.join(left)}", "dim")
     if summary.counts:
-        print_blocks(console, [counts_grid(summary.counts)])
+        print_grids(console, [overlap_grid(summary.counts)])
         for line in summary.shown[:_SHOWN]:
             row = f"{line.evaluation}, line {line.evaluation_line:,}"
             say(

@@ -82,7 +82,7 @@ def eval_apps(
     """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty."""
     from ..judge.evaluation import EvaluationRequest, run_evaluation
     from ..judge.summary import lines
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]

@@ -49,7 +49,7 @@ def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..report.draw.printing import say
+    from ..report.printing import say
 
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"

@@ -66,7 +66,7 @@ def export(
 ) -> None:
     """Write a finished dataset in the format of another trainer: the same rows, order, splits and masks."""
     from ..export.export import export as export_dataset
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
@@ -102,7 +102,7 @@ def publish(
 ) -> None:
     """Publish a finished dataset on the Hugging Face Hub: its shards and its card, and nothing private."""
     from ..export.publish import publish as publish_dataset
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
@@ -148,7 +148,7 @@ def export_model(
     as_json: Json = False,
 ) -> None:
     """Gather a sharded checkpoint (FSDP) into one model, file by file, in bounded memory."""
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     export_checkpoint = _import_export()

@@ -41,7 +41,7 @@ def inspect(
     from ..dataset.decode import load_decoder, show_row
     from ..dataset.open import open_dataset
     from ..dataset.output_folder import tokenizer_folder
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import make_console
 
     if example is not None or doc is not None:

@@ -161,7 +161,7 @@ def print_view(console: "Console", view: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..report.draw.printing import say
+    from ..report.printing import say
 
     steps = f"{plural(view['steps'], 'step')} of {plural(view['rows_per_step'], 'row')}"
     say(console, f"{', '.join(view['where'])}: {steps}, order {view['order']}")

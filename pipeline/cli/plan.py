@@ -7,24 +7,18 @@ import typer
 
 from .arguments import completion
 from .arguments.options import (
-    All,
-    Batch,
     Config,
     Format,
-    Hidden,
     Input,
     Json,
-    Layers,
     Lengths,
     MaxLength,
     MaxLengthLimit,
     Model,
     Output,
-    Parameters,
     Set,
     Tokenizer,
     Workers,
-    WorldSize,
     check_page,
     config_or_options,
     overriding,
@@ -48,13 +42,7 @@ def plan(
     output: Output = None,
     lengths: Lengths = None,
     max_length_limit: MaxLengthLimit = None,
-    batch: Batch = 8,
     model: Model = None,
-    parameters: Parameters = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    world_size: WorldSize = 8,
-    everything: All = False,
     out: Annotated[
         str | None,
         typer.Option(
@@ -75,17 +63,15 @@ def plan(
     --output.
     """
     from ..configfile import load_config
-    from ..report.draw.printing import say
-    from ..report.draw.terminal import print_report
     from ..report.files import write_beside
+    from ..report.printing import say
+    from ..report.sections import print_report
     from ..run.forecast import plan as look_ahead
     from ..store.open import resolve_place
     from .views.console import ConsoleObserver, make_console
 
     check_page(output)
-    options = report_options(
-        lengths, max_length_limit, batch, model, parameters, layers, hidden, world_size, everything
-    )
+    options = report_options(lengths, max_length_limit, model)
     given, base = config_or_options(config, format, input, tokenizer, out or "packed")
     overrides = overriding(settings, out, workers, max_length)
     loaded, folder = load_config(given, base, overrides)

@@ -27,7 +27,7 @@ def prep(
 ) -> None:
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
     from ..configfile import load_config
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from ..run.prep_only import prepare_source
     from .views.console import ConsoleObserver, make_console
 

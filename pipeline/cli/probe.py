@@ -42,7 +42,7 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import make_console
 
     try:
@@ -75,7 +75,7 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     from rich.table import Table
     from rich.text import Text
 
-    from ..report.draw.printing import say
+    from ..report.printing import say
 
     say(console, f"{report.model}, {made}")
     say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")

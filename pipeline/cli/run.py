@@ -105,8 +105,8 @@ def run(
     if no_report:
         overrides.append("run.report=false")
     loaded, folder = load_config(given, base, overrides)
-    from ..report.draw.printing import say
     from ..report.files import HTML as REPORT
+    from ..report.printing import say
     from ..run.commit import put_card
     from ..run.driver import find_finished, look_ahead, make_dataset
     from ..run.worker_count import count_workers
@@ -145,11 +145,10 @@ def run(
             _run_json(manifest, target.url, "finished", time.perf_counter() - began, report.place if report else None)
         )
         return
-    print_summary(console, manifest, target.url, time.perf_counter() - began, made.advice)
+    warning = report.warning if report is not None else None
+    print_summary(console, manifest, target.url, time.perf_counter() - began, made.advice, warning)
     if report is not None:
         say(console, f"report: {report.place}")
-        if report.warning is not None:
-            say(console, f"  {escape_line(report.warning)}")
         if report.advice is not None:
             say(console, f"  {escape_line(report.advice)}")
     if demo and loaded.output.format == "arrow":
@@ -255,7 +254,7 @@ def _say_next(console: "Console", out: str, page: str | None) -> None:
     Args:
         page: the report's page, if there is one.
     """
-    from ..report.draw.printing import say
+    from ..report.printing import say
 
     command = _program()
     say(console)

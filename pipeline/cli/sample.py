@@ -90,7 +90,7 @@ def sample(
     """Draw samples of a model's answers, in a file that a stopped run resumes."""
     from ...schemas.samples import SampleSettings
     from ..configfile import load_config
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from ..samples.prompts import read_prompts
     from ..samples.samples_file import check_place
     from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file

@@ -37,7 +37,7 @@ def train(
         raise ConfigError("--json works with --dry-run only; add --dry-run")
     from ...training.trainer.run import check
     from ...training.trainer.run import train as start
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import make_console
 
     overrides = [*(settings or []), *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]

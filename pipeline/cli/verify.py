@@ -38,7 +38,7 @@ def verify(
     if config is not None:
         raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
@@ -65,7 +65,7 @@ def verify(
 
 
 def _repair(folder: str, config: Path | None, as_json: bool) -> None:
-    from ..report.draw.printing import say
+    from ..report.printing import say
     from ..run.repair import repair as rebuild
     from .views.console import ConsoleObserver, make_console
 

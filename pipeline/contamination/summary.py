@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from ...schemas.report.overlap import OverlapCount
+from ...schemas.report import OverlapCount
 from ...schemas.units import plural
 from ...stages.overlap.examples import NEARLY, PART, WHOLE
 from .hits_file import HitLine

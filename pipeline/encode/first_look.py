@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,8 +32,10 @@ from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
 from .encode_spec import EncodeSpec
-from .prepared import Prepared
 from .task import load_spec, make_renderer
+
+if TYPE_CHECKING:
+    from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
 
 LOOKS = "engines"
 """The folder of the cache that keeps the answers."""
@@ -97,7 +100,7 @@ class LookTask:
         return f"the first look at the rows, with the tokenizer engine {self.requested}"
 
 
-def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: Observer) -> Look:
+def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer: Observer) -> Look:
     """Return what the cache says about these inputs, or let a worker look at them.
 
     Args:
@@ -126,7 +129,7 @@ def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: O
     return look
 
 
-def _key(prepared: Prepared, sources: Sequence[FirstRows]) -> str:
+def _key(prepared: "Prepared", sources: Sequence[FirstRows]) -> str:
     """A hash of everything that the answer depends on."""
     versions = {}
     for name in ENGINES:

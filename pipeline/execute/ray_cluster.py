@@ -110,6 +110,7 @@ class RayExecutor(Executor):
 
     def _begin(self, address: str | None, workers: int) -> None:
         here: dict[str, Any] = {"num_cpus": workers, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        here["address"] = "local"  # even if another cluster runs on this machine
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             host, colon, port = (address or "").rpartition(":")

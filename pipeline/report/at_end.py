@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished
 from ..observer import Observer
-from .collect.gather import report_of_dataset
-from .collect.lengths.by_source import source_warning
+from .collect import report_of_dataset
 from .files import write_report
 from .options import ReportOptions
+from .sections import advice_sentence, warnings_of
 
 DOCUMENTS = 500_000
 """Maximum number of documents that the comparison of lengths reads; that takes about a second."""
@@ -21,6 +21,7 @@ class AtEnd:
     place: str
     """Path or URL of the page."""
     advice: str | None
+    """Which length would fit."""
     warning: str | None = None
     """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
 
@@ -53,7 +54,6 @@ def report_at_end(dataset: Finished, decoder: Decoder | None = None) -> AtEnd:
     """
     report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
     place, _ = write_report(report, dataset.store)
-    advice = report.choice.advice if report.choice is not None else None
-    warnings = [report.choice.over_limit, source_warning(report.choice)] if report.choice is not None else []
-    warning = " ".join(one for one in warnings if one is not None) or None
-    return AtEnd(place, advice.sentence if advice is not None else None, warning)
+    if report.choice is None:
+        return AtEnd(place, None)
+    return AtEnd(place, advice_sentence(report.choice) or None, " ".join(warnings_of(report.choice)) or None)

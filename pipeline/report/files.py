@@ -13,14 +13,6 @@ from ..store.open import Store
 HTML, JSON = "report.html", "report.json"
 
 
-def report_html(report: Report) -> bytes:
-    """Return the page as HTML."""
-    from .draw.page import report_page
-    from .draw.shell import render
-
-    return render(report_page(report))
-
-
 def report_json(report: Report) -> bytes:
     """Return all numbers as JSON; NaN and infinity become null."""
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=1)) + b"\n"
@@ -32,6 +24,8 @@ def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON)
     Raises:
         OutputError: a file cannot be written.
     """
+    from .page import report_html
+
     page, numbers = report_html(report), report_json(report)
     for name, content in ((html, page), (json, numbers)):
         try:

@@ -1,14 +1,19 @@
-"""What the user can choose about a report."""
+"""What the user can choose about a report, and the longest document that a model is made for. Needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from ...schemas.report import ReportShape
+from ...schemas.errors import ConfigError, TokenizerError
+from ...schemas.jsontext import parse_json
+from ...schemas.positions import Limit, stretching
 from ...stages.forecast.sweep import CANDIDATES
+from ..encode.tokenizer_folder import find_tokenizer
 
-SEVEN_BILLION = ReportShape("6.7 billion parameters", 6.7e9, 32, 4096)
 SWEPT = 2_000_000
-"""Number of documents that the comparison of lengths reads by default. It takes about 100 MB and four seconds, and with
-`overlong: split` two more seconds per 100 million tokens, to find lines and turns.
+"""Number of documents that the comparison of lengths reads at most, evenly chosen. It takes about 100 MB and four
+seconds, and with `overlong: split` two more seconds per 100 million tokens, to find lines and turns.
 """
 
 
@@ -20,16 +25,59 @@ class ReportOptions:
     """Lengths to compare; the configured one is added."""
     max_length_limit: int | None = None
     """The longest length that the report may advise; longer ones are still compared."""
-    batch: int = 8
-    """Documents per padded batch, and per unpacked optimizer step."""
-    world_size: int = 8
-    """Numbers of ranks for which to show the balance."""
-    shape: ReportShape = SEVEN_BILLION
-    """The model. In place of the default, the model in the tokenizer's folder is taken, if there is one. Without
-    `max_length_limit`, no length above the shape's `limit` is advised."""
-    device_flops: float = 4e14
-    """Floating-point operations per second of the device: by default an H100 at 40 % of its bf16 peak."""
-    documents: int | None = SWEPT
-    """Maximum number of documents that the comparison of lengths reads, evenly chosen; None for all."""
+    limit: Limit | None = None
+    """The longest document that the model is made for; None to ask the model in the tokenizer's folder, if there is
+    one. Without `max_length_limit`, no longer length is advised."""
+    documents: int = SWEPT
+    """Maximum number of documents that the comparison of lengths reads, evenly chosen."""
     rows: int = 6
     """Number of packed rows to show as text."""
+
+
+_MOST = 10_000_000
+"""Largest number of positions that is believed."""
+
+
+def limit_of_model(path: Path) -> Limit | None:
+    """The limit of a model, given by its folder or its `config.json`; None if the configuration does not say.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        config = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"--model: there is no {path}; give a model's folder or its config.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--model: {path} cannot be read ({error}); give another model's config.json") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--model: {path} is not a model's config.json; give a model's folder")
+    text = config.get("text_config")
+    return _limit(text if isinstance(text, dict) else config)
+
+
+def with_tokenizers_model(options: ReportOptions, tokenizer: str, base: Path) -> ReportOptions:
+    """The options, with the limit of the model in the tokenizer's folder if the user gave no model.
+
+    Args:
+        tokenizer, base: as for `find_tokenizer`.
+    """
+    if options.limit is not None:
+        return options
+    try:
+        return replace(options, limit=limit_of_model(find_tokenizer(tokenizer, base)))
+    except (ConfigError, TokenizerError, OSError):
+        return options
+
+
+def _limit(config: dict[str, Any]) -> Limit | None:
+    found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    positions = next((one for one in found if type(one) is int and 1 < one <= _MOST), None)
+    limits = [Limit(positions, f"the model's positions end at {positions:,}")] if positions is not None else []
+    try:
+        stretch = [Limit(one.tokens, f"the model's {one.reason}") for one in stretching(SimpleNamespace(**config))]
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        stretch = []
+    limits += [one for one in stretch if 1 < one.tokens <= _MOST]
+    return min(limits, key=lambda one: one.tokens, default=None)

@@ -13,7 +13,6 @@ from ..pack.copies import repeated
 from ..pack.outcomes import CUT_UNTRAINED
 from ..pack.pack import Packed
 from ..pack.table import Table
-from ..report.collect.padding import padding_cost
 
 _BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons for dropped tokens that limits cause, or that never drop a trained token."""
@@ -68,9 +67,14 @@ def on_padding(config: RunConfig, packed: Packed) -> str | None:
     """Say what padding costs in all splits; None if nothing is padded."""
     rows = sum(split.rows for split in packed.splits.values())
     padding = packed.ledger.total().tokens_created.get("alignment", 0)
-    pack, length = config.pack, config.truncate.max_length
-    cost = padding_cost(pack.padded_for, pack.alignment, rows, length, padding, packed.rows_unpadded)
-    return cost.sentence.removesuffix(".") if cost is not None and packed.rows_unpadded else None
+    if not padding or not packed.rows_unpadded:
+        return None
+    more = max(rows - packed.rows_unpadded, 0)
+    part = share(padding / (rows * config.truncate.max_length), 2)
+    return (
+        f"{plural(padding, 'token')} of padding for {config.pack.padded_for} take {part} of the rows, and "
+        f"{plural(more, 'row') if more else 'no row'} more than without it"
+    )
 
 
 def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:

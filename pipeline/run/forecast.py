@@ -6,7 +6,6 @@ nor claimed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,12 @@ import numpy as np
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
-from ...schemas.ragged import starts_of
-from ...schemas.report import FORMAT, BatchSize, Choice, Input, Report, Sample, Trust
-from ...schemas.units import plural
-from ...schemas.versions import version
-from ...stages.arrays import view
+from ...schemas.report import Made, Report, Sample
 from ...stages.mask.policy import Mask
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
-from ..encode.parts import EncodedPart
 from ..encode.prepared import Prepared
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import NoRowsError, what_fits
@@ -36,28 +30,20 @@ from ..pack.pack import Selected, select, split_names
 from ..pack.segments import Segments
 from ..pack.shard import cuts_through_turns
 from ..pack.window_plan import pieces_of, windows
-from ..report.collect.flow import flow_of
-from ..report.collect.lengths.choice import candidates, choose
-from ..report.collect.lengths.encoded import read_stats
-from ..report.collect.lengths.packed import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
-from ..report.collect.model_shapes import with_tokenizers_model
-from ..report.collect.overlap import overlap_of
-from ..report.collect.rejects import rejects_among
-from ..report.collect.saving import batch_size, expected_packing
-from ..report.collect.shares import Heads, training_of
-from ..report.collect.trust import configuration_of, stages_of
-from ..report.options import ReportOptions
+from ..report.collect import PAIRS, expected_packing, flow_of, make_report, training_of
+from ..report.configuration import configuration_of
+from ..report.documents import ReadDocuments, read_documents
+from ..report.lengths import candidates, choose
+from ..report.options import ReportOptions, with_tokenizers_model
+from ..report.overlap import overlap_of
+from ..report.rejects import rejects_among
 from ..report.sample.sampling import Sampled, sampled
+from ..report.shown import Shown
 from ..store.open import require_conditional
 from .closing_advice import on_default_mask
 from .disk_space import require_room
-from .steps import decontaminate, encode_inputs, packtrain_version, prepare_inputs
+from .steps import decontaminate, encode_inputs, prepare_inputs
 from .workspace import Workspace, open_workers, open_workspace
-
-_INPUTS = 20
-"""Maximum number of input files that the report names."""
-_PAIRS = "Preference pairs are not packed: each is one row."
-_LATER = "A plan packs nothing; `packtrain run` does."
 
 
 def plan(
@@ -81,7 +67,7 @@ def plan(
     loaded, folder = load_config(config, base)
     options, observer = options or ReportOptions(), observer or Silent()
     options = with_tokenizers_model(options, loaded.tokenizer.path, folder)
-    candidates(loaded, options.lengths, options.shape.limit)  # reject bad lengths before encoding
+    candidates(loaded, options)  # reject bad lengths before encoding
     if rows is None:
         return _report(_encoded(loaded, folder, observer), options)
     with sampled(loaded, folder, rows, observer) as sample:
@@ -178,58 +164,51 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     Raises:
         InputError: nothing would be packed.
     """
-    config, work, sample = seen.config, seen.work, seen.sample
+    config, work, sample, pairs = seen.config, seen.work, seen.sample, seen.prepared.pairs
     work.observer.begin("read lengths", 0, "")
-    with work.timings.stage("read lengths"):
-        decided = _decide(seen)
-    absent = {"packing": _LATER}
-    choice = batch = flow = overlap = training = packing = None
-    if seen.prepared.pairs:
-        absent = {
-            "choice": f"{_PAIRS} `truncate.max_length` limits the length of a pair.",
-            "packing": _PAIRS,
-            "batch": f"{_PAIRS} A batch has as many pairs as rows.",
-        }
+    decided = _decide(seen)
+    absent = dict[str, str]()
+    choice = packing = flow = overlap = training = None
+    kinds = {}
+    if pairs:
+        absent |= {"choice": PAIRS, "packing": PAIRS}
     else:
-        with work.timings.stage("compare lengths"):
-            choice = _choice(seen, options)
-        packing = expected_packing(choice, options, config.pack)
-        if packing is not None:
-            absent.pop("packing")
-        batch = _batch(choice)
-        if batch is None:
-            absent["batch"] = "There are no packed rows."
+        documents = _documents(seen, options)
+        choice, kinds = choose(documents.stats, config, options, documents.in_all), documents.kinds
+        packing = expected_packing(choice, config.pack)
     selected = decided.selected
     if selected is None:
         absent["flow"] = absent["training"] = f"The run would stop: {decided.refused}."
     else:
-        reasons = mask_rejects(config)
-        lines = reject_lines(seen.prepared.joined, seen.encoded.records, reasons).splitlines()
+        cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
+        if not cuts and not pairs:
+            _count_cuts(selected)
+        _count_labels(selected)
+        lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
         rejects = rejects_among(lines, seen.prepared.files)
         flow = flow_of(decided.ledger, rejects if sample is None else sample.true_rejects(rejects))
         if seen.encoded.contamination is not None:
             asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
             overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, decided.ledger)
-        cuts = config.pack.strategy in ("bfd_split", "wrapped") and not seen.prepared.pairs
-        if not cuts and not seen.prepared.pairs:
-            _count_cuts(selected)
-        heads = Heads(_heads(selected), cuts, selected.weighted)
-        training = training_of(decided.ledger, _spreads(seen, selected), heads=heads, policy=config.mask.policy)
-    report = Report(
-        format=FORMAT,
-        kind="plan",
-        name=work.out.url.rstrip("/").rpartition("/")[2] or work.out.url,
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
-        packtrain=packtrain_version(),
-        sample=_sample(seen),
+        notes = [
+            *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
+            *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
+        ]
+        shown = Shown(absent="There are no rows yet: a plan packs nothing.")
+        training = training_of(decided.ledger, kinds, shown, config.mask.policy, notes)
+    spec = seen.encoded.spec
+    configuration = configuration_of(sample.asked if sample is not None else config, work.base)
+    report = make_report(
+        "plan",
+        work.out.url,
+        _sample(seen),
+        absent,
         choice=choice,
         flow=flow,
         overlap=overlap,
         training=training,
         packing=packing,
-        batch=batch,
-        trust=_trust(seen, decided),
-        absent=absent,
+        made=Made(None, f"{spec.engine} {spec.engine_version}", configuration),
     )
     work.observer.end()
     return report
@@ -244,37 +223,32 @@ def _sample(seen: _Seen) -> Sample | None:
     return Sample(rows, rows if sample.exhaustive else every, sample.exhaustive)
 
 
-def _choice(seen: _Seen, options: ReportOptions) -> Choice:
-    config, encoded = seen.config, seen.encoded
-    sizes = [record.counts.examples for record in encoded.records]
-    tokenizer = encoded.spec.tokenizer_json
-    stats, every = read_stats(config, encoded.places, sizes, tokenizer, seen.work.scratch.root, options)
-    seen_rows = _sample(seen)
-    if seen_rows is not None and seen_rows.rows:
-        every = round(every * seen_rows.rows_estimated / seen_rows.rows)
+def _documents(seen: _Seen, options: ReportOptions) -> ReadDocuments:
+    encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
+    tokenizer, scratch = encoded.spec.tokenizer_json, seen.work.scratch.root
+    found = read_documents(seen.config, encoded.places, sizes, tokenizer, scratch, options)
+    rows = _sample(seen)
+    if rows is not None and rows.rows:
+        found = replace(found, in_all=round(found.in_all * rows.rows_estimated / rows.rows))
     if seen.sample is not None:  # its lines are not those of the inputs
-        stats = replace(stats, longest=())
-    return choose(stats, config, options, documents_in_all=every)
+        found = replace(found, stats=replace(found.stats, longest=()))
+    return found
 
 
-def _batch(choice: Choice) -> BatchSize | None:
-    """Return batch sizes from the comparison of lengths, scaled up to all documents if only a sample was read."""
-    known = "bfd" if choice.strategy == "none" else choice.strategy
-    point = next(one for one in choice.points if (one.strategy, one.max_length) == (known, choice.max_length))
-    more = choice.documents_in_all / max(choice.documents, 1)
-    rows = point.pieces if choice.strategy == "none" else point.rows
-    tokens, labels, examples = (round(one * more) for one in (point.tokens, point.labels, point.documents))
-    return batch_size(max(round(rows * more), min(rows, 1)), tokens, labels, examples)
-
-
-def _heads(selected: Selected) -> dict[str, int]:
-    """By source, the supervised tokens that are first in a piece; pieces cut by the strategy are not included."""
-    heads = dict.fromkeys((source.name for source in selected.config.sources), 0)
+def _count_labels(selected: Selected) -> None:
+    """Add to the ledger what the rows would train. Pieces that the strategy cuts are not known yet, so their first
+    tokens count as trained.
+    """
+    sources = selected.config.sources
+    heads = dict.fromkeys((source.name for source in sources), 0)
     for source, here in selected.table.slices():
         some = selected.table.documents.at(here)
         first = (some.asked_packed - some.labels).astype(np.int64) * some.copies
-        heads[selected.config.sources[source].name] += int(first.sum())
-    return heads
+        heads[sources[source].name] += int(first.sum())
+    for name, entry in selected.ledger.sources.items():
+        asked = entry.asked_encoded + entry.asked_repeated - entry.asked_truncated - entry.asked_dropped
+        entry.labels_head, entry.labels_trained = heads[name], asked - heads[name]
+        entry.labels_not_asked = entry.tokens_packed - asked
 
 
 def _count_cuts(selected: Selected) -> None:
@@ -290,57 +264,3 @@ def _count_cuts(selected: Selected) -> None:
             cuts = cuts_through_turns(some, segments, begins, ends)
             for source, number in enumerate(np.bincount(owners[some.segment], weights=cuts).tolist()):
                 selected.ledger.sources[config.sources[source].name].turns_cut += int(number)
-
-
-def _spreads(seen: _Seen, selected: Selected) -> Spreads:
-    """Length statistics of the packed examples, from evenly chosen parts."""
-    names = [source.name for source in seen.config.sources]
-    out = Spreads({name: Spread() for name in names})
-    copies = selected.table.documents.copies
-    sizes = np.array([record.counts.examples for record in seen.encoded.records], dtype=np.int64)
-    starts = starts_of(sizes)
-    count, every = len(sizes), int(sizes.sum())
-    taken = evenly(count, count if every <= LOOKED_INTO else max(1, count * LOOKED_INTO // every))
-    out.exact = out.exact_runs = len(taken) == count
-    for part in taken.tolist():
-        place = seen.encoded.places[part]
-        flags = copies[int(starts[part]) : int(starts[part] + sizes[part])] > 0
-        spread = out.sources[names[place.source]]
-        lengths = [np.diff(view(batch.column("input_ids").offsets)) for batch in EncodedPart(place.path).batches]
-        spread.lengths.add(np.concatenate(lengths)[flags] if lengths else flags[:0])
-        if seen.prepared.pairs:
-            pair_spread(place.path, flags, spread)
-        else:
-            part_spread(place.path, flags, spread, Mask.of(seen.config.mask))
-    return out
-
-
-def _trust(seen: _Seen, decided: _Decided) -> Trust:
-    sample, prepared, spec = seen.sample, seen.prepared, seen.encoded.spec
-    files, packtrain = prepared.files, packtrain_version()
-    inputs = [Input(file.source, file.shown, file.size, file.hash) for file in files]
-    if sample is not None and not sample.exhaustive:
-        inputs = sample.inputs
-    bytes_in_all = sum(one.bytes for one in inputs)
-    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")} | {"packtrain": packtrain}
-    read = sum(file.size for file in files)
-    return Trust(
-        sentence=(
-            f"Read from {plural(len(inputs), 'file')} by packtrain {packtrain}; a plan packs nothing. A run of the "
-            "same configuration (which this page and its JSON contain) finds everything encoded in the cache."
-            if sample is None or sample.exhaustive
-            else f"Estimated from a sample of {plural(len(inputs), 'file')} by packtrain {packtrain}; a run of the "
-            "same configuration (which this page and its JSON contain) reads everything."
-        ),
-        manifest=None,
-        plan=None,
-        tokenizer=prepared.tokenizer.hash,
-        template=prepared.tokenizer.template_hash,
-        engine=f"{spec.engine} {spec.engine_version}",
-        versions=versions,
-        stages=stages_of(seen.work.timings, decided.ledger.total(), read),
-        inputs=inputs[:_INPUTS],
-        inputs_in_all=len(inputs),
-        bytes_in_all=bytes_in_all,
-        configuration=configuration_of(sample.asked if sample is not None else seen.config, seen.work.base),
-    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...schemas.config.config import RunConfig, RunSection
+from ...schemas.errors import ConfigError
 from ..dataset.timings import Timings
 from ..encode.known_parts import KnownParts
 from ..execute.executor import Executor
@@ -15,7 +16,7 @@ from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
-from ..store.open import Store, cache_root, open_store, require_writable, resolve_place, scratch_of
+from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 from .worker_count import Need, count_workers
 
 
@@ -54,6 +55,8 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
     out = open_store(place, scratch=scratch)
     cache = cache_root(config.cache, place, base)
     require_writable(cache)
+    if not is_url(cache) and Path(cache).is_file():
+        raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
     return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
 
 

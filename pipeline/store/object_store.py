@@ -1,7 +1,7 @@
 """A store in an object store: like `LocalStore`, with a conditional put instead of a link.
 
-A draft is a local file. When it is complete, it is checked against its hash, put on the condition that its name is
-free, and compared with what the store reports. So no object is ever incomplete or a mixture.
+A draft is a local file. When it is complete, it is put on the condition that its name is free, and compared with what
+the store reports. So no object is ever incomplete or a mixture.
 
 Two processes that put one name with `replace_damaged` put the same bytes, because such names contain a hash or can have
 only one content. So a store that ignores the condition for multipart uploads does no harm.
@@ -20,7 +20,7 @@ from ...schemas.errors import IntegrityError, OutputError, StoreError
 from ...schemas.files.http_errors import is_unknown_upload
 from ...schemas.files.remote import PIECE, Remote, TakenError
 from ...schemas.files.user_folder import user_folder
-from .local import Draft, LocalStore, Put, read_back
+from .local import Draft, LocalStore, Put
 from .local_copies import Copies, key_of
 
 CONDITIONAL = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
@@ -33,6 +33,8 @@ CHUNK = 16 << 20
 """Bytes of one part of a large upload; objects smaller than two parts are sent in one request."""
 _MAX_PARTS = 9_000
 _SENT_AT_ONCE = 4
+_LARGEST_NOTE = 1 << 30
+"""Maximum bytes of an object that is read into memory."""
 _DRAFTS = "drafts"
 
 _proved: set[str] = set()
@@ -113,7 +115,7 @@ class ObjectStore:
         """The content, or None if there is no such name."""
 
         try:
-            return self.objects.read(name)
+            return self.objects.read(name, _LARGEST_NOTE)
         except FileNotFoundError:
             return None
 
@@ -184,7 +186,7 @@ class ObjectStore:
 
         Equal content counts as success: an answer may have been lost, and the put repeated.
         """
-        expected = read_back(draft, self.where(name))
+        expected = draft.result
         held = False
         try:
             self._send(draft.path, name, expected.bytes, "create")

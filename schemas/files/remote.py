@@ -136,7 +136,8 @@ class Remote:
                 self._after(error, failures, name)
 
     def read(self, name: str, most: int | None = None) -> bytes:
-        """A small object, whole. Raises what `ask` raises, and ShortError if a web server sends more than `most`."""
+        """A small object, whole. Raises what `ask` raises, and ShortError if a server of the web or of S3 sends more
+        than `most`."""
         return self.ask(name, lambda fs, path, limit: self._get(fs, path, None, None, most, limit))
 
     def pieces(self, name: str, size: int, tried: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
@@ -279,12 +280,15 @@ class Remote:
     def _get(
         self, fs: Any, path: str, start: int | None, end: int | None, most: int | None, limit: dict[str, float]
     ) -> bytes:
-        """The bytes of a range, or of the whole object. A web server is not listened to beyond `most` bytes."""
-        if self.protocol not in _HTTP or most is None:
+        """The bytes of a range, or of the whole object. Servers of the web and of S3 are not listened to beyond
+        `most` bytes.
+        """
+        if self.protocol not in (*_HTTP, *_S3) or most is None:
             return bytes(fs.cat_file(path, start=start, end=end, **limit))
         from fsspec.asyn import sync
 
-        return bytes(sync(fs.loop, _web_bytes, fs, path, start, end, most, **limit))
+        get = _s3_bytes if self.is_s3 else _web_bytes
+        return bytes(sync(fs.loop, get, fs, path, start, end, most, **limit))
 
     def _path(self, name: str, tries: int) -> tuple[Any, str]:
         fs, root = self.filesystem(tries)
@@ -313,6 +317,24 @@ async def _web_bytes(fs: Any, path: str, start: int | None, end: int | None, mos
             found += data
             if len(found) > most:
                 raise CutError(f"received more than the {most:,} bytes that it may have")
+    return found
+
+
+async def _s3_bytes(fs: Any, path: str, start: int | None, end: int | None, most: int) -> bytearray:
+    """As s3fs's `cat_file`, which reads whatever a server sends. Raises CutError beyond `most` bytes."""
+    bucket, key, version = fs.split_path(path)
+    asked = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+    if start is not None and end is not None:
+        asked["Range"] = f"bytes={start}-{end - 1}"
+    answer = await fs._call_s3("get_object", **asked)
+    found = bytearray()
+    try:
+        while data := await answer["Body"].read(1 << 20):
+            found += data
+            if len(found) > most:
+                raise CutError(f"received more than the {most:,} bytes that it may have")
+    finally:
+        answer["Body"].close()
     return found
 
 

@@ -1,6 +1,6 @@
 """Estimates for the strategies that cut documents themselves: `bfd_split` and `wrapped`.
 
-Legend as in `stats.py`; `M` documents with trained tokens.
+Legend as in `length_stats.py`; `M` documents with trained tokens.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,6 @@ class _Counts(NamedTuple):
     bound: int
     heads: int
     """Labels lost because they are a piece's first token."""
-    squares: int
     padding: int = 0
 
 
@@ -82,10 +81,8 @@ class UncutDocuments:
             bound=total.bound,
             tokens=tokens,
             tokens_lost=self.stats.tokens - tokens,
-            slots=total.rows * limit,
             labels=labels,
             labels_lost=self.stats.labels - labels,
-            squares=total.squares,
             padding=total.padding,
         )
 
@@ -150,13 +147,12 @@ class _Window:
         counts = np.bincount(units, weights=left, minlength=limit // align + 1).astype(np.int64)
         padding = int((left * (units * align - np.arange(limit))).sum()) if align > 1 else 0
         whole_pieces = int((full * number).sum())
-        squares = whole_pieces * limit * limit + int((counts * np.arange(len(counts)) ** 2).sum()) * align * align
         counts[-1] += whole_pieces
         rows, bound = rows_and_bound(counts, max_docs)
         begins, ends = self.marks
         heads = ends.multiples(limit) - begins.multiples(limit)
         cut = int(number[lengths > limit].sum())
-        return _Counts(cut, whole_pieces + int(left.sum()), rows, bound, heads, squares, padding)
+        return _Counts(cut, whole_pieces + int(left.sum()), rows, bound, heads, padding)
 
     def wrapped(self, limit: int) -> _Counts:
         begins, ends = self.begins, self.ends
@@ -165,13 +161,12 @@ class _Window:
         first = np.minimum(_upwards(begins, limit) * limit, ends) - begins
         last = np.maximum(ends - np.maximum(_downwards(ends, limit) * limit, begins + first), 0)
         full = (int((ends - begins - first - last).sum())) // limit
-        squares = int((first * first).sum()) + full * limit * limit + int((last * last).sum())
         pieces = int(np.count_nonzero(first)) + full + int(np.count_nonzero(last))
         # Beginnings of rows, and of documents that begin inside a row.
         at_rows = int(_upwards(self.run_ends, limit).sum()) - int(_upwards(self.run_begins, limit).sum())
         heads = at_rows + int(np.count_nonzero(self.first % limit))
         cut = int(np.count_nonzero(_downwards(begins, limit) != _downwards(ends - 1, limit)))
-        return _Counts(cut, pieces, rows, rows, heads, squares)
+        return _Counts(cut, pieces, rows, rows, heads)
 
 
 def _downwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:

@@ -88,7 +88,6 @@ LAZILY = {
     "pipeline.cli.probe": {"training"},
     "pipeline.cli.sample": {"training"},
     "pipeline.cli.train": {"training"},
-    "pipeline.report.collect.rows.balance": {"training"},
     "training.stream": {"pipeline.stream"},
 }
 """What these modules import besides, and only when it is needed: inside a function."""

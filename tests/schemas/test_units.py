@@ -65,7 +65,6 @@ def test_shares(value: float, digits: int, text: str) -> None:
         (units.share(0.0), "0 %"), (units.share(-0.25), "-25 %"), (units.share(1, 0), "100 %"),
         (units.large(1234), "1,234"), (units.large(1_234_567), "1.2 M"), (units.large(999_999), "1.0 M"),
         (units.exact(1_234_567), "1,234,567"), (units.exact(2.25), "2.2"), (units.exact(math.nan), "–"),
-        (units.flops(3.2e18), "3.2 EFLOP"), (units.flops(0), "0 FLOP"), (units.times(1.234), "1.23 ×"),
     ],
 )  # fmt: skip
 def test_numbers_in_sentences(written: str, expected: str) -> None:

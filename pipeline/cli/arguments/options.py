@@ -109,23 +109,13 @@ MaxLengthLimit = Annotated[
         show_default="the model's positions",
     ),
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Documents per padded batch, and per optimizer step without packing.")]
 Model = Annotated[
     Path | None,
     typer.Option(
-        help="Estimate the work for this model, and advise no length above its positions: its folder or config.json.",
-        show_default="the model in the tokenizer's folder, else 6.7 billion parameters",
+        help="Advise no length above the positions of this model: its folder or config.json.",
+        show_default="the model in the tokenizer's folder",
         autocompletion=completion.path,
     ),
-]
-Parameters = Annotated[
-    float | None, typer.Option(min=1, help="The model's parameters, such as 1.2e9, instead of --model.")
-]
-Layers = Annotated[int | None, typer.Option(min=1, help="The model's layers, with --parameters.")]
-Hidden = Annotated[int | None, typer.Option(min=1, help="The model's hidden size, with --parameters.")]
-WorldSize = Annotated[int, typer.Option(min=1, help="Number of ranks to show the balance for.")]
-All = Annotated[
-    bool, typer.Option("--all", help="Compare lengths over all documents.", show_default="at most 2 million")
 ]
 Output = Annotated[
     Path | None,
@@ -215,56 +205,24 @@ def check_page(output: Path | None) -> None:
         raise ConfigError(f"--output: {there} is a file, not a folder; choose another place than {output}")
 
 
-def report_options(
-    lengths: str | None,
-    max_length_limit: int | None,
-    batch: int,
-    model: Path | None,
-    parameters: float | None,
-    layers: int | None,
-    hidden: int | None,
-    world_size: int,
-    everything: bool,
-    rows: int = 6,
-) -> "ReportOptions":
+def report_options(lengths: str | None, max_length_limit: int | None, model: Path | None) -> "ReportOptions":
     """The report's options from those of the command line.
 
     Raises:
-        ConfigError: a length is invalid, or the model is given twice or in part.
+        ConfigError: a length is invalid, or the model's configuration cannot be read.
     """
     from ....stages.forecast.sweep import CANDIDATES
-    from ...report.options import SEVEN_BILLION, SWEPT, ReportOptions
+    from ...report.options import ReportOptions, limit_of_model
 
-    numbers = (parameters, layers, hidden)
-    shape = SEVEN_BILLION
-    if model is not None:
-        if any(number is not None for number in numbers):
-            raise ConfigError("--model already gives --parameters, --layers and --hidden; use one or the other")
-        from ...report.collect.model_shapes import shape_of_model
-
-        shape = shape_of_model(model)
-    elif any(number is not None for number in numbers):
-        if parameters is None or layers is None or hidden is None:
-            raise ConfigError(
-                "--parameters, --layers and --hidden belong together, such as --parameters 1.2e9 --layers 16 "
-                "--hidden 2048; or give --model"
-            )
-        from ...report.collect.model_shapes import shape_of_numbers
-
-        shape = shape_of_numbers(parameters, layers, hidden)
     return ReportOptions(
         lengths=_lengths(lengths) if lengths is not None else CANDIDATES,
         max_length_limit=max_length_limit,
-        batch=batch,
-        world_size=world_size,
-        shape=shape,
-        documents=None if everything else SWEPT,
-        rows=rows,
+        limit=limit_of_model(model) if model is not None else None,
     )
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    from ...report.collect.lengths.choice import check_length
+    from ...report.lengths import check_length
 
     try:
         found = sorted({int(one.replace("_", "")) for one in text.split(",")})

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ....schemas.escape import escape
 from ....schemas.units import duration, rate
-from ...report.draw.printing import say
+from ...report.printing import say
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this print nothing."""

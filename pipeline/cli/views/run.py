@@ -3,28 +3,20 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from ....schemas.config.config import RunConfig
-from ....schemas.ledger import Ledger, SourceLedger
+from ....schemas.escape import escape_line
+from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import Manifest
-from ....schemas.reasons import DECISIONS, OWN, REASONS
+from ....schemas.reasons import OWN, REASONS
 from ....schemas.units import count, duration, plural, size
 from ...encode.prepared import Prepared
-from ...report.draw.blocks import Grid
-from ...report.draw.printing import print_blocks, say
-from ...report.ledger_lines import Stress, ledger_columns, ledger_sections
+from ...report.collect import packing_of, rejected_of
+from ...report.printing import print_grids, rich_table, say
+from ...report.sections import ledger_grid, packing_grid
 from ...run.estimate import RunEstimate
-
-_STYLES: dict[Stress, str] = {
-    "": "",
-    "head": "bold",
-    "detail": "dim",
-    "cut": "red",
-    "trained": "bold green",
-}
 
 
 def pipeline_tree(
@@ -108,99 +100,62 @@ def pipeline_tree(
     return tree
 
 
-def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
-    """Counts of rows, examples, tokens and labels: by source and in total, or only in total without `sources`."""
-    table = Table(title="Ledger", title_justify="left", show_edge=False, pad_edge=False)
-    table.add_column("")
-    names, columns = ledger_columns(ledger, sources=sources)
-    for name in names:
-        table.add_column(name, justify="right")
-    for section in ledger_sections(columns):
-        table.add_section()
-        for line in section:
-            label = Text(f"  {line.label}" if line.inner else line.label, style=_STYLES[line.stress])
-            table.add_row(label, *(f"{value:,}" for value in line.values))
-    return table
-
-
-def packing_grid(manifest: Manifest) -> Grid:
-    """Rows, fill and bound of each split. Preference pairs are not packed: their tokens instead."""
-    pairs, rows, padded = manifest.preference, [], manifest.alignment.pads
-    for name, split in manifest.splits.items():
-        bound = sum(window.bound for window in split.windows)
-        pieces = sum(window.pieces for window in split.windows)
-        each = max(split.rows, 1)
-        slots = each * manifest.max_length
-        how_full = [
-            f"{bound:,}",
-            f"{split.rows / bound - 1:.3%}" if bound else "–",
-            f"{split.fill(manifest.max_length):.2%}",
-            *([f"{split.padding / slots:.2%}"] if padded else []),
-        ]
-        rows.append(
-            [
-                name,
-                f"{split.rows:,}",
-                *([] if pairs else how_full),
-                f"{split.tokens:,}",
-                f"{split.trained_share:.1%}",
-                f"{split.tokens / each:,.0f}" if pairs else f"{pieces / each:.1f}",
-                f"{len(split.shards):,}",
-            ]
-        )
-    if pairs:
-        return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair", "shards"), rows)
-    padding = ["padding"] if padded else []
-    head = ["split", "rows", "bound", "gap", "fill", *padding, "tokens", "trained", "documents a row", "shards"]
-    return Grid("Packing", head, rows)
-
-
-def print_summary(console: Console, manifest: Manifest, out: str, seconds: float, advice: Sequence[str] = ()) -> None:
-    """Ledger, packing, advice and the result of a finished run.
+def print_summary(
+    console: Console, manifest: Manifest, out: str, seconds: float, advice: Sequence[str], warning: str | None
+) -> None:
+    """The result of a finished run, about a screen: what matters most, packing, ledger and what to do.
 
     Args:
         advice: see `run.driver.Made`.
+        warning: that of the report.
     """
-    table = ledger_table(manifest.ledger)
-    unbounded = console.options.update(max_width=1 << 20)
-    if console.measure(table, options=unbounded).maximum > console.width:
-        # Truncated numbers would be useless.
-        table = ledger_table(manifest.ledger, sources=False)
-        console.print(table)
-        say(console, f"{plural(len(manifest.ledger.sources), 'source')}: the report shows each one", "dim")
-    else:
-        console.print(table)
-    console.print()
-    print_blocks(console, [packing_grid(manifest)])
-    console.print()
     total: SourceLedger = manifest.ledger.total()
-    rejected = sum(total.rows_rejected.values()) + sum(
-        count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
-    )
-    if rejected:
-        what = plural(rejected, "row or example was", "rows or examples were")
-        often, style = "", "yellow"
-        if 2 * rejected > total.rows_read:
-            reasons = total.rows_rejected | total.examples_dropped
-            most = max((one for one in reasons if one not in DECISIONS), key=lambda one: reasons[one])
-            often = f" of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All:"
-            style = "bold red"
-        say(console, f"{what} rejected{often or ';'} see {out}/rejects.jsonl", style)
-    for line in advice:
+    urgent = [*_most_rejected(total, out), *advice, *([escape_line(warning)] if warning is not None else [])]
+    if urgent:
+        say(console, urgent[0], "bold yellow")
+    else:
+        kept = f"all {plural(sum(total.examples_packed.values()), 'example')}" if not total.examples_dropped else ""
+        say(console, f"packed {kept or plural(sum(total.examples_packed.values()), 'example')}", "bold green")
+    print_grids(console, [packing_grid(packing_of(manifest, {}))])
+    console.print()
+    grid = ledger_grid(manifest.ledger)
+    unbounded = console.options.update(max_width=1 << 20)
+    if console.measure(rich_table(grid), options=unbounded).maximum > console.width:
+        grid = ledger_grid(manifest.ledger, most=0)  # truncated numbers would be useless
+    print_grids(console, [grid])
+    if len(manifest.ledger.sources) > 1 and len(grid.head) == 2:
+        say(console, f"{plural(len(manifest.ledger.sources), 'source')}: the report shows each one", "dim")
+    console.print()
+    for line in urgent[1:]:
         say(console, line, "yellow")
+    rejected = sum(rejected_of(total).values())
+    if rejected and 2 * rejected <= total.rows_read:
+        what = plural(rejected, "row or example was", "rows or examples were")
+        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
     if manifest.weighted:
         say(console, "it has loss_weights: a trainer that ignores them trains another objective", "yellow")
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
-        console.print(
-            Text(
-                f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
-                "left a completion empty, or both completions the same; raise truncate.max_length or "
-                "truncate.max_completion_length, or set "
-                "truncate.max_prompt_length",
-                style="yellow",
-            ),
-            soft_wrap=True,
+        say(
+            console,
+            f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
+            "left a completion empty, or both completions the same; raise truncate.max_length or "
+            "truncate.max_completion_length, or set truncate.max_prompt_length",
+            "yellow",
         )
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
     say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")
+
+
+def _most_rejected(total: SourceLedger, out: str) -> list[str]:
+    """A sentence if more than half of the rows were rejected: why, most often, and where all are listed."""
+    reasons = rejected_of(total)
+    rejected = sum(reasons.values())
+    if 2 * rejected <= total.rows_read or not rejected:
+        return []
+    most = next(iter(reasons))
+    what = plural(rejected, "row or example was", "rows or examples were")
+    return [
+        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
+        f"{out}/rejects.jsonl"
+    ]

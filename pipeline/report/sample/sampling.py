@@ -14,14 +14,13 @@ from pathlib import Path
 
 from ....schemas.config.config import RunConfig, SourceConfig
 from ....schemas.errors import ConfigError, InputError
-from ....schemas.report import Input
 from ...inputs.blocks import split_name
 from ...inputs.detect import Container
 from ...inputs.find import Found, InputKind, find_inputs, labels
 from ...inputs.formats import NoRowsError
 from ...observer import Observer
 from ...store.open import cache_root, is_url, resolve_place
-from ..collect.flow import Rejects
+from ..rejects import Rejects
 from .sample_folder import sample_folder
 from .sampling_rows import (
     SampledFile,
@@ -61,8 +60,6 @@ class Sampled:
     """Estimated rows of all inputs."""
     exhaustive: bool
     """Whether the sample has all rows; if so, `config` is the user's configuration."""
-    inputs: list[Input] = field(default_factory=list)
-    """The sampled inputs, without hashes."""
     origins: dict[str, tuple[str, str | None, Taken]] = field(default_factory=dict)
     """(name of the input, path of the input, what was taken) for the path of each file of the sample."""
 
@@ -246,7 +243,6 @@ def _take(source: _Source, count: int, folder: Path, seed: int, out: Sampled) ->
         shown = name if name.endswith(suffix) else name + suffix
         local = str(piece.found.path) if piece.found.kind is InputKind.LOCAL else None
         out.origins[str(target)] = (shown, local, taken)
-        out.inputs.append(Input(source.config.name, shown, piece.found.size, ""))
         taken_rows += taken.rows
         estimated += taken.bytes
     if not paths:

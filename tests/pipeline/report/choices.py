@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from packtrain.pipeline.report.collect.lengths.choice import candidates, choose
+from packtrain.pipeline.report.lengths import candidates, choose
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.report import Choice, Point
@@ -41,12 +41,12 @@ def of_sources(**lengths: tuple[Any, float]) -> tuple[LengthStats, list[dict[str
     return stats, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
 
 
-def cut_anywhere(stats: LengthStats, config: RunConfig, lengths: tuple[int, ...]) -> LengthStats:
+def cut_anywhere(stats: LengthStats, config: RunConfig, options: ReportOptions) -> LengthStats:
     """The same with what `overlong: split` at tokens makes of it; one run a document, up to its end."""
     pieces = {}
     highs = np.cumsum(stats.lengths, dtype=np.int64)
     lows = highs - stats.lengths
-    for length in candidates(config, lengths):
+    for length in candidates(config, options):
         long = np.flatnonzero(stats.lengths > length)
         if not len(long):
             continue
@@ -62,8 +62,8 @@ def cut_anywhere(stats: LengthStats, config: RunConfig, lengths: tuple[int, ...]
 def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
     config, how = config or configured(), ReportOptions(**options)
     if config.truncate.overlong == "split":
-        stats = cut_anywhere(stats, config, how.lengths)
-    return choose(stats, config, how, documents_in_all=len(stats.lengths))
+        stats = cut_anywhere(stats, config, how)
+    return choose(stats, config, how, len(stats.lengths))
 
 
 def at(choice: Choice, strategy: str, length: int) -> Point:

@@ -48,13 +48,12 @@ def liked(count: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Make:
+def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Make:
     """Runs a configuration that differs from the plain one in what is given; one with the same name runs once.
 
     `rows` are the rows of some sources, `keys_of` their keys, `file` is the name of the file of chat.
     """
     folder = tmp_path_factory.mktemp("runs")
-    shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     forms = {"chat": "prompt_completion", "liked": "preference"}
 
     def made(

@@ -21,6 +21,6 @@ def test_what_sources_lose_is_what_the_point_loses(
     config = configured(sources=sources, truncate={"max_length": 512, "overlong": overlong}, keep_untrained=untrained)
     choice = choice_of(stats, config, lengths=(64, 512, 2048))
     assert choice.advice is not None
-    point = at(choice, choice.advice.strategy, choice.advice.max_length)
+    point = at(choice, "bfd", 512)
     for name in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost"):
         assert sum(getattr(one, name) for one in choice.sources) == getattr(point, name), name

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.flops import ModelShape
 from packtrain.stages.forecast.length_stats import Compose, Parts, SplitPieceLengths
 from packtrain.stages.forecast.lost_by_source import lost_by_source
-from packtrain.stages.forecast.sweep import STRATEGIES, LengthStats, PackingEstimate, SweepOptions, sweep
+from packtrain.stages.forecast.sweep import STRATEGIES, LengthStats, SweepOptions, sweep
 from packtrain.stages.pack.plan import Strategy, plan_rows
 from packtrain.stages.select.split import Places, split
 from packtrain.stages.select.truncate import Keep
@@ -87,32 +86,28 @@ def brute(
     """
     cuts = strategy in ("wrapped", "bfd_split")
     stays = stretches(documents, strategy, limit, options)
-    wide, rows, bound, pieces = 1, 0, 0, list[Stretch]()
-    if strategy in ("padded", "padding_free"):
-        pieces, rows = stays, -(-len(stays) // options.batch)
-        bound = rows
-    else:
-        wide = options.align if strategy != "wrapped" else 1
-        for window in windows:
-            mine = [one for one in stays if one[0] in window]
-            plan = plan_rows(
-                np.array([end - begin for _, begin, end in mine], dtype=np.int32),
-                limit,
-                cast(Strategy, strategy),
-                align=wide,
-                max_docs=options.max_docs if strategy != "wrapped" else None,
-            )
-            for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
-                begin = mine[order][1] + int(start)
-                pieces.append((mine[order][0], begin, begin + int(length)))
-            rows, bound = rows + plan.rows, bound + plan.certificate.bound
+    wide = options.align if strategy != "wrapped" else 1
+    rows, bound, pieces = 0, 0, list[Stretch]()
+    for window in windows:
+        mine = [one for one in stays if one[0] in window]
+        plan = plan_rows(
+            np.array([end - begin for _, begin, end in mine], dtype=np.int32),
+            limit,
+            cast(Strategy, strategy),
+            align=wide,
+            max_docs=options.max_docs if strategy != "wrapped" else None,
+        )
+        for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
+            begin = mine[order][1] + int(start)
+            pieces.append((mine[order][0], begin, begin + int(length)))
+        rows, bound = rows + plan.rows, bound + plan.certificate.bound
     packed = {number for number, _, _ in pieces}
     several = {number for number in packed if [one[0] for one in pieces].count(number) > 1}
     long = {number for number in packed if len(documents[number]) > limit}
     tokens = sum(end - begin for _, begin, end in pieces)
     padded = [-(-(end - begin) // wide) * wide for _, begin, end in pieces]
     labels = sum(labels_of(documents[number], begin, end) for number, begin, end in pieces)
-    found = {
+    return {
         "documents": len(packed),
         "documents_cut": len(several) if cuts else len(long),
         "documents_lost": sum(bool(one) for one in documents) - len(packed),
@@ -125,13 +120,11 @@ def brute(
         "labels_lost": sum(labels_of(one, 0, len(one)) for one in documents) - labels,
         "padding": sum(padded) - tokens,
     }
-    return found if strategy == "padded" else found | {"squares": sum(one * one for one in padded)}
 
 
 documents = st.lists(st.lists(st.booleans(), max_size=40), max_size=12)
 options = st.builds(
     SweepOptions,
-    batch=st.integers(1, 4),
     keep=st.sampled_from(Keep),
     drop=st.booleans(),
     split=st.booleans(),
@@ -162,7 +155,6 @@ def test_it_counts_what_the_planner_makes(
         expected = brute(documents, found.strategy, limit, options, windows)
         assert {key: getattr(found, key) for key in expected} == expected, found.strategy
         assert found.bound <= found.rows
-        assert found.computed <= found.slots
 
 
 @given(documents, st.sampled_from([4, 8, 16]), options, st.lists(st.integers(0, 4), max_size=4), st.data())
@@ -192,34 +184,23 @@ def test_sources_lose_together_what_all_of_them_lose(
 def test_figures_that_can_be_checked_by_eye() -> None:
     # Lengths 5, 3 and 2; a prompt of one token each.
     stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    by = {found.strategy: found for found in sweep(stats, [4], options=SweepOptions(batch=2, seed=1))}
+    by = {found.strategy: found for found in sweep(stats, [4], options=SweepOptions())}
     assert (stats.tokens, stats.labels) == (10, 7)
     bfd = by["bfd"]
     assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
-    assert (bfd.slots, bfd.squares, bfd.fill) == (12, 16 + 9 + 4, 9 / 12)
+    assert bfd.fill == 9 / 12
     split = by["bfd_split"]  # 4 | 3 + 1 | 2
-    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost, split.squares) == (
-        3,
-        4,
-        0,
-        1,
-        16 + 9 + 4 + 1,
-    )
+    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost) == (3, 4, 0, 1)
     wrapped = by["wrapped"]  # 4 | 1 + 3 | 2: one label at the head of the second row
     assert (wrapped.rows, wrapped.pieces, wrapped.documents_cut, wrapped.labels_lost) == (3, 4, 1, 1)
-    free = by["padding_free"]
-    assert (free.rows, free.slots, free.squares) == (2, 9, 29)
-    padded = by["padded"]
-    assert padded.rows == 2
-    assert padded.slots in {4 + 4 + 2, 4 + 4 + 3, 3 + 3 + 4}
 
 
-def test_alignment_is_computed_and_fills_nothing() -> None:
+def test_alignment_fills_nothing() -> None:
     # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
     stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
     (found,) = sweep(stats, [8], ["bfd"], SweepOptions(align=4))
-    assert (found.rows, found.bound, found.tokens, found.padding, found.computed) == (2, 2, 10, 6, 16)
-    assert (found.squares, found.fill) == (64 + 16 + 16, 10 / 16)
+    assert (found.rows, found.bound, found.tokens, found.padding) == (2, 2, 10, 6)
+    assert found.fill == 10 / 16
 
 
 @pytest.mark.parametrize(("align", "max_docs"), [(1, None), (4, None), (1, 3)])
@@ -232,7 +213,7 @@ def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> Non
     certificate = plan_rows(stats.lengths, 128, "tight", align=align, max_docs=max_docs).certificate
     assert (found.rows, found.bound) == (certificate.rows, certificate.bound)
     assert plain.bound <= found.bound <= found.rows <= plain.rows
-    assert (found.tokens, found.labels, found.squares) == (plain.tokens, plain.labels, plain.squares)
+    assert (found.tokens, found.labels) == (plain.tokens, plain.labels)
 
 
 def test_each_window_begins_a_row() -> None:
@@ -243,19 +224,7 @@ def test_each_window_begins_a_row() -> None:
     assert (together["wrapped"].rows, together["wrapped"].pieces) == (2, 4)  # 3 + 1 | 2 + 2
 
 
-def test_flops_are_those_of_the_textbook() -> None:
-    one = PackingEstimate("bfd", 8, 1, 0, 0, 1, 1, 1, 8, 0, 8, 7, 0, 64)
-    model = ModelShape(parameters=1000, layers=2, hidden=10)
-    attention, total = model.attention(one.squares), model.flops(one.computed, one.squares)
-    assert attention == 3 * (2 * 2 * 10 * 64 / 2) * 2  # scores and values, half of the square, thrice, two layers
-    assert total == attention + 6 * 1000 * 8
-    loose = PackingEstimate("bfd", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 25)
-    assert model.flops(loose.computed, 25) == model.attention(25) + 6 * 1000 * 5, "rows are not filled up"
-    padded = PackingEstimate("padded", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 64)
-    assert model.flops(padded.computed, 64) == attention + 6 * 1000 * 8
-
-
 @pytest.mark.parametrize("make", [lambda: stats_of([]), lambda: stats_of([[], []])])
 def test_nothing_at_all(make: Callable[[], LengthStats]) -> None:
     for found in sweep(make(), [256, 512]):
-        assert (found.rows, found.tokens, found.fill, found.gap) == (0, 0, 0.0, 0.0)
+        assert (found.rows, found.tokens, found.fill) == (0, 0, 0.0)

@@ -111,7 +111,6 @@ TURNS = (
     "{% if m.role == 'assistant' %}BODY{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}" + OPEN
 )
 PLAIN = TURNS.replace("BODY", "{{ m.content + '<|im_end|>\n' }}")
-FORGETS = TURNS.replace("BODY", "{{ (m.content if loop.last else m.content.split('!')[-1]) + '<|im_end|>\n' }}")
 MARKED = TURNS.replace("BODY", "{% generation %}{{ m.content + '<|im_end|>\n' }}{% endgeneration %}")
 CHANGES = "{{ messages | length }}" + PLAIN
 
@@ -150,11 +149,10 @@ def proofs(make_tokenizer: Callable[..., Path]) -> Callable[..., list[tuple[int,
     ("template", "first", "last"),
     [
         (PLAIN, "exact", "exact"),
-        (FORGETS, "exact", "exact"),  # the template forgets what stands before the trained turn in either rendering
         (MARKED, "past_stop", "past_stop"),  # the marks include the line end after the stop
         (CHANGES, "prefix_differs", "prefix_differs"),
     ],
-    ids=["plain", "forgets", "marked", "changes"],
+    ids=["plain", "marked", "changes"],
 )
 def test_templates(proofs: Callable[..., Any], template: str, first: str, last: str) -> None:
     assert proofs(template) == [(1, True, first), (3, False, last)]

@@ -58,7 +58,7 @@ def rendered(source: str, messages: Messages, tools: Any = None, allow: tuple[st
     return truth
 
 
-def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = ()) -> str:
+def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = (), reason: str = LOST) -> str:
     """What a row is refused with, by every way."""
     template = ChatTemplate(source, {}, "mules")
     cut = len(messages) - (messages[-1]["role"] == "assistant")
@@ -67,7 +67,7 @@ def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, .
         for _ in range(6):
             with pytest.raises(RowRejectedError) as caught:
                 renderer(messages[:cut], messages[cut:], tools)
-            assert caught.value.reason == LOST
+            assert caught.value.reason == reason
             details.add(caught.value.detail)
         assert renderer.mismatches == 0
     (detail,) = details
@@ -104,7 +104,7 @@ def test_rows_of_one_pattern_are_judged_one_by_one() -> None:
 @pytest.mark.parametrize("role", ["developer", "robot", "tool"])
 def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
     messages = [user("u"), {"role": role, "content": "something"}, answer("a")]
-    detail = lost(TEXTS_ONLY, messages)
+    detail = lost(TEXTS_ONLY, messages, reason=LOST if role != "robot" else "unknown_role")
     assert detail.startswith("message 2: ")
     assert repr(role) in detail
     assert ("allow_lost" in detail) == (role != "robot")

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.find import Found, InputKind
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.report.collect.flow import Rejects
+from packtrain.pipeline.report.rejects import Rejects
 from packtrain.pipeline.report.sample.sample_folder import sample_folder
 from packtrain.pipeline.report.sample.sampling import sampled
 from packtrain.pipeline.report.sample.sampling_rows import look, take_lines

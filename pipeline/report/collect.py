@@ -1,0 +1,286 @@
+"""Makes a report: of a finished dataset, or from what is known before packing (`pipeline.run.forecast`).
+
+Both call the same functions. In the report of a dataset, a section that cannot be made is left out, with the reason:
+files beside the data may be gone or damaged.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ...schemas.alignment import why_padded
+from ...schemas.config.config import PackConfig
+from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.manifest import Manifest, SplitRecord
+from ...schemas.reasons import DECISIONS, reasons_of
+from ...schemas.report import (
+    FORMAT,
+    Choice,
+    Flow,
+    Histogram,
+    KindCount,
+    Made,
+    Overlap,
+    Packing,
+    Report,
+    Sample,
+    SourceShare,
+    SplitFigures,
+    Training,
+)
+from ...schemas.rows import ROW_SIZES
+from ...schemas.versions import version
+from ...stages.arrays import view
+from ..dataset.decode import Decoder
+from ..dataset.open import Finished, open_dataset
+from ..dataset.run_notes import recall
+from ..pack.row_sizes import row_sizes_name
+from .configuration import configuration_noted
+from .documents import ReadDocuments, documents_of
+from .lengths import choose, fill_histogram
+from .options import ReportOptions, with_tokenizers_model
+from .overlap import noted_hits, overlap_of
+from .rejects import Rejects, rejects_of
+from .shown import Shown, shown_rows
+
+PAIRS = "Preference pairs are not packed: each is a row of its own."
+Section = TypeVar("Section")
+
+
+def report_of(folder: str | Path, options: ReportOptions | None = None) -> Report:
+    """The report of a finished dataset, given by folder or URL.
+
+    Raises:
+        InputError: there is no finished dataset.
+        IntegrityError: its manifest is damaged.
+    """
+    return report_of_dataset(open_dataset(folder), options or ReportOptions())
+
+
+def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decoder | None = None) -> Report:
+    """The report of an open dataset.
+
+    Args:
+        decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
+    """
+    try:
+        origin = recall(dataset.store)
+    except PacktrainError:
+        origin = None
+    if origin is not None:
+        options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
+    return _Collector(dataset, options, decoder).report()
+
+
+def make_report(
+    kind: str,
+    name: str,
+    sample: Sample | None,
+    absent: dict[str, str],
+    *,
+    choice: Choice | None,
+    flow: Flow | None,
+    overlap: Overlap | None,
+    training: Training | None,
+    packing: Packing | None,
+    made: Made | None,
+) -> Report:
+    """Put sections together.
+
+    Args:
+        name: URL or path of the dataset.
+    """
+    last = name.rstrip("/").rpartition("/")[2] or name
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(
+        FORMAT,
+        kind,
+        last,
+        made_at,
+        version("packtrain"),
+        sample,
+        choice,
+        flow,
+        overlap,
+        training,
+        packing,
+        made,
+        absent,
+    )
+
+
+def flow_of(ledger: Ledger, rejects: Rejects) -> Flow:
+    """What happened to the data."""
+    total = ledger.total()
+    return Flow(dict(ledger.sources), reasons_of(total), rejected_of(total), rejects.shown, rejects.file)
+
+
+def rejected_of(total: SourceLedger) -> dict[str, int]:
+    """Unusable rows and examples by reason, most frequent first."""
+    out = dict(total.rows_rejected)
+    for reason, number in total.examples_dropped.items():
+        if reason not in DECISIONS:
+            out[reason] = out.get(reason, 0) + number
+    return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
+
+
+def training_of(
+    ledger: Ledger, kinds: Mapping[str, list[KindCount]], shown: Shown, policy: str, notes: Sequence[str] = ()
+) -> Training:
+    """What is trained."""
+    sources = [
+        SourceShare(
+            source=name,
+            examples=sum(entry.examples_packed.values()),
+            tokens=entry.document_tokens,
+            labels=entry.labels_trained,
+            weight=entry.weight_trained or None,
+            kinds=kinds.get(name, []),
+        )
+        for name, entry in ledger.sources.items()
+    ]
+    return Training(policy, sources, shown.rows, shown.absent, list(notes))
+
+
+def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
+    """What a run would pack, from the comparison of lengths; None if there are no documents.
+
+    Numbers from a sample are scaled up to all documents.
+    """
+    own = (choice.strategy, choice.max_length)
+    point = next(one for one in choice.points if (one.strategy, one.max_length) == own)
+    if not point.rows:
+        return None
+    more = choice.documents_in_all / choice.documents
+    bound = 0 if more != 1 else point.bound
+    rows, tokens, labels, pieces, padding = (
+        round(one * more)
+        for one in (point.rows, point.tokens + point.padding, point.labels, point.pieces, point.padding)
+    )
+    figures = SplitFigures("train", rows, bound, point.fill, tokens, labels, pieces, padding)
+    return Packing(choice.max_length, choice.strategy, [figures], pack.padded_for, expected=True, estimated=more != 1)
+
+
+def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:
+    """The figures of a split, as page, terminal and card show them."""
+    pairs = manifest.preference
+    return SplitFigures(
+        split=name,
+        rows=split.rows,
+        bound=0 if pairs else sum(window.bound for window in split.windows),
+        fill=0.0 if pairs else split.fill(manifest.max_length),
+        tokens=split.tokens,
+        labels=split.trained,
+        pieces=sum(window.pieces for window in split.windows),
+        padding=split.padding,
+        fills=fills,
+    )
+
+
+def packing_of(manifest: Manifest, fills: Mapping[str, Histogram | None]) -> Packing:
+    """How the splits are packed."""
+    pack = manifest.plan["config"]["pack"]
+    splits = [split_figures(name, split, manifest, fills.get(name)) for name, split in manifest.splits.items()]
+    return Packing(
+        manifest.max_length,
+        "pairs" if manifest.preference else pack["strategy"],
+        [one for one in splits if one.rows],
+        why_padded(pack["align"], manifest.parallel),
+        expected=False,
+    )
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Collects the sections of a dataset's report."""
+
+    dataset: Finished
+    options: ReportOptions
+    decoder: Decoder | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def report(self) -> Report:
+        manifest = self.dataset.manifest
+        documents: ReadDocuments | str = PAIRS
+        if not manifest.preference:
+            documents = documents_of(self.dataset, self.options)
+        return make_report(
+            "run",
+            self.dataset.store.url,
+            None,
+            self.absent,
+            choice=self._try("choice", lambda: self._choice(documents)),
+            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset.store))),
+            overlap=self._try("overlap", self._overlap) if "evaluation" in manifest.plan else None,
+            training=self._try("training", lambda: self._training(documents)),
+            packing=self._try("packing", lambda: packing_of(manifest, self._fills())),
+            made=self._try("made", self._made),
+        )
+
+    def _try(self, name: str, make: Callable[[], Section | None]) -> Section | None:
+        """A section, or None with its reason in `absent`: files beside the data may be damaged in any way."""
+        try:
+            return make()
+        except PacktrainError as error:
+            self.absent[name] = str(error)
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException) as error:
+            self.absent[name] = (
+                f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
+                f"`packtrain verify {self.dataset.store.url}` says whether a file is damaged."
+            )
+        return None
+
+    def _choice(self, documents: ReadDocuments | str) -> Choice | None:
+        if isinstance(documents, ReadDocuments):
+            return choose(documents.stats, documents.config, self.options, documents.in_all)
+        self.absent["choice"] = f"{documents[:1].upper()}{documents[1:]}"
+        if documents != PAIRS:
+            self.absent["choice"] += "; a run of the same configuration brings it back."
+        return None
+
+    def _overlap(self) -> Overlap:
+        manifest = self.dataset.manifest
+        return overlap_of(noted_hits(self.dataset.store), manifest.plan, manifest.ledger)
+
+    def _training(self, documents: ReadDocuments | str) -> Training:
+        manifest = self.dataset.manifest
+        kinds = documents.kinds if isinstance(documents, ReadDocuments) else {}
+        main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
+        shown = shown_rows(self.dataset, main, self.options.rows, self.decoder)
+        return training_of(manifest.ledger, kinds, shown, manifest.plan["config"]["mask"]["policy"])
+
+    def _fills(self) -> dict[str, Histogram | None]:
+        if self.dataset.manifest.preference:
+            return {}
+        return {name: self._fill(split) for name, split in self.dataset.manifest.splits.items() if split.rows}
+
+    def _fill(self, split: SplitRecord) -> Histogram:
+        """How full the rows of a split are.
+
+        Raises:
+            IntegrityError: the file of row sizes is missing, or does not match the manifest.
+        """
+        name = row_sizes_name(split)
+        try:
+            with pa.memory_map(str(self.dataset.store.local(name))) as source:
+                batch = pa.ipc.open_file(source).get_batch(0)
+            if batch.schema != ROW_SIZES or batch.num_rows != split.rows:
+                raise ValueError(f"it has {batch.num_rows:,} rows, but the split has {split.rows:,}")
+            return fill_histogram(view(batch.column("tokens")), self.dataset.manifest.max_length)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            where = self.dataset.store.where(name)
+            raise IntegrityError(f"{where} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
+
+    def _made(self) -> Made:
+        manifest = self.dataset.manifest
+        engine = manifest.plan["encode"]
+        return Made(
+            manifest.hash,
+            f"{engine['engine']} {engine['engine_version']}",
+            configuration_noted(self.dataset.store, manifest.plan["config"]),
+        )

@@ -1,1 +1,0 @@
-"""The numbers of a report, read from a dataset or a run."""

@@ -1,1 +1,0 @@
-"""How long documents are, and which `max_length` suits them."""

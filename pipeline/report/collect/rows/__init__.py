@@ -1,1 +1,0 @@
-"""Packed rows: their statistics, their balance between ranks, and a few of them as text."""

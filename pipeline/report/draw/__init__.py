@@ -1,1 +1,0 @@
-"""Draws a report as a page, and as tables in a terminal."""

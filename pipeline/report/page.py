@@ -1,0 +1,231 @@
+"""The page of a report: one HTML file without scripts, from one template that escapes every text.
+
+Shapes are drawn in SVG coordinates from 0 to 100, stretched to the page; labels are HTML beside them, so that they keep
+their size on a phone.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from ...schemas.escape import escape
+from ...schemas.ledger import SourceLedger
+from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
+from ...schemas.units import exact, share
+from .lengths import lost_at
+from .printing import clipped
+from .sections import facts, lead, sections
+
+MOST = 300_000
+"""About the most bytes of a page. If texts need more, fewer of them are shown."""
+_TEXT = 6_000
+"""Maximum number of characters of a text."""
+_CONFIGURATION = 20_000
+_FLOWS = 12
+"""Maximum number of sources that have a bar of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle from the bottom of a chart."""
+
+    x: float
+    width: float
+    height: float
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text at a place on the horizontal axis."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars, with a line and marks over them."""
+
+    title: str
+    alt: str
+    bars: Sequence[Bar]
+    ticks: Sequence[Label]
+    line: Sequence[tuple[float, float]] = ()
+    """(x, height) of its corners."""
+    marks: Sequence[Label] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A bar whose parts add up to the whole."""
+
+    name: str
+    words: str
+    parts: Sequence[tuple[str, float, float, str]]
+    """(class, x, width, tip)."""
+
+
+def report_html(report: Report) -> bytes:
+    """The page, at most about `MOST` bytes."""
+    page = b""
+    for kept in (None, 2, 1, 0):
+        page = _render(_with_fewer_texts(report, kept))
+        if len(page) <= MOST:
+            break
+    return page
+
+
+def _render(report: Report) -> bytes:
+    choice, training, overlap = report.choice, report.training, report.overlap
+    return (
+        _template("page.html.jinja")
+        .render(
+            title=f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
+            lead=f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
+            facts=list(facts(report)),
+            sections=sections(report),
+            charts={
+                "choice": [lengths_chart(choice)] if choice is not None and choice.documents else [],
+                "packing": fills_charts(report.packing) if report.packing is not None else [],
+            },
+            stacks=token_stacks(report.flow) if report.flow is not None else [],
+            rows=training.rows if training is not None else [],
+            rows_absent=training.rows_absent if training is not None else None,
+            pairs=overlap.shown if overlap is not None else [],
+            configuration=clipped(report.made.configuration, _CONFIGURATION) if report.made is not None else "",
+        )
+        .encode()
+    )
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(exact=exact, share=share, strip=strip)
+    return environment.get_template(name)
+
+
+def _shown(value: object) -> object:
+    """Every text that the template inserts: not too long, and without characters that hide or reorder text."""
+    return escape(clipped(value, max(_TEXT, _CONFIGURATION))) if type(value) is str else value
+
+
+def _with_fewer_texts(report: Report, most: int | None) -> Report:
+    """The report with at most so many rows and pairs of texts, and with few rejects if texts are left out."""
+    if most is None:
+        return report
+    training, overlap, flow = report.training, report.overlap, report.flow
+    return replace(
+        report,
+        training=replace(training, rows=training.rows[:most]) if training is not None else None,
+        overlap=replace(overlap, shown=overlap.shown[:most]) if overlap is not None else None,
+        flow=replace(flow, rejects=flow.rejects[: 10 * most]) if flow is not None else None,
+    )
+
+
+def lengths_chart(choice: Choice) -> Chart:
+    """What each length loses, over the histogram of lengths."""
+    points = [one for one in choice.points if one.strategy == choice.strategy]
+    edges, counts = choice.lengths.edges, choice.lengths.counts
+    low = max(min(points[0].max_length, choice.lengths.quantiles.get("p5", 1)), 1)
+    high = max(points[-1].max_length, edges[-1], low + 1)
+
+    def x(length: float) -> float:
+        """Logarithmic, from 2 to 98."""
+        return round(2 + 96 * (math.log(max(length, low)) - math.log(low)) / (math.log(high) - math.log(low)), 2)
+
+    losses = {one.max_length: lost_at(one) for one in points}
+    most = max(losses.values()) or 1.0
+    advised = choice.advice.max_length if choice.advice is not None else choice.max_length
+    marks = [Label(x(choice.max_length), f"configured {choice.max_length:,}")]
+    if advised != choice.max_length:
+        marks.append(Label(x(advised), f"advised {advised:,}"))
+    return Chart(
+        "Line: the share of trained tokens that each max_length loses. Bars: documents by length",
+        "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
+        _bars(edges, counts, x),
+        [Label(x(length), f"{length:,}") for length in losses],
+        [(x(length), round(90 * loss / most, 2)) for length, loss in losses.items()],
+        marks,
+    )
+
+
+def fills_charts(packing: Packing) -> list[Chart]:
+    """How full the rows are, split by split."""
+    return [_fills_chart(one.split, one.fills) for one in packing.splits if one.fills is not None]
+
+
+def _fills_chart(split: str, fills: Histogram) -> Chart:
+    ticks = [Label(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
+    least = fills.quantiles.get("min", 0.0)
+    alt = (
+        f"{exact(fills.count)} rows; half are at least {share(fills.quantiles.get('p50', 0.0), 2)} full, the emptiest "
+    )
+    alt += share(least, 2)
+    bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
+    return Chart(f"Rows of {split} by how full they are", alt, bars, ticks)
+
+
+def _bars(edges: Sequence[float], counts: Sequence[int], x: Any, named: Any = exact) -> list[Bar]:
+    top = max(counts, default=0) or 1
+    return [
+        Bar(
+            x(low), max(round(x(high) - x(low) - 0.15, 2), 0.15), round(90 * count / top, 2),
+            f"{named(low)} to {named(high)}: {count:,}",
+        )
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+        if count
+    ]  # fmt: skip
+
+
+def token_stacks(flow: Flow) -> list[Stack]:
+    """Where every token went, by source."""
+    order = sorted(flow.sources.items(), key=lambda one: -one[1].tokens_encoded)
+    stacks = [_stack(name, entry) for name, entry in order[:_FLOWS]]
+    return [one for one in stacks if one is not None]
+
+
+def _stack(name: str, entry: SourceLedger) -> Stack | None:
+    parts = {
+        "trained": ("trained", entry.labels_trained),
+        "masked": ("seen, not trained", entry.tokens_packed - entry.labels_trained),
+        "cut": ("truncated", sum(entry.tokens_truncated.values())),
+        "dropped": ("dropped", sum(entry.tokens_dropped.values())),
+    }
+    whole = sum(count for _, count in parts.values())
+    if not whole:
+        return None
+    at, drawn = 0.0, []
+    for kind, (words, count) in parts.items():
+        width = 100 * count / whole
+        drawn.append((kind, round(at, 3), round(width, 3), f"{words}: {count:,}"))
+        at += width
+    words = ", ".join(f"{share(count / whole)} {words}" for words, count in parts.values() if count)
+    return Stack(name, words, drawn)
+
+
+def strip(row: ShownRow) -> list[tuple[str, float, float]]:
+    """(class, x, width) of a row's documents to scale, and of what is trained of them."""
+    scale, shapes, at = 100 / max(row.capacity, row.tokens, 1), list[tuple[str, float, float]](), 0
+    for document in row.documents:
+        shapes.append(("document", round(at * scale, 3), max(round(document.tokens * scale - 0.2, 3), 0.05)))
+        start = at
+        for piece in document.pieces:
+            if piece.trained:
+                shapes.append(("trained", round(start * scale, 3), round(piece.tokens * scale, 3)))
+            start += piece.tokens
+        at += document.tokens
+    return shapes

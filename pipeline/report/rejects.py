@@ -1,0 +1,111 @@
+"""Examples of rejected rows from rejects.jsonl, which is read one line at a time."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import StoreError
+from ...schemas.jsontext import decode_note
+from ...schemas.report import Reject
+from ..dataset.output_folder import REJECTS
+from ..dataset.run_notes import recall_files
+from ..inputs.blocks import InputFile
+from ..store.open import Store
+
+EACH, MOST = 5, 60
+"""Maximum number of examples per reason and source, and in total."""
+_DETAIL = 400
+"""Maximum number of characters of a detail, which may quote the row."""
+_LINES = 1_000_000
+"""Maximum number of lines that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Some rejected rows."""
+
+    shown: list[Reject] = field(default_factory=list)
+    file: str | None = None
+    """The file that lists all rejected rows."""
+
+
+class _Entry(msgspec.Struct):
+    """A line of rejects.jsonl."""
+
+    source: str
+    file: str
+    line: int
+    reason: str
+    detail: str
+    example: int = -1
+
+
+def rejects_of(out: Store) -> Rejects:
+    """Some rejected rows of each reason and source, in file order; none if the file is gone."""
+    size = out.size(REJECTS)
+    if not size:
+        return Rejects()
+    return Rejects(_some(_entries(out), recall_files(out) or []), out.where(REJECTS))
+
+
+def rejects_among(lines: Iterable[bytes], files: Sequence[InputFile]) -> Rejects:
+    """Some rejected rows, before they are written.
+
+    Args:
+        lines: the lines of rejects.jsonl.
+        files: the input files.
+    """
+    return Rejects(_some((decode_note(line, _Entry) for line in lines), files))
+
+
+def _some(entries: Iterable[_Entry], files: Sequence[InputFile]) -> list[Reject]:
+    known = {(file.source, file.shown): file for file in files}
+    seen: Counter[tuple[str, str]] = Counter()
+    shown = []
+    for entry in entries:
+        key = (entry.source, entry.reason)
+        seen[key] += 1
+        if seen[key] <= EACH and entry.reason != "more":
+            path = _path(known.get((entry.source, entry.file)))
+            shown.append(Reject(entry.source, entry.file, entry.line, entry.reason, _short(entry.detail), path))
+    return _spread(shown)
+
+
+def _entries(out: Store) -> Iterator[_Entry]:
+    decoder = msgspec.json.Decoder(_Entry)
+    try:
+        with Path(out.local(REJECTS)).open("rb") as file:
+            for number, line in enumerate(file):
+                if number >= _LINES:
+                    return
+                try:
+                    yield decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    continue  # damaged: verify says so, and the others still serve as examples
+    except (OSError, StoreError):
+        return
+
+
+def _spread(rejects: list[Reject]) -> list[Reject]:
+    """At most `MOST` rejects: the first of every reason and source, then the second, and so on."""
+    places: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for index, reject in enumerate(rejects):
+        places[reject.source, reject.reason] += 1
+        ranked.append((places[reject.source, reject.reason], index))
+    kept = sorted(index for _, index in sorted(ranked)[:MOST])
+    return [rejects[index] for index in kept]
+
+
+def _path(file: InputFile | None) -> str | None:
+    """The path of a local input file; None for a copy of a remote or compressed one."""
+    if file is None or file.origin or not file.path.is_absolute():
+        return None
+    return str(file.path)
+
+
+def _short(detail: str) -> str:
+    return detail if len(detail) <= _DETAIL else detail[: _DETAIL - 1] + "…"

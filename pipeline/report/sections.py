@@ -1,0 +1,450 @@
+"""The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.text import Text
+
+from ...schemas.escape import escape
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.reasons import LOSSES
+from ...schemas.report import (
+    Choice,
+    Flow,
+    Overlap,
+    OverlapCount,
+    Packing,
+    Point,
+    Report,
+    SourceLoss,
+    SplitFigures,
+    Training,
+)
+from ...schemas.units import exact, large, plural, share
+from .ledger_lines import Stress, ledger_columns, ledger_sections
+from .lengths import lost, lost_at
+from .printing import Grid, print_grids
+
+QUESTIONS = {
+    "choice": "Which max_length?",
+    "flow": "What happened to my data?",
+    "overlap": "Is the evaluation data in it?",
+    "training": "What is being trained on?",
+    "packing": "How good is the packing?",
+    "made": "How is it made again?",
+}
+"""The question of each section."""
+MUCH = 0.05
+"""Lost share of a source's trained tokens from which the report warns of it."""
+_SOURCES = 6
+"""Maximum number of sources that have a column of their own in the ledger."""
+_ROWS = 40
+"""Maximum number of rows of a table with one row a source."""
+_BATCH = 64
+"""Unpacked examples of the batch for which the number of packed rows is named."""
+_GAIN = 0.0005
+"""Share of trained tokens from which it is said what the next longer length would keep."""
+_STYLES: dict[Stress, str] = {"": "", "head": "bold", "detail": "dim", "cut": "red", "trained": "bold green"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A question, and what answers it."""
+
+    name: str
+    title: str
+    sentence: str
+    tables: list[Grid] = field(default_factory=list)
+    more: list[Grid] = field(default_factory=list)
+    """Tables for the page alone, which the reader opens."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def sections(report: Report) -> list[Section]:
+    """The sections of a report. Where one is missing, it says why. Without evaluation data, one is not there."""
+    made = {
+        "choice": report.choice and _choice(report.choice),
+        "flow": report.flow and _flow(report.flow),
+        "overlap": report.overlap and _overlap(report.overlap),
+        "training": report.training and _training(report.training, report.flow),
+        "packing": report.packing and _packing(report.packing),
+        "made": report.made
+        and Section(
+            "made",
+            QUESTIONS["made"],
+            f"A run of the same configuration over the same files gives the same bytes, with manifest "
+            f"{report.made.manifest[:16]}."
+            if report.made.manifest
+            else "A plan packs nothing; packtrain run with the same configuration does.",
+        ),
+    }
+    out = []
+    for name, section in made.items():
+        if section:
+            out.append(section)
+        elif name != "overlap" or name in report.absent:
+            out.append(Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say.")))
+    return out
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print the report: each section's answer, and its tables."""
+    console.print(Text(escape(lead(report)), style="bold"))
+    for section in sections(report):
+        console.print()
+        console.print(Text(section.title, style="bold cyan"))
+        console.print(Text(escape(section.sentence)))
+        for warning in section.warnings:
+            console.print(Text(escape(warning), style="yellow"))
+        print_grids(console, section.tables)
+
+
+def lead(report: Report) -> str:
+    """What the report is of."""
+    words = f"{'Report of' if report.kind == 'run' else 'Plan of'} {report.name}"
+    if report.sample is None or report.sample.exhaustive:
+        return words
+    seen, of_all = report.sample.rows, report.sample.rows_estimated
+    return (
+        f"{words}, from a sample of {seen:,} of about {plural(of_all, 'row')}: shares are estimates, counts in tables "
+        f"of lengths and of the ledger are those of the sample (times {of_all / max(seen, 1):.3g} for all data), and "
+        "the data may have longer documents"
+    )
+
+
+def facts(report: Report) -> Iterator[tuple[str, str]]:
+    """(label, value) of the few figures that matter most."""
+    sampled = report.sample is not None and not report.sample.exhaustive
+    if report.training is not None and not sampled:
+        tokens, labels = (sum(getattr(one, key) for one in report.training.sources) for key in ("tokens", "labels"))
+        yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(tokens)
+        if tokens:
+            yield "of them trained", share(labels / tokens)
+        yield "examples", large(sum(one.examples for one in report.training.sources))
+    if report.packing is not None and report.packing.splits:
+        packing, rows = report.packing, sum(one.rows for one in report.packing.splits)
+        pairs = packing.strategy == "pairs"
+        yield "pairs" if pairs else f"rows of {packing.max_length:,}", large(rows)
+        if not pairs:
+            yield "full", share(sum(one.fill * one.rows for one in packing.splits) / max(rows, 1), 2)
+    if report.choice is not None and report.choice.advice is not None:
+        yield "max_length advised", f"{report.choice.advice.max_length:,}"
+    if report.flow is not None and report.flow.rejected:
+        yield "unusable rows or examples", large(sum(report.flow.rejected.values()))
+
+
+# Which max_length?
+
+
+def own_point(choice: Choice) -> Point:
+    """The configured strategy at the configured length."""
+    return _point(choice, choice.strategy, choice.max_length)
+
+
+def advice_sentence(choice: Choice) -> str:
+    """What the advised length keeps, and what the next one would; empty if there is no advice."""
+    advice = choice.advice
+    if advice is None:
+        return ""
+    point, what = _point(choice, advice.strategy, advice.max_length), _what(choice)
+    how = "" if advice.strategy == choice.strategy else f" with {advice.strategy}"
+    kept = f"{_all(1 - lost_at(point))} of the {what}"
+    if advice.strategy in ("bfd_split", "wrapped") or choice.overlong == "split":
+        whole = 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
+        kept += f" and leaves {share(whole)} of documents whole"
+    if not advice.reached:
+        said = f"keeps {kept}, and no compared length that may be advised keeps enough"
+    elif (advice.strategy, advice.max_length) == (choice.strategy, choice.max_length):
+        said = f"is enough: it keeps {kept}"
+    else:
+        said = f"keeps {kept}"
+    words = f"max_length {advice.max_length:,}{how} {said}"
+    after = [one for one in choice.points if one.strategy == advice.strategy and one.max_length > advice.max_length]
+    if after and lost_at(point) - lost_at(after[0]) >= _GAIN:
+        more, gain = after[0].tokens / max(point.tokens, 1) - 1, lost_at(point) - lost_at(after[0])
+        words += (
+            f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
+        )
+    if advice.few:
+        need = f"{advice.needs:,}" if advice.needs else "more than any length compared"
+        named = "; ".join(f"{one.id}, {one.tokens:,} tokens" for one in choice.longest[: advice.few])
+        longer = plural(advice.few, "far longer document")
+        words += f". {longer} alone would need {need}{f' ({named})' if named else ''}"
+    return f"{words}."
+
+
+def warnings_of(choice: Choice) -> Iterator[str]:
+    """What is wrong with the configured length: for the model, and for single sources."""
+    length, limit = choice.max_length, choice.limit
+    if choice.over_limit is not None and limit is not None and limit.reason:
+        harm = f"{plural(choice.over_limit, 'document')} {'is' if choice.over_limit == 1 else 'are'} longer"
+        if not choice.over_limit:
+            harm = "harmless, as no document is longer"
+        yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {harm}."
+    hit = [one for one in _by_loss(choice.sources) if _lost_of(one) >= MUCH]
+    if hit:
+        named = ", ".join(f"{one.source} {share(_lost_of(one))}" for one in hit[:3])
+        more = f", and {len(hit) - 3:,} more sources lose much" if len(hit) > 3 else ""
+        yield f"Of their {_what(choice)}, at {length:,} these sources lose: {named}{more}."
+
+
+def _choice(choice: Choice) -> Section:
+    own, what = own_point(choice), _what(choice)
+    parts = [
+        *([f"{exact(own.documents_cut)} are cut"] if own.documents_cut else []),
+        *([f"{exact(own.documents_lost)} are left out"] if own.documents_lost else []),
+    ]
+    of = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}." if parts else " No document is cut."
+    sentence = f"At {choice.max_length:,} with {choice.strategy}, {_none(lost_at(own))} of the {what} is lost.{of}"
+    if choice.documents < choice.documents_in_all:
+        sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
+    if choice.held_out:
+        sentence += f" {plural(choice.held_out, 'held-out document is', 'held-out documents are')} not counted."
+    if advice := advice_sentence(choice):
+        sentence += f" Advice: {advice}"
+    grids = []
+    for strategy in dict.fromkeys(one.strategy for one in choice.points):
+        rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points
+                if one.strategy == strategy]  # fmt: skip
+        overlong = "" if strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
+        overlong += " (compared as truncate)" if choice.overlong == "error" and overlong else ""
+        grids.append(Grid(f"At each length, with {strategy}{overlong}", ("max_length", *_HEAD, ""), rows))
+    if choice.other is not None:
+        rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
+        grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
+    if any(one.documents_cut or one.documents_lost for one in choice.sources):
+        head = ("source", "documents", "longest", "cut", "left out", "tokens lost", f"{_what(choice)} lost")
+        rows = [
+            [
+                *(one.source, f"{one.documents:,}", f"{one.longest:,}", f"{one.documents_cut:,}"),
+                *(f"{one.documents_lost:,}", share(one.tokens_lost / max(one.tokens, 1))),
+                share(_lost_of(one)),
+            ]
+            for one in _by_loss(choice.sources)[:_ROWS]
+        ]
+        grids.append(Grid(f"What each source loses at {choice.max_length:,}", head, rows))
+    if choice.longest:
+        rows = [[one.id, f"{one.tokens:,}"] for one in choice.longest]
+        grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
+    return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(warnings_of(choice)))
+
+
+_HEAD = ("trained lost", "cut", "left out", "rows", "full", "tokens")
+
+
+def _cells(one: Point) -> tuple[str, ...]:
+    return (
+        share(lost_at(one), 2, fixed=True),
+        f"{one.documents_cut:,}",
+        f"{one.documents_lost:,}",
+        f"{one.rows:,}",
+        share(one.fill, fixed=True),
+        large(one.tokens),
+    )
+
+
+def _marks(choice: Choice, one: Point) -> str:
+    advised = choice.advice and (choice.advice.strategy, choice.advice.max_length) == (one.strategy, one.max_length)
+    configured = (choice.strategy, choice.max_length) == (one.strategy, one.max_length)
+    return ", ".join([*(["configured"] if configured else []), *(["advised"] if advised else [])])
+
+
+def _point(choice: Choice, strategy: str, length: int) -> Point:
+    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+
+
+def _what(choice: Choice) -> str:
+    return "trained tokens" if any(one.labels + one.labels_lost for one in choice.points) else "tokens"
+
+
+def _by_loss(sources: Sequence[SourceLoss]) -> list[SourceLoss]:
+    return sorted(sources, key=lambda one: (-_lost_of(one), -one.documents_cut / max(one.documents, 1)))
+
+
+def _lost_of(one: SourceLoss) -> float:
+    return lost(one.labels - one.labels_lost, one.labels_lost, one.tokens - one.tokens_lost, one.tokens_lost)
+
+
+def _all(kept: float) -> str:
+    return "all" if kept == 1 else share(kept, 2)
+
+
+def _none(gone: float) -> str:
+    return "none" if gone == 0 else share(gone, 2)
+
+
+# What happened to my data?
+
+
+def ledger_grid(ledger: Ledger, *, most: int = _SOURCES) -> Grid:
+    """Counts of rows, examples, tokens and labels: by source and in total, or only in total of more than `most`."""
+    names, columns = ledger_columns(ledger, sources=len(ledger.sources) <= most)
+    lines = [line for section in ledger_sections(columns) for line in section]
+    rows = [[f"  {one.label}" if one.inner else one.label, *(f"{value:,}" for value in one.values)] for one in lines]
+    return Grid("Ledger", ("", *names), rows, styles=[_STYLES[one.stress] for one in lines])
+
+
+def _flow(flow: Flow) -> Section:
+    ledger = Ledger(dict(flow.sources))
+    tables = [ledger_grid(ledger)]
+    if flow.rejected:
+        rows = [[reason, f"{number:,}", flow.reasons.get(reason, "")] for reason, number in flow.rejected.items()]
+        place = f"; all of them: {flow.rejects_file}" if flow.rejects_file else ""
+        tables.append(Grid(f"What could not be used, and what to do{place}", ("reason", "how many", ""), rows))
+    others = [[key, words] for key, words in flow.reasons.items() if key not in flow.rejected]
+    more = [Grid("What the other reasons mean", ("reason", "meaning"), others, 2)] if others else []
+    if flow.rejects:
+        shown = [[one.source, one.path or one.file, "" if one.line is None else f"{one.line:,}", one.reason, one.detail]
+                 for one in flow.rejects]  # fmt: skip
+        more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
+    return Section("flow", QUESTIONS["flow"], _flow_sentence(ledger.total(), flow), tables, more)
+
+
+def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
+    examples, whole = sum(total.examples_packed.values()), total.tokens_encoded
+    words = (
+        f"Of {plural(total.rows_read, 'row')}, {exact(total.rows_used)} were used. They gave "
+        f"{plural(total.examples_made, 'example')}, of which {exact(examples)} {'is' if examples == 1 else 'are'} "
+        f"packed as {plural(total.tokens_packed, 'token')}."
+    )
+    gone = [(LOSSES.get(reason, what), reason, number) for what in ("truncated", "dropped")
+            for reason, number in getattr(total, f"tokens_{what}").items() if number]  # fmt: skip
+    if gone and whole:
+        most = ", ".join(f"{share(number / whole)} {what} ({reason})" for what, reason, number in
+                         sorted(gone, key=lambda one: -one[2])[:3])  # fmt: skip
+        words += f" {share(sum(number for *_, number in gone) / whole)} of the encoded tokens are lost: {most}."
+    elif whole:
+        words += " No token was lost."
+    if unusable := sum(flow.rejected.values()):
+        words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
+    return words
+
+
+# Is the evaluation data in it?
+
+
+def overlap_grid(counts: Sequence[OverlapCount]) -> Grid:
+    """Examples that share text with evaluation rows, by source and evaluation file."""
+    rows = [
+        [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.whole, one.near_whole, one.ngram,
+                                                                    one.rows))]
+        for one in counts[:_ROWS]
+    ]  # fmt: skip
+    head = ("source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows")
+    return Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
+
+
+def _overlap(overlap: Overlap) -> Section:
+    tables = [overlap_grid(overlap.counts)] if overlap.counts else []
+    ignored = [[what, f"{count:,}"] for what, count in overlap.ignored.items()]
+    more = [Grid("Left out of the comparison", ("what", "how many"), ignored)] if ignored else []
+    return Section("overlap", QUESTIONS["overlap"], overlap.sentence, tables, more)
+
+
+# What is being trained on?
+
+
+def _training(training: Training, flow: Flow | None) -> Section:
+    tokens, labels = (sum(getattr(one, key) for one in training.sources) for key in ("tokens", "labels"))
+    total = Ledger(dict(flow.sources)).total() if flow is not None else SourceLedger()
+    turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
+    sentence = (
+        f"The loss falls on {share(labels / tokens)} of the packed tokens, {plural(labels, 'token')}{turns} "
+        f"(mask: {training.policy})."
+        if tokens
+        else "Nothing is packed, so nothing is trained."
+    )
+    warnings = list(training.notes)
+    if total.turns_without_end:
+        ends = plural(total.turns_without_end, "trained turn")
+        warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")
+    weight = sum(one.weight or 0 for one in training.sources)
+    if weight:
+        warnings.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
+    rows = [
+        [
+            *(one.source, f"{one.examples:,}", large(one.tokens), share(one.labels / max(one.tokens, 1), fixed=True)),
+            share(one.labels / max(labels, 1), fixed=True),
+            *([share((one.weight or 0) / weight, fixed=True)] if weight else []),
+        ]
+        for one in sorted(training.sources, key=lambda one: -one.labels)[:_ROWS]
+    ]
+    head = ["source", "examples", "tokens", "trained", "of all trained", *(["of the loss"] if weight else [])]
+    tables = [Grid("By source", head, rows), *_kinds(training)]
+    return Section("training", QUESTIONS["training"], sentence, tables, warnings=warnings)
+
+
+def _kinds(training: Training) -> Iterator[Grid]:
+    """Tokens by kind, over all sources."""
+    sums: dict[str, list[int]] = {}
+    for one in (kind for source in training.sources for kind in source.kinds):
+        both = sums.setdefault(one.kind, [0, 0])
+        both[0] += one.tokens
+        both[1] += one.selected
+    if len(sums) > 1:
+        rows = [
+            [kind, large(tokens), share(selected / tokens, fixed=True)] for kind, (tokens, selected) in sums.items()
+        ]
+        yield Grid("By kind, before max_length", ("kind of tokens", "tokens", "selected by the mask"), rows)
+
+
+# How good is the packing?
+
+
+def packing_grid(packing: Packing) -> Grid:
+    """Rows, bound and fill of each split; of preference pairs, their tokens instead."""
+    if packing.strategy == "pairs":
+        rows = [
+            [one.split, f"{one.rows:,}", f"{one.tokens:,}", share(_trained(one)), f"{one.tokens / one.rows:,.0f}"]
+            for one in packing.splits
+        ]
+        return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair"), rows)
+    padded = bool(packing.padded_for)
+    rows = [
+        [
+            one.split,
+            f"{one.rows:,}",
+            f"{one.bound:,}" if one.bound else "–",
+            share(one.fill, 2, fixed=True),
+            *([share(one.padding / (one.rows * packing.max_length), 2)] if padded else []),
+            f"{one.tokens:,}",
+            share(_trained(one)),
+            f"{one.pieces / one.rows:.1f}",
+        ]
+        for one in packing.splits
+    ]
+    padding = ["padding"] if padded else []
+    return Grid("Packing", ("split", "rows", "bound", "full", *padding, "tokens", "trained", "documents a row"), rows)
+
+
+def _trained(one: SplitFigures) -> float:
+    return one.labels / one.tokens if one.tokens else 0.0
+
+
+def _packing(packing: Packing) -> Section:
+    main = next((one for one in packing.splits if one.split == "train"), packing.splits[0] if packing.splits else None)
+    if main is None:
+        return Section("packing", QUESTIONS["packing"], "There are no packed rows.")
+    if packing.strategy == "pairs":
+        sentence = (
+            f"Preference pairs are not packed: {plural(main.rows, 'pair')} of {main.split}, each a row of its own."
+        )
+        return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
+    about = "About " if packing.estimated else ""
+    sentence = (
+        f"{about}{plural(main.rows, 'row')} of {packing.max_length:,} tokens, {share(main.fill, 2)} full, "
+        f"by {packing.strategy}"
+    )
+    if main.bound:
+        sentence += "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
+    each = main.pieces / main.rows
+    sentence += f". A row holds {each:,.1f} documents on average"
+    rows = max(1, round(_BATCH / each))
+    if each > 1 and 4 * rows <= main.rows:
+        sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
+    sentence += "."
+    if packing.padded_for:
+        part = main.padding / (main.rows * packing.max_length)
+        sentence += f" Padding for {packing.padded_for} takes {share(part, 2)} of the rows."
+    return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])

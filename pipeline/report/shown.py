@@ -1,0 +1,157 @@
+"""A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
+
+from dataclasses import dataclass, field
+
+from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.report import ShownDocument, ShownPiece, ShownRow
+from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
+from ..dataset.open import Finished
+from ..dataset.output_folder import tokenizer_folder
+from ..dataset.packed_documents import PackedDocuments
+from ..dataset.run_notes import recall, recall_spec
+from ..store.open import open_store
+
+ROW_CHARACTERS = 4_000
+"""About the most text of one row."""
+ALL_CHARACTERS = 40_000
+"""Maximum characters of text of all rows together."""
+LEAST_CHARACTERS = 160
+"""Least text of a document that is shown with text."""
+TEXTS = 40
+"""Maximum number of documents of a row that are shown with text."""
+LISTED = 100
+"""Maximum number of documents of a row that are listed."""
+_STRETCHES = 8
+"""Maximum number of stretches of a document that are shown: half from its start, half from its end."""
+_GAP = " … "
+_WORD = 24
+"""Longest text at a cut that counts as a cut word and is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Rows as text, or the reason why there are none."""
+
+    rows: list[ShownRow] = field(default_factory=list)
+    absent: str | None = None
+
+
+def shown_rows(dataset: Finished, split: str, wanted: int, decoder: Decoder | None = None) -> Shown:
+    """Some evenly chosen rows of a split; of preference data, pairs.
+
+    Args:
+        wanted: how many rows.
+        decoder: the run's tokenizer, if it is loaded.
+    """
+    if wanted < 1:
+        return Shown(absent="No rows were requested.")
+    try:
+        decoder, documents = decoder or find_decoder(dataset), PackedDocuments(dataset)
+        count = dataset.manifest.splits[split].rows
+        chosen = sorted({count * number // wanted for number in range(wanted)}) if count else []
+        room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
+        if dataset.manifest.preference:
+            return Shown([_pair(dataset, documents, split, row, decoder, room) for row in chosen])
+        found = with_kinds(dataset, [pieces(dataset, row, split) for row in chosen])
+        names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
+        capacity = dataset.manifest.max_length
+        rows = [
+            ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder, room))
+            for row, mine in zip(chosen, found, strict=True)
+        ]
+        return Shown(rows)
+    except PacktrainError as error:
+        return Shown(absent=str(error))
+
+
+def find_decoder(dataset: Finished) -> Decoder:
+    """The run's tokenizer, from the cache or from the folder that the run read.
+
+    Raises:
+        InputError: the folder has none.
+        IntegrityError: both are gone.
+    """
+    origin = recall(dataset.store)
+    if origin is not None:
+        spec = recall_spec(open_store(origin.cache), dataset.manifest.plan)
+        if spec is not None:
+            return Decoder.of_json(spec.tokenizer_json)
+    folder = tokenizer_folder(dataset.store)
+    if folder is None:
+        raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")
+    return load_decoder(folder)
+
+
+def _pair(
+    dataset: Finished, documents: PackedDocuments, split: str, number: int, decoder: Decoder, room: int
+) -> ShownRow:
+    """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
+    row = dataset.row(number, split).to_pylist()[0]
+    doc_id = row["doc_ids"][0]
+    id, _, _ = documents.named([doc_id]).get(doc_id, (str(doc_id), "", 0))
+    texts = []
+    for part in ("prompt", "chosen", "rejected"):
+        ids, trained = row[f"{part}_ids"], part != "prompt"
+        text = short_text(decoder, ids, room // 3)
+        shortened = len(ids) > room // 3 or text != decoder.text(ids)
+        shown = [ShownPiece(text, trained, len(ids))] if ids else []
+        texts.append(ShownDocument(id, part, doc_id, 0, len(ids), len(ids) if trained else 0, shown, shortened))
+    tokens = sum(one.tokens for one in texts)
+    return ShownRow(split, number, tokens, tokens, texts)
+
+
+def _documents(
+    found: list[Piece], names: dict[int, tuple[str, str, int]], decoder: Decoder, room: int
+) -> list[ShownDocument]:
+    """The documents of a row, with about `room` characters of text in total."""
+    listed = found[:LISTED]
+    each = max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
+    out = []
+    for number, piece in enumerate(listed):
+        id, source, _ = names.get(piece.doc_id, (str(piece.doc_id), "", 0))
+        trained = sum(len(ids) for flag, ids in piece.spans() if flag)
+        texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
+        out.append(ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), trained, texts, shortened))
+    return out
+
+
+def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece], bool]:
+    """A document's stretches as text, and whether text was left out."""
+    spans = list(piece.stretches())
+    if len(piece.ids) <= room:
+        texts = decoder.spans([ids for *_, ids in spans])
+        if sum(map(len, texts)) <= room:
+            each_text = zip(spans, texts, strict=True)
+            return [ShownPiece(text, weight > 0, len(ids), kind) for (weight, kind, ids), text in each_text], False
+    half = _STRETCHES // 2
+    kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
+    each = max(room // len(kept), 40)
+    out = [ShownPiece(short_text(decoder, ids, each), weight > 0, len(ids), kind) for weight, kind, ids in kept]
+    if len(kept) < len(spans):
+        left = sum(len(ids) for *_, ids in spans[half:-half])
+        out.insert(half, ShownPiece(_GAP, False, left))
+    return out, True
+
+
+def short_text(decoder: Decoder, ids: list[int], room: int) -> str:
+    """The start and the end of a stretch's text, about `room` characters."""
+    if len(ids) <= room:
+        text = decoder.text(ids)
+        if len(text) <= room:
+            return text
+    half = room // 2
+    # Nearly all tokens have at least one character, so `room` tokens are enough.
+    head, tail = decoder.text(ids[:room]), decoder.text(ids[-room:])
+    return _to_word_end(head[:half].rstrip("\ufffd")) + _GAP + _from_word(tail[-half:].lstrip("\ufffd"))
+
+
+def _to_word_end(text: str) -> str:
+    """Drop the cut word at the end, unless it is long."""
+    cut = max(text.rfind(" "), text.rfind("\n"))
+    return text[:cut] if len(text) - cut <= _WORD else text
+
+
+def _from_word(text: str) -> str:
+    """Drop the cut word at the start, unless it is long."""
+    found = [at for at in (text.find(" "), text.find("\n")) if at >= 0]
+    return text[min(found) + 1 :] if found and min(found) <= _WORD else text

@@ -1,0 +1,385 @@
+"""The packing report: every number that its page, its terminal summary and its JSON file show.
+
+Tokens, labels and rows are counts; shares are 0 to 1. A section is None if it is not available; `Report.absent` says
+why. Texts in these structs come from the data and must be escaped.
+"""
+
+from dataclasses import dataclass, field
+
+from .ledger import SourceLedger
+from .positions import Limit
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of numbers in B bins, with statistics of all numbers."""
+
+    edges: list[float]
+    """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
+    counts: list[int]
+    """(B,) how many numbers are in each bin."""
+    count: int
+    total: float
+    """Sum of the numbers."""
+    quantiles: dict[str, float] = field(default_factory=dict)
+    """`min`, `p5`, `p25`, `p50`, `p75`, `p95`, `p99`, `max`; empty if there are no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one strategy makes of the data at one length; see `stages.forecast.packing_estimate`."""
+
+    strategy: str
+    max_length: int
+    documents: int
+    """Documents packed, whole or in part."""
+    documents_cut: int
+    documents_lost: int
+    """Documents left out because nothing trained remains, or because they are too long and not cut."""
+    pieces: int
+    rows: int
+    bound: int
+    """Lower bound on the rows of any plan of the same pieces."""
+    tokens: int
+    """Packed tokens, without padding."""
+    tokens_lost: int
+    labels: int
+    labels_lost: int
+    fill: float
+    """Share of the rows that holds tokens."""
+    padding: int
+    """Padding inside the rows for `pack.align` and `pack.parallel`."""
+    overlap: int
+    """Tokens repeated at the start of a piece; part of `tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoss:
+    """What one source loses at one length."""
+
+    source: str
+    documents: int
+    documents_cut: int
+    documents_lost: int
+    longest: int
+    """Tokens of the longest document."""
+    tokens: int
+    """Tokens of all its documents, before `max_length`."""
+    tokens_lost: int
+    labels: int
+    labels_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongDocument:
+    """One of the longest documents."""
+
+    id: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The advised length."""
+
+    max_length: int
+    strategy: str
+    reached: bool
+    """Whether the length keeps enough; else it is the best of those compared."""
+    few: int
+    """Documents far longer than all others, which the advice leaves out of account; 0 if there are none."""
+    needs: int | None
+    """The length that these few need; None if there are none, or if it is above all lengths compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which max_length? A comparison of lengths, over the documents of the train split."""
+
+    documents: int
+    """Documents that were read."""
+    documents_in_all: int
+    """All documents; more than `documents` if a sample was read."""
+    held_out: int
+    """Documents of the sample that are held out, and not compared."""
+    lengths: Histogram
+    """Lengths of the documents, before `max_length`."""
+    longest: list[LongDocument]
+    """The longest documents, the longest first; empty if their ids are unknown."""
+    points: list[Point]
+    """By ascending length: the configured strategy, and for plain texts also `bfd_split`."""
+    strategy: str
+    """The configured strategy."""
+    max_length: int
+    """The configured length, which is always among the points."""
+    overlong: str
+    """What the configuration does with longer documents. The points do the same, but truncate if it is `error`."""
+    advice: Advice | None
+    """None if there is nothing to choose."""
+    limit: Limit | None
+    """The longest document that the model is made for, or the longest length that the user wants to hear of."""
+    over_limit: int | None
+    """Documents longer than `limit`, if the configured length is above it; else None."""
+    other: Point | None
+    """Another strategy at the configured length, if it would save rows; else None."""
+    sources: list[SourceLoss]
+    """Losses of sources at the configured length; empty if there is one source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A row or an example that could not be used."""
+
+    source: str
+    file: str
+    line: int | None
+    """Line in its file, from 1."""
+    reason: str
+    detail: str
+    path: str | None = None
+    """Absolute path of the file on the machine of the run; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What happened to my data? The ledger, and some rejected rows."""
+
+    sources: dict[str, SourceLedger]
+    """The ledger of each source."""
+    reasons: dict[str, str]
+    """The meaning of each reason that occurs, and what to do, in a sentence."""
+    rejected: dict[str, int]
+    """Unusable rows and examples by reason, most frequent first."""
+    rejects: list[Reject]
+    """Some rejects of each reason."""
+    rejects_file: str | None
+    """The file that lists all rejects."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapCount:
+    """Examples of a source that share text with rows of an evaluation file, each by its strongest match."""
+
+    source: str
+    evaluation: str
+    """Name of the evaluation file."""
+    examples: int
+    whole: int
+    near_whole: int
+    ngram: int
+    rows: int
+    """Evaluation rows of which something was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapPiece:
+    """A piece of a text."""
+
+    text: str
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOverlap:
+    """An example and an evaluation row that share text."""
+
+    id: str
+    """The example's."""
+    source: str
+    evaluation: str
+    line: int
+    """The row's line in the evaluation file, from 1."""
+    evaluation_id: str
+    kind: str
+    """`prompt` or `answer` of the row."""
+    match: str
+    share: float
+    """Of the row's n-grams, the share that the example has."""
+    example: list[OverlapPiece]
+    example_cut: bool
+    """Whether text before or after was left out."""
+    row: list[OverlapPiece]
+    row_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Is the evaluation data in it?"""
+
+    sentence: str
+    action: str
+    """`report` or `drop`."""
+    ngram: int
+    examples: int
+    """Examples that share text with any evaluation row."""
+    counts: list[OverlapCount]
+    shown: list[ShownOverlap]
+    """Some pairs, the strongest first."""
+    files: list[str]
+    """Names of the evaluation files."""
+    ignored: dict[str, int]
+    """What was not compared, in words, and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """Tokens of one kind in documents of the train split, before `max_length`; of a sample if not all were read."""
+
+    kind: str
+    tokens: int
+    selected: int
+    """Those that the mask selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShare:
+    """What a source contributes to the rows."""
+
+    source: str
+    examples: int
+    """Packed examples, without copies."""
+    tokens: int
+    """Packed tokens, without padding."""
+    labels: int
+    """Trained labels."""
+    weight: float | None
+    """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
+    kinds: list[KindCount]
+    """Tokens by kind; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPiece:
+    """A stretch of text."""
+
+    text: str
+    trained: bool
+    tokens: int
+    kind: str = ""
+    """"thought" or "tool call"; "" for all else, and if the cache is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    """A document, or a piece of one, in a packed row; or a prompt or a completion of a preference pair."""
+
+    id: str
+    source: str
+    doc_id: int
+    start: int
+    """First token within the document."""
+    tokens: int
+    trained: int
+    pieces: list[ShownPiece]
+    shortened: bool
+    """Whether text was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A packed row as text, or a preference pair: prompt, chosen and rejected completion."""
+
+    split: str
+    row: int
+    tokens: int
+    capacity: int
+    """`max_length`; for a pair, its own tokens."""
+    documents: list[ShownDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is being trained on?"""
+
+    policy: str
+    """The mask's."""
+    sources: list[SourceShare]
+    rows: list[ShownRow]
+    rows_absent: str | None
+    """Why no row is shown."""
+    notes: list[str]
+    """What the numbers do not count yet, before packing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFigures:
+    """How one split is packed."""
+
+    split: str
+    rows: int
+    bound: int
+    """Lower bound on the rows of any plan; 0 if unknown, or for pairs."""
+    fill: float
+    """See `schemas.layout.fill_of`: padding is not counted."""
+    tokens: int
+    """Tokens with padding."""
+    labels: int
+    pieces: int
+    padding: int
+    """Tokens that are padding for `pack.align` and `pack.parallel`."""
+    fills: Histogram | None = None
+    """Tokens of each row as a share of `max_length`, with padding; None before packing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How good is the packing?"""
+
+    max_length: int
+    strategy: str
+    splits: list[SplitFigures]
+    padded_for: str
+    """The keys that ask for padding; empty if nothing is padded."""
+    expected: bool
+    """Whether these are figures before packing, of the train split."""
+    estimated: bool = False
+    """Whether they are scaled up from a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How to make it again."""
+
+    manifest: str | None
+    """Hash of the manifest; None before packing."""
+    engine: str
+    configuration: str
+    """YAML that reproduces the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a plan from a sample of rows saw."""
+
+    rows: int
+    rows_estimated: int
+    """Estimated rows of all inputs, from their sizes."""
+    exhaustive: bool
+    """Whether the sample covers all inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that the report shows."""
+
+    format: int
+    kind: str
+    """`run` for a finished dataset, `plan` before packing."""
+    name: str
+    """Name of the folder or the configuration."""
+    made_at: str
+    """When this report was made, UTC, ISO 8601."""
+    packtrain: str
+    """Version of packtrain."""
+    sample: Sample | None
+    choice: Choice | None = None
+    flow: Flow | None = None
+    overlap: Overlap | None = None
+    """None also if nothing was compared; then `absent` has no reason."""
+    training: Training | None = None
+    packing: Packing | None = None
+    made: Made | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    """For each missing section, by name: why, and how to get it."""

@@ -1,0 +1,347 @@
+"""The report of real runs: its numbers are those of the shards, and damage is reported without an exception."""
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import packtrain
+import pytest
+import yaml
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.report.collect import report_of
+from packtrain.pipeline.report.files import report_json
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.page import MOST, report_html
+from packtrain.pipeline.report.shown import ALL_CHARACTERS, ROW_CHARACTERS
+from packtrain.pipeline.run.forecast import plan
+from packtrain.schemas.report import Report
+from packtrain.schemas.rows import IGNORE_INDEX
+
+Rows = Callable[..., list[dict[str, Any]]]
+WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
+HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e"
+
+
+def words(number: int, most: int = 40) -> str:
+    chance = random.Random(number)
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A run over sources with everything in them that may happen to a row."""
+
+    folder: Path
+    config: dict[str, Any]
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mixed:
+    folder = tmp_path_factory.mktemp("mixed")
+    chats = [
+        {
+            "messages": [
+                {"role": role, "content": words(number * 10 + turn, 60) + (HOSTILE if number == 3 else "")}
+                for turn in range(1 + number % 3)
+                for role in ("user", "assistant")
+            ]
+        }
+        for number in range(60)
+    ]
+    lines = [json.dumps(row) for row in [*chats, *chats[:5]]]
+    lines[7:7] = ["{broken", '{"text": 1}', ""]
+    (folder / "chats.jsonl").write_text("\n".join(lines) + "\n" + "{}\n" * 8)
+    texts = [{"text": words(number, 400)} for number in range(40)] + [{"text": ""}]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    config = {
+        "out": "out",
+        "cache": "cache",
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": "chats.jsonl"},
+            {"name": "texts", "format": "text", "path": ["texts.jsonl"], "repeat": 2},
+        ],
+        "duplicates": "drop",
+        "holdout": {"fraction": 0.2},
+        "truncate": {"max_length": 256},
+        "filter": {"min_tokens": 40},
+        "run": {"workers": 1, "report": False},
+    }
+    packtrain.run(config, base=folder)
+    return Mixed(folder, config)
+
+
+@pytest.fixture(scope="session")
+def report(mixed: Mixed) -> Report:
+    return report_of(mixed.out, ReportOptions())
+
+
+@pytest.fixture
+def copy(mixed: Mixed, tmp_path: Path) -> Path:
+    """A copy of the dataset, to be damaged; its cache is still found."""
+    shutil.copytree(mixed.out, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_every_section_is_there(report: Report, mixed: Mixed) -> None:
+    assert report.absent == {}
+    assert None not in (report.choice, report.flow, report.training, report.packing, report.made)
+    assert (report.kind, report.name, report.packtrain) == ("run", "out", packtrain.__version__)
+    assert not (mixed.out / "report.html").exists(), "report: false"
+
+
+def test_it_reads_back_from_its_json(report: Report) -> None:
+    assert msgspec.json.decode(report_json(report), type=Report) == report
+
+
+def test_the_flow_is_that_of_the_ledger(report: Report) -> None:
+    assert report.flow is not None
+    assert list(report.flow.sources) == ["chats", "texts"]
+    assert report.flow.rejected == {"missing_key": 9, "invalid_json": 1, "empty": 1}
+    assert {"duplicate", "max_length", "repeats", "min_tokens"} <= set(report.flow.reasons)
+
+
+def test_rejects_name_file_and_line(report: Report, mixed: Mixed) -> None:
+    assert report.flow is not None
+    shown = Counter((one.source, one.reason) for one in report.flow.rejects)
+    assert shown == {("chats", "missing_key"): 5, ("chats", "invalid_json"): 1, ("texts", "empty"): 1}
+    broken = next(one for one in report.flow.rejects if one.reason == "invalid_json")
+    assert (broken.file, broken.line) == ("chats.jsonl", 8)
+    assert broken.line is not None
+    assert broken.path == str(mixed.folder / "chats.jsonl")
+    assert Path(broken.path).read_text().splitlines()[broken.line - 1] == "{broken"
+    assert report.flow.rejects_file == str(mixed.out / "rejects.jsonl")
+
+
+def test_shares_are_those_of_the_documents(report: Report, mixed: Mixed) -> None:
+    assert report.training is not None
+    assert report.flow is not None
+    ledger = open_dataset(mixed.out).manifest.ledger
+    assert report.flow.sources == ledger.sources
+    for one in report.training.sources:
+        entry = ledger.sources[one.source]
+        assert (one.tokens, one.labels) == (entry.tokens_packed, entry.labels_trained)
+        assert one.examples == sum(entry.examples_packed.values())
+    chats, texts = report.training.sources
+    assert {kind.kind for kind in texts.kinds} == {"texts"}, "of a text, all is trained"
+    assert {"prompts", "answers"} <= {kind.kind for kind in chats.kinds}
+
+
+def test_packing_is_that_of_the_rows(report: Report, mixed: Mixed, read_rows: Rows) -> None:
+    packing = report.packing
+    assert packing is not None
+    assert {one.split for one in packing.splits} == {"train", "holdout"}
+    for one in packing.splits:
+        rows = read_rows(mixed.out, one.split)
+        sizes = [len(row["input_ids"]) for row in rows]
+        assert (one.rows, one.tokens) == (len(rows), sum(sizes))
+        assert one.labels == sum(label != IGNORE_INDEX for row in rows for label in row["labels"])
+        assert one.fill == pytest.approx(sum(sizes) / (256 * len(rows)))
+        assert one.fills is not None
+        assert one.fills.count == len(rows)
+        assert one.fills.total == pytest.approx(sum(sizes) / 256)
+        assert one.fills.quantiles["min"] == min(sizes) / 256
+        pieces = [len(row["seq_lengths"]) for row in rows]
+        assert one.pieces == sum(pieces)
+        assert one.bound <= one.rows
+
+
+def test_the_configuration_reproduces_the_manifest(report: Report, tmp_path: Path) -> None:
+    assert report.made is not None
+    (tmp_path / "again.yaml").write_text(report.made.configuration)
+    written = yaml.safe_load(report.made.configuration)
+    assert "run" not in written
+    assert written["sources"][1]["repeat"] == 2
+    made = packtrain.run({**written, "out": str(tmp_path / "again"), "run": {"workers": 1, "report": False}})
+    assert made.hash == report.made.manifest
+
+
+# Rows as text
+
+
+def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Rows) -> None:
+    assert report.training is not None
+    rows = read_rows(mixed.out)
+    assert 3 <= len(report.training.rows) <= 6
+    for shown in report.training.rows:
+        row = rows[shown.row]
+        assert (shown.split, shown.tokens, shown.capacity) == ("train", len(row["input_ids"]), 256)
+        assert [one.doc_id for one in shown.documents] == row["doc_ids"]
+        assert [one.tokens for one in shown.documents] == row["seq_lengths"]
+        trained = sum(label != IGNORE_INDEX for label in row["labels"])
+        assert sum(one.trained for one in shown.documents) == trained
+        for one in shown.documents:
+            assert one.id.startswith(f"{one.source}/")
+            if not one.shortened:
+                assert sum(piece.tokens for piece in one.pieces) == one.tokens
+                assert sum(piece.tokens for piece in one.pieces if piece.trained) == one.trained
+        assert sum(len(piece.text) for one in shown.documents for piece in one.pieces) < 2 * ROW_CHARACTERS
+
+
+def test_not_too_much_text_is_shown(report: Report) -> None:
+    assert report.training is not None
+    characters = sum(len(piece.text) for row in report.training.rows for one in row.documents for piece in one.pieces)
+    assert 0 < characters < 3 * ALL_CHARACTERS
+
+
+def test_hostile_text_stays_text(mixed: Mixed) -> None:
+    made = report_of(mixed.out)
+    page = report_html(made)
+    assert b"<script>alert(1)" not in page
+    assert b"\x1b" not in page
+    assert b"\x1b" not in report_json(made)
+
+
+# What is gone or damaged
+
+
+@pytest.mark.parametrize(
+    ("gone", "sections", "words"),
+    [
+        ("_run/parts.json", {"choice"}, "again"),
+        ("_run/config.json", {"choice"}, "again"),
+        ("_run/timings.json", set(), ""),
+        ("_run/scan.json", {"choice"}, "again"),
+        ("_run/request.json", set(), ""),
+        ("documents.parquet", set(), ""),
+        ("rejects.jsonl", set(), ""),
+        ("train/rows.arrow", {"packing"}, "repair"),
+        ("train/shards", set(), ""),
+    ],
+)
+@pytest.mark.parametrize("how", ["gone", "cut", "noise"])
+def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], words: str, how: str) -> None:
+    for path in [copy / gone] if (copy / gone).is_file() else list((copy / gone).iterdir()):
+        content = path.read_bytes()
+        path.unlink()
+        if how == "cut":
+            path.write_bytes(content[: len(content) // 2])
+        elif how == "noise":
+            path.write_bytes(random.Random(1).randbytes(len(content)))
+    made = report_of(copy)
+    assert set(made.absent) == sections
+    for name in sections:
+        assert getattr(made, name) is None
+        assert len(made.absent[name]) > 20
+    assert made.training is not None
+    if gone in ("documents.parquet", "train/shards"):
+        assert made.training.rows == []
+        assert made.training.rows_absent
+    if gone in ("_run/parts.json", "_run/scan.json"):
+        assert not any(one.kinds for one in made.training.sources)
+    assert report_html(made)
+    assert msgspec.json.decode(report_json(made), type=Report) == made
+
+
+def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
+    shutil.copytree(mixed.folder, tmp_path / "moved", ignore=shutil.ignore_patterns("cache"))
+    out = tmp_path / "moved" / "out"
+    listed = json.loads((out / "_run" / "parts.json").read_text())
+    (out / "_run" / "parts.json").write_text(json.dumps({**listed, "cache": str(tmp_path / "nowhere")}))
+    made = report_of(out)
+    assert set(made.absent) == {"choice"}
+    assert "cache" in made.absent["choice"]
+    assert made.packing is not None
+    assert made.training is not None
+    assert not any(one.kinds for one in made.training.sources)
+
+
+def test_a_copy_has_the_same_report(copy: Path, report: Report) -> None:
+    made = report_of(copy, ReportOptions())
+    assert (made.training, made.packing, made.choice) == (report.training, report.packing, report.choice)
+    assert made.made is not None
+    assert report.made is not None
+    assert made.made.manifest == report.made.manifest
+
+
+# Other kinds of data
+
+
+def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
+    rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
+    manifest = packtrain.run(
+        {
+            "out": str(tmp_path / "out"),
+            "cache": str(new_cache()),
+            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+            "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}],
+            "run": {"workers": 1},
+        }
+    )
+    made = report_of(tmp_path / "out")
+    assert set(made.absent) == {"choice"}
+    assert made.flow is not None
+    assert made.flow.rejected == {"missing_key": 1}
+    assert made.training is not None
+    (share,) = made.training.sources
+    assert share.examples == manifest.ledger.total().examples_packed["train"]
+    assert [one.source for one in made.training.rows[0].documents] == ["prompt", "chosen", "rejected"]
+    assert [bool(one.trained) for one in made.training.rows[0].documents] == [False, True, True]
+    assert made.packing is not None
+    assert made.packing.splits[0].rows == share.examples
+    assert made.made is not None
+    assert (tmp_path / "out" / "report.html").stat().st_size < MOST
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pack": {"strategy": "wrapped"}},
+        {"pack": {"strategy": "bfd_split"}, "output": {"format": "parquet"}},
+        {"pack": {"strategy": "none"}},
+        {"pack": {"align": 16, "window_tokens": 3000}, "truncate": {"overlong": "split", "max_length": 128}},
+    ],
+)
+def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[str, Any], read_rows: Rows) -> None:
+    config = {**mixed.config, "out": str(tmp_path / "out"), **more}
+    manifest = packtrain.run(config, base=mixed.folder)
+    made = report_of(tmp_path / "out")
+    assert made.absent == {}
+    assert made.packing is not None
+    assert made.packing.strategy == more["pack"].get("strategy", "bfd")
+    train = next(one for one in made.packing.splits if one.split == "train")
+    assert train.rows == manifest.splits["train"].rows
+    assert train.pieces == sum(len(row["seq_lengths"]) for row in read_rows(tmp_path / "out"))
+    assert made.training is not None
+    if more["pack"].get("strategy") in ("wrapped", "bfd_split"):
+        assert any(one.start > 0 for row in made.training.rows for one in row.documents), "a continued document"
+    # What the plan says is what the run does, and one section says what another does.
+    ahead = plan(config, base=mixed.folder)
+    assert ahead.choice == made.choice
+    assert made.choice is not None
+    known = made.packing.strategy
+    point = next(one for one in made.choice.points if (one.strategy, one.max_length) == (known, made.choice.max_length))
+    assert point.tokens + point.padding == train.tokens
+    assert point.rows == train.rows
+    assert point.fill == pytest.approx(train.fill)
+    assert ahead.packing is not None
+    assert ahead.packing.splits == [replace(train, fills=None)]
+
+
+def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "hello there"}\n')
+    packtrain.run(
+        {
+            "out": str(tmp_path / "out"),
+            "cache": str(new_cache()),
+            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+            "sources": [{"name": "one", "format": "text", "path": str(tmp_path / "in.jsonl")}],
+            "run": {"workers": 1, "report": False},
+        }
+    )
+    made = report_of(tmp_path / "out")
+    assert made.absent == {}
+    assert made.packing is not None
+    assert [one.rows for one in made.packing.splits] == [1]
+    assert b"1 row of" in report_html(made)

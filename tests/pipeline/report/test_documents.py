@@ -1,0 +1,278 @@
+"""The documents as the cache has them, and the comparison of lengths, against real runs: the same rows and labels."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packtrain
+import pyarrow.parquet as pq
+import pytest
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.inputs import scan as sources_module
+from packtrain.pipeline.pack import table as table_module
+from packtrain.pipeline.report import pieces as pieces_module
+from packtrain.pipeline.report.documents import ReadDocuments, documents_of
+from packtrain.pipeline.report.lengths import choose
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.report import Point
+from packtrain.stages.forecast.length_stats import LengthStats
+from packtrain.stages.forecast.lost_by_source import lost_by_source
+from packtrain.stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
+
+Config = dict[str, Any]
+WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
+LENGTHS = (32, 128)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sources_module, "BLOCK_BYTES", 6000)
+        yield
+
+
+def words(number: int, most: int = 40) -> str:
+    chance = random.Random(number)
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+
+
+def chat(number: int) -> Config:
+    turns = [
+        {"role": role, "content": words(number * 10 + turn)}
+        for turn in range(1 + number % 3)
+        for role in ("user", "assistant")
+    ]
+    return {"messages": turns}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path]) -> Config:
+    """Conversations of several turns, pairs and texts, some of which say the same. Runs share a cache."""
+    folder = tmp_path_factory.mktemp("base")
+    chats = [chat(number) for number in range(60)]
+    texts = [{"text": "\n\n".join(words(n * 3 + i, 60) for i in range(1 + n % 5))} for n in range(60)]
+    pairs = [{"prompt": words(n) + "\n", "completion": words(n + 1)} for n in range(80)]
+    for name, rows in (("chats", chats + chats[:15]), ("texts", texts + texts[20:30]), ("pairs", pairs)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = make_tokenizer("tiny")
+    return {
+        "out": str(folder / "out"),
+        "cache": str(folder / "cache"),
+        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": str(folder / "chats.jsonl")},
+            {"name": "pairs", "format": "prompt_completion", "path": str(folder / "pairs.jsonl")},
+            {"name": "texts", "format": "text", "path": str(folder / "texts.jsonl")},
+        ],
+        "duplicates": "drop",
+        "filter": {"min_tokens": 12},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+def found_of(folder: Path, **options: Any) -> ReadDocuments:
+    found = documents_of(open_dataset(folder), ReportOptions(**options))
+    assert not isinstance(found, str), found
+    return found
+
+
+CASES: dict[str, Config] = {
+    "bfd": {"duplicates": "keep"},
+    "without duplicates": {},
+    "of assistants": {"mask": "assistant", "duplicates": "keep"},
+    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end"}},
+    "drop": {"truncate": {"overlong": "drop"}, "duplicates": "keep", "filter": {}},
+    "untrained": {"keep_untrained": True, "mask": "last_assistant"},
+    "aligned, few": {"pack": {"align": 8, "max_docs": 3}},
+    "limits": {"truncate": {"max_prompt_length": 20, "max_completion_length": 30, "keep": "end"}},
+    "bfd_split": {"pack": {"strategy": "bfd_split"}, "mask": "assistant"},
+    "bfd_split, few": {"pack": {"strategy": "bfd_split", "max_docs": 2, "align": 4}, "duplicates": "keep"},
+    "wrapped": {"pack": {"strategy": "wrapped"}, "truncate": {"max_completion_length": 30}},
+    "repeats": {"repeat": 3},
+    "split": {"truncate": {"overlong": "split"}, "mask": "assistant"},
+    "split at paragraphs, with overlap": {
+        "truncate": {"overlong": "split", "split": {"at": "paragraphs", "overlap": 5}},
+        "pack": {"align": 4, "window_tokens": 9000},
+    },
+    "split anywhere, thrice": {
+        "truncate": {"overlong": "split", "split": {"at": "tokens"}},
+        "mask": "last_assistant",
+        "repeat": 3,
+    },
+    "windows": {"pack": {"window_tokens": 4000}, "truncate": {"keep": "end"}, "repeat": 2},
+    "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
+    "wrapped in windows": {"pack": {"strategy": "wrapped", "window_tokens": 9000}, "duplicates": "keep"},
+}
+
+
+def configured(base: Config, case: Config, length: int, out: Path) -> Config:
+    case = dict(case)
+    repeat = case.pop("repeat", None)
+    config = {**base, **case, "out": str(out)}
+    config["truncate"] = {**case.get("truncate", {}), "max_length": length}
+    if repeat:
+        config["sources"] = [{**one, "repeat": repeat} if one["name"] == "pairs" else one for one in base["sources"]]
+    return config
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) -> None:
+    runs: dict[int, Manifest] = {}
+    for length in LENGTHS:
+        runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
+    # Of one or the other: what it holds does not depend on the length of the run that it is asked of.
+    asked = LENGTHS[[*CASES].index(name) % 2]
+    found = found_of(tmp_path / f"{asked}", lengths=LENGTHS)
+    config = found.config
+    options = ReportOptions(lengths=LENGTHS)
+    choice = choose(found.stats, config, options, found.in_all)
+    points = [one for one in choice.points if one.strategy == config.pack.strategy]
+    assert [one.max_length for one in points] == [*LENGTHS]
+    assert any(one.documents_cut or one.documents_lost for one in points)
+    for point in points:
+        agree(point, runs[point.max_length], found.stats)
+    assert found.in_all == len(found.stats.lengths)
+
+
+def agree(outcome: Point | PackingEstimate, manifest: Manifest, stats: LengthStats) -> None:
+    split, total = manifest.splits["train"], manifest.ledger.total()
+    config = manifest.plan["config"]
+    if config["pack"]["window_tokens"]:
+        assert len(split.windows) > 1
+    assert split.rows == sum(one.rows for one in split.windows)
+    # Copies that stand apart may cost 1 % of the rows of a window.
+    apart = sum(max(1, one.rows // 100) for one in split.windows) if total.examples_repeated else 0
+    assert outcome.rows <= split.rows <= outcome.rows + apart
+    assert outcome.bound == sum(one.bound for one in split.windows)
+    assert outcome.pieces == sum(one.pieces for one in split.windows)
+    assert outcome.padding == total.tokens_created.get("alignment", 0)
+    assert outcome.overlap == total.tokens_created.get("overlap", 0)
+    assert outcome.tokens + outcome.padding == split.tokens == total.tokens_packed
+    assert outcome.tokens == sum(one.tokens for one in split.windows)
+    assert outcome.fill == pytest.approx(outcome.tokens / (outcome.rows * manifest.max_length))
+    assert outcome.labels == split.trained == total.labels_trained
+    assert outcome.documents == total.examples_packed["train"] + total.examples_repeated
+    if not total.examples_repeated:  # of which the ledger counts what is cut once
+        reasons = ("overlong", "cut_untrained", "untrained_piece")
+        by_length = {key: value for key, value in total.tokens_dropped.items() if key in reasons}
+        limits = [total.tokens_truncated.get(f"max_{what}_length", 0) for what in ("prompt", "completion")]
+        lost = total.tokens_truncated.get("max_length", 0) + sum(by_length.values())
+        # A copy of something that is too long is counted by its length in a run; in the stats it is a copy.
+        kept = config["duplicates"] == "keep"
+        if not any(limits):
+            assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
+        assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
+        if config["truncate"]["overlong"] == "split":
+            assert outcome.documents_cut == total.examples_split
+    assert outcome.tokens - outcome.overlap + outcome.tokens_lost == int(stats.lengths.sum())
+
+
+WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
+
+
+@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
+def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, tmp_path: Path) -> None:
+    config = configured(base, {}, 96, tmp_path / "mixed")
+    config["truncate"]["overlong"] = overlong
+    config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
+    manifest = packtrain.run(config)
+    found = found_of(tmp_path / "mixed")
+    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
+    agree(outcome, manifest, found.stats)
+    assert manifest.ledger.total().examples_repeated > 0
+
+
+def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
+    manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}, "mask": "all"}, 96, tmp_path / "held"))
+    found = found_of(tmp_path / "held")
+    (outcome,) = sweep(found.stats, [96], ["bfd"])
+    assert outcome.rows == manifest.splits["train"].rows
+    assert outcome.labels == manifest.splits["train"].trained
+    assert manifest.splits["holdout"].rows > 5
+    packed = manifest.ledger.total().examples_packed
+    assert found.stats.held_out == packed["holdout"], "nothing is lost by its length"
+    choice = choose(found.stats, found.config, ReportOptions(), found.in_all)
+    assert choice.held_out == packed["holdout"]
+
+
+def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {"mask": "all", "duplicates": "keep", "filter": {}}, 4096, tmp_path / "out"))
+    table = pq.read_table(tmp_path / "out" / "documents.parquet").to_pylist()
+    tokens = {one["id"]: one["tokens"] for one in table}
+    every, some = found_of(tmp_path / "out").stats, found_of(tmp_path / "out", documents=100).stats
+    assert len(some.lengths) < len(every.lengths) == len(tokens)
+    for stats in (every, some):
+        assert [length for _, length in stats.longest] == np.sort(stats.lengths)[:-4:-1].tolist()
+        assert [tokens[name] for name, _ in stats.longest] == [length for _, length in stats.longest]
+
+
+PROMISED = ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
+
+
+@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
+def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path: Path) -> None:
+    case = {"truncate": {"overlong": overlong}, "duplicates": "keep", "filter": {}, "mask": "last_assistant"}
+    manifest = packtrain.run(configured(base, case, 96, tmp_path / "out"))
+    found = found_of(tmp_path / "out")
+    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    lost = lost_by_source(found.stats, 96, "bfd", options)
+    assert [one.source for one in lost] == [0, 1, 2]
+    for one in lost:
+        entry = manifest.ledger.sources[base["sources"][one.source]["name"]]
+        reasons = ("overlong", "cut_untrained", "untrained_piece")
+        assert one.tokens - one.tokens_lost == entry.tokens_packed
+        dropped = sum(entry.tokens_dropped.get(reason, 0) for reason in reasons)
+        assert one.tokens_lost == dropped + entry.tokens_truncated.get("max_length", 0)
+        assert one.documents_lost == sum(entry.examples_dropped.get(reason, 0) for reason in reasons)
+        assert one.documents_cut == entry.examples_truncated + entry.examples_split
+        assert one.labels - one.labels_lost == entry.labels_trained
+    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
+    for name in PROMISED:
+        assert sum(getattr(one, name) for one in lost) == getattr(outcome, name)
+    assert sum(one.documents_cut + one.documents_lost for one in lost) > 10
+
+
+def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(base, CASES["split anywhere, thrice"] | {"mask": "assistant"}, 96, tmp_path / "one")
+    config["truncate"]["split"] = {"at": "turns", "overlap": 3}
+    packtrain.run(config)
+    whole = found_of(tmp_path / "one", lengths=LENGTHS).stats
+    monkeypatch.setattr(table_module, "SLICE", 20)
+    monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
+    lots = found_of(tmp_path / "one", lengths=LENGTHS).stats
+    for left, right in zip(columns(whole), columns(lots), strict=True):
+        assert np.array_equal(left, right)
+    assert (whole.labels, whole.tokens) == (lots.labels, lots.tokens)
+
+
+def columns(stats: LengthStats) -> list[Any]:
+    assert stats.parts is not None
+    assert list(stats.pieces) == [32, 96, 128]
+    pieces = [column for one in stats.pieces.values() for column in (one.owners, one.lengths, one.labels, one.overlap)]
+    return [stats.lengths, stats.owners, stats.begins, stats.ends, stats.parts.starts, stats.parts.sources, *pieces]
+
+
+def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
+    whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", documents=120)
+    assert 60 <= len(some.stats.lengths) <= 120 < len(whole.stats.lengths)
+    assert abs(some.in_all - len(whole.stats.lengths)) <= 10
+    assert some.in_all > len(some.stats.lengths)
+    again = found_of(tmp_path / "out", documents=120)
+    assert np.array_equal(some.stats.lengths, again.stats.lengths)
+
+
+def test_kinds_add_up_to_all_tokens(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {"duplicates": "keep", "filter": {}, "mask": "assistant"}, 4096, tmp_path / "out"))
+    found = found_of(tmp_path / "out")
+    kinds = [kind for several in found.kinds.values() for kind in several]
+    assert sum(one.tokens for one in kinds) == found.stats.tokens
+    runs = int((found.stats.ends - found.stats.begins).sum())
+    assert sum(one.selected for one in kinds) == runs
+    assert {one.kind for one in found.kinds["texts"]} == {"texts"}
+    assert {"prompts", "answers"} <= {one.kind for one in found.kinds["chats"]}

@@ -1,0 +1,309 @@
+"""The comparison of lengths, and the advice: its numbers are those of the points, and it keeps what it says."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.report.lengths import (
+    CHEAPER,
+    FEW_ROWS,
+    KEEPS,
+    TEXT,
+    WHOLE,
+    WHOLE_TEXTS,
+    candidates,
+    choose,
+    lost_at,
+)
+from packtrain.pipeline.report.options import ReportOptions, limit_of_model
+from packtrain.pipeline.report.sections import advice_sentence, sections, warnings_of
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.positions import Limit
+from packtrain.schemas.report import FORMAT, Choice, Report
+from packtrain.stages.forecast.length_stats import LengthStats
+from packtrain.stages.pack.plan import plan_rows
+
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, of_sources, stats_of
+from tests.support.examples import examples
+
+
+def said(choice: Choice) -> str:
+    """The section's answer."""
+    return sections(Report(FORMAT, "run", "x", "", "", None, choice=choice))[0].sentence
+
+
+# The points
+
+
+def test_the_configured_length_is_always_among_them() -> None:
+    for length in (300, 2048, 5000, 1 << 20):
+        choice = choice_of(stats_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
+        assert at(choice, "bfd", length).max_length == choice.max_length == length
+        assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
+
+
+def test_lengths_that_say_nothing_are_left_out() -> None:
+    shown = {one.max_length for one in choice_of(stats_of(lognormal(6, 0.3))).points}
+    assert shown == {256, 512, 1024, 2048}  # the longest has some 1,200 tokens
+    # Where hardly one fits, longer rows are fuller.
+    shown = {one.max_length for one in choice_of(stats_of([300] * 5000)).points}
+    assert {512, 1024, 4096} <= shown
+    assert max(shown) <= 16_384
+    asked = {one.max_length for one in choice_of(stats_of([300] * 50), lengths=(512, 1024, 65_536)).points}
+    assert asked == {512, 1024, 2048, 65_536}
+
+
+def test_lengths_are_multiples_of_the_alignment() -> None:
+    config = configured(pack={"align": 96}, truncate={"max_length": 960})
+    assert candidates(config, ReportOptions((256, 500, 1024))) == [192, 480, 960]
+    assert candidates(config, ReportOptions((50,))) == [960]
+    for parallel, expected in (
+        ({"cp": 3}, [252, 498, 960, 1020]),
+        ({"cp": 5, "layout": "ring"}, [255, 500, 960, 1020]),
+    ):
+        config = configured(pack={"parallel": parallel}, truncate={"max_length": 960})
+        assert candidates(config, ReportOptions((4, 256, 500, 1024))) == expected
+    with pytest.raises(ConfigError):
+        candidates(config, ReportOptions((1,)))
+
+
+def test_the_histogram_is_of_all_lengths() -> None:
+    lengths = lognormal(6, 1)
+    found = choice_of(stats_of(lengths)).lengths
+    assert sum(found.counts) == found.count == len(lengths)
+    assert found.total == lengths.sum()
+    assert found.quantiles["p50"] == np.sort(lengths)[(len(lengths) - 1) // 2]
+    assert (found.quantiles["min"], found.quantiles["max"]) == (lengths.min(), lengths.max())
+    for at_bin, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
+        assert found.counts[at_bin] == ((lengths >= low) & (lengths < high)).sum()
+
+
+def test_of_a_sample_it_is_said() -> None:
+    choice = choose(stats_of([100] * 50), configured(), ReportOptions(), 5000)
+    assert (choice.documents, choice.documents_in_all) == (50, 5000)
+    assert "5,000" in said(choice)
+
+
+def test_a_strategy_that_saves_rows_is_shown() -> None:
+    """2,000 documents of which about five fit a row, at most four to a row: no more rows than are said."""
+    random = np.random.default_rng(4)
+    lengths = np.clip(np.exp(random.standard_normal(2000) + np.log(800)), 2, 4096).astype(np.int64)
+    limits: dict[str, Any] = {"truncate": {"max_length": 4096}, "pack": {"max_docs": 4}}
+    choice = choice_of(stats_of(lengths), configured(**limits))
+    assert choice.other is not None
+    assert choice.other.strategy == "tight"
+    assert plan_rows(lengths, 4096, "tight", max_docs=4).rows <= choice.other.rows
+    assert choice.other.rows < 0.9 * at(choice, "bfd", 4096).rows
+    assert choice_of(stats_of([2048] * 50)).other is None, "full rows"
+    alone = choice_of(stats_of([100] * 50), configured(pack={"strategy": "none"}))
+    assert alone.other is not None
+    assert (alone.other.strategy, at(alone, "none", 2048).rows) == ("bfd", 50)
+    assert alone.other.rows < 5
+
+
+# The advice
+
+
+def test_nothing_at_all() -> None:
+    choice = choice_of(stats_of([]))
+    assert choice.advice is None
+    assert advice_sentence(choice) == ""
+    assert "No document" in said(choice)
+
+
+def test_short_documents_share_longer_rows() -> None:
+    choice = choice_of(stats_of([300] * 5000))
+    assert choice.advice is not None
+    assert choice.advice.max_length > 512
+    assert at(choice, "bfd", choice.advice.max_length).fill > 0.9
+
+
+def test_few_rows_are_not_made_fewer_to_fill_them() -> None:
+    stats = stats_of([300] * 100)
+    choice = choice_of(stats)
+    assert choice.advice is not None
+    assert choice.advice.max_length == 512
+    assert at(choice, "bfd", 512).rows == 100
+    assert at(choice, "bfd", 2048).fill > at(choice, "bfd", 512).fill + CHEAPER
+    # The same documents are a sample of enough.
+    many = choose(stats, configured(), ReportOptions(), 5000)
+    assert many.advice is not None
+    assert many.advice.max_length > 512
+
+
+def test_texts_are_split_and_not_followed_to_the_longest() -> None:
+    choice = choice_of(stats_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
+    assert choice.advice is not None
+    assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
+    assert "with bfd_split" in advice_sentence(choice)
+
+
+GIANT = replace(stats_of([100] * 300 + [700] * 299 + [40_000]), longest=[("s/chats:46", 40_000), ("s/chats:3", 700)])
+
+
+def test_one_giant_conversation_does_not_decide_but_is_named() -> None:
+    choice = choice_of(GIANT)
+    assert choice.advice is not None
+    assert (choice.advice.max_length, choice.advice.strategy) == (1024, "bfd")
+    assert (choice.advice.few, choice.advice.needs) == (1, 65_536)
+    assert "(s/chats:46, 40,000 tokens)" in advice_sentence(choice)
+
+
+def test_several_giants_are_counted() -> None:
+    advice = choice_of(stats_of([100] * 4000 + [700] * 1000 + [40_000, 50_000, 200_000, 60_000, 45_000])).advice
+    assert advice is not None
+    assert (advice.max_length, advice.few) == (1024, 5)
+
+
+@pytest.mark.parametrize(
+    ("stats", "changes"),
+    [
+        (stats_of([100] * 4000 + [700] * 1000 + [60_000] * 6), {}),  # more than one in a thousand
+        (stats_of([100] * 12 + [700] * 7 + [60_000] * 2), {}),  # more than one in twenty
+        (GIANT, {"truncate": {"overlong": "error"}}),  # stops the run
+    ],
+)
+def test_more_of_them_do_decide(stats: LengthStats, changes: dict[str, Any]) -> None:
+    advice = choice_of(stats, configured(**changes)).advice
+    assert advice is not None
+    assert (advice.max_length, advice.few) == (65_536, 0)
+
+
+def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
+    stats = stats_of([3000] * 400 + [200] * 2000)
+    free = choice_of(stats)
+    assert free.advice is not None
+    assert free.advice.max_length == 4096
+    limited = choice_of(stats, max_length_limit=1024)
+    assert limited.advice is not None
+    assert limited.advice.max_length <= 1024
+    assert not limited.advice.reached
+    assert limited.points == free.points, "longer ones are compared all the same"
+
+
+def for_model(positions: int) -> Limit:
+    return Limit(positions, f"the model's positions end at {positions:,}")
+
+
+@pytest.mark.parametrize(
+    ("positions", "advised"), [(2048, 2048), (3500, 3500), (128, 128), (40_960, 4096), (1 << 18, 4096)]
+)
+def test_no_longer_length_is_advised_than_the_model_has_positions(positions: int, advised: int) -> None:
+    stats = stats_of([3000] * 400 + [200] * 2000)
+    choice = choice_of(stats, limit=for_model(positions))
+    assert choice.advice is not None
+    assert choice.advice.max_length == advised
+    given = choice_of(stats, limit=for_model(positions), max_length_limit=8192).advice
+    assert given is not None
+    assert given.max_length in (3500, 4096), "the user knows better"
+
+
+def test_a_length_above_the_models_positions_is_warned_of() -> None:
+    choice = choice_of(stats_of([3000] * 40 + [200] * 200), configured(truncate={"max_length": 4096}),
+                       limit=for_model(2048))  # fmt: skip
+    assert choice.over_limit == 40
+    (warning,) = warnings_of(choice)
+    assert "positions end at 2,048" in warning
+    assert "40 documents are longer" in warning
+    assert not list(warnings_of(choice_of(stats_of([3000] * 40), limit=for_model(2048))))
+
+
+@pytest.mark.parametrize(
+    ("content", "limit"),
+    [
+        ('{"max_position_embeddings": 4096}', 4096),
+        ('{"n_positions": 1024}', 1024),
+        ('{"text_config": {"max_position_embeddings": 512}}', 512),
+        ('{"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "longrope"}, '
+         '"original_max_position_embeddings": 2048}', 2048),
+        ("{}", None),
+        ('{"max_position_embeddings": "many", "rope_scaling": [1]}', None),
+        ('{"max_position_embeddings": true}', None),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_model(tmp_path: Path, content: str, limit: int | None) -> None:
+    (tmp_path / "config.json").write_text(content)
+    found = limit_of_model(tmp_path)
+    assert (found.tokens if found is not None else None) == limit
+    assert limit_of_model(tmp_path / "config.json") == found
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "\x00", "[" * 100_000])
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match="--model"):
+        limit_of_model(tmp_path)
+
+
+def test_a_source_that_loses_much_is_warned_of() -> None:
+    stats, sources = of_sources(small=([100] * 500, 0.5), large=([9000] * 10, 0.9))
+    choice = choice_of(stats, configured(sources=sources))
+    (warning,) = warnings_of(choice)
+    assert "large 100 %" in warning
+    assert "small" not in warning
+
+
+def test_too_long_for_any_length() -> None:
+    choice = choice_of(stats_of([200_000] * 40, 0.5), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert choice.advice.max_length == 1024  # none of them leaves anything that is trained
+    choice = choice_of(stats_of([200_000] * 40, 0.0), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert choice.advice.max_length == 4096
+
+
+def test_an_error_means_that_no_document_may_be_longer() -> None:
+    config = configured(truncate={"max_length": 2048, "overlong": "error"})
+    choice = choice_of(stats_of([*([100] * 100_000), 6000]), config)
+    assert choice.advice is not None
+    assert choice.advice.max_length == 8192
+
+
+@examples(60)
+@given(
+    st.tuples(st.lists(st.integers(1, 5000), min_size=1, max_size=40), st.sampled_from([1, 80])).map(
+        lambda found: found[0] * found[1]
+    ),
+    st.floats(0, 0.99),
+    st.sampled_from(["bfd", "bfd_split", "wrapped", "none", "tight"]),
+    st.sampled_from(["truncate", "drop", "split", "error"]),
+    st.sampled_from([64, 500, 2048]),
+    st.booleans(),
+)
+def test_the_advice_keeps_what_can_be_kept(
+    lengths: list[int], prompt: float, strategy: str, overlong: str, length: int, untrained: bool
+) -> None:
+    if strategy in ("bfd_split", "wrapped"):
+        overlong = "truncate"
+    config = configured(
+        pack={"strategy": strategy}, truncate={"max_length": length, "overlong": overlong}, keep_untrained=untrained
+    )
+    choice = choice_of(stats_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
+    advice = choice.advice
+    assert advice is not None
+    assert advice_sentence(choice).startswith(f"max_length {advice.max_length:,} ")
+    cuts = advice.strategy in ("bfd_split", "wrapped") or overlong == "split"
+    mine = {one.max_length: one for one in choice.points if one.strategy == advice.strategy}
+    point = mine[advice.max_length]
+    texts = point.labels + point.labels_lost >= TEXT * (point.tokens + point.tokens_lost)
+    least = WHOLE_TEXTS if texts else WHOLE
+
+    def enough(one: Any) -> bool:
+        whole = 1 - one.documents_cut / max(one.documents + one.documents_lost, 1)
+        strict = overlong == "error" and not cuts and one.documents_cut + one.documents_lost
+        return 1 - lost_at(one) >= KEEPS and (not cuts or whole >= least) and not strict
+
+    def space(one: Any) -> float:
+        return float(one.rows * one.max_length / max(one.labels or one.tokens, 1))
+
+    if not advice.reached:
+        assert not any(map(enough, mine.values()))
+    elif not advice.few:
+        assert enough(point)
+        shorter = [one for one in mine.values() if one.max_length < advice.max_length and enough(one)]
+        assert not shorter or point.rows >= FEW_ROWS, "fuller rows alone are no reason to have few"
+        assert all(space(one) > space(point) * 0.98 for one in shorter)

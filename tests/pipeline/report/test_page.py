@@ -1,0 +1,145 @@
+"""The page: whatever stands in a report, it is text; it runs nothing, loads nothing, and stays small."""
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import packtrain
+import pytest
+from packtrain.pipeline.report.collect import report_of
+from packtrain.pipeline.report.page import MOST, report_html
+from packtrain.schemas.report import (
+    Overlap,
+    OverlapCount,
+    OverlapPiece,
+    Reject,
+    Report,
+    ShownDocument,
+    ShownOverlap,
+    ShownPiece,
+    ShownRow,
+)
+
+HOSTILE = "\x1b[31m</pre><script>alert(1)</script><img src=x onerror=alert(1)>\" style='x'\u202e{{ 7 * 7 }}"
+VOID = {"meta", "rect", "line", "polyline"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and whether each is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def with_text(value: Any, text: str) -> Any:
+    """The same with `text` before every string in it."""
+    if isinstance(value, str):
+        return text + value
+    if isinstance(value, list):
+        return [with_text(one, text) for one in value]
+    if isinstance(value, dict):
+        return {key: with_text(one, text) for key, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        keys = ("strategy", "quantiles")  # by which points and figures are found
+        changed = {one.name: with_text(getattr(value, one.name), text) for one in fields(value) if one.name not in keys}
+        return replace(value, **changed)
+    return value
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Report:
+    """Every section filled."""
+    folder = tmp_path_factory.mktemp("page")
+    rows = [f'{{"prompt": "count to {n}: ", "completion": "{" 1" * (n % 40 + 1)}"}}\n' for n in range(60)]
+    (folder / "in.jsonl").write_text("".join(rows) + "{\n")
+    packtrain.run(
+        {
+            "out": str(folder / "out"),
+            "cache": str(folder / "cache"),
+            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+            "sources": [{"name": "counts", "format": "prompt_completion", "path": str(folder / "in.jsonl")}],
+            "truncate": {"max_length": 64},
+            "run": {"workers": 1, "report": False},
+        }
+    )
+    shared = [OverlapPiece("the same words", True), OverlapPiece("and others", False)]
+    pair = ShownOverlap("s/a:1", "s", "test.jsonl", 3, "7", "prompt", "whole", 1.0, shared, True, shared, False)
+    overlap = Overlap("One.", "report", 13, 1, [OverlapCount("s", "t", 1, 1, 0, 0, 1)], [pair], ["t"], {"short": 2})
+    return replace(report_of(folder / "out"), overlap=overlap)
+
+
+def test_it_has_four_pictures_and_every_section(report: Report) -> None:
+    page = report_html(report).decode()
+    found = Elements(page)
+    assert found.open == []
+    assert {"plot", "stack", "strip"} <= set(re.findall(r'class="(\w+)"', page))
+    assert page.count('class="plot"') == 2, "lengths, and how full the rows are"
+    names = re.findall(r'<section id="(\w+)">', page)
+    assert names == ["choice", "flow", "overlap", "training", "packing", "made"]
+    assert "<mark>" in page
+    assert "count to" in "".join(found.text)
+
+
+def test_it_runs_and_loads_nothing(report: Report) -> None:
+    page = report_html(report).decode()
+    found = Elements(page)
+    assert not {"script", "link", "img", "iframe", "form", "input"} & set(found.tags)
+    assert not {name for name in found.attributes if name.startswith("on")} | {"src"} & found.attributes
+    assert "default-src 'none'" in page
+    assert all(one.startswith("#") for one in re.findall(r'href="([^"]*)"', page))
+
+
+def test_text_of_data_is_only_text(report: Report) -> None:
+    plain, page = Elements(report_html(report).decode()), report_html(with_text(report, HOSTILE)).decode()
+    hostile = Elements(page)
+    assert set(hostile.tags) <= set(plain.tags)
+    assert hostile.attributes <= plain.attributes
+    assert hostile.open == []
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "{{ 7 * 7 }}" in "".join(hostile.text)
+
+
+def test_it_stays_small(report: Report) -> None:
+    assert report.training is not None
+    assert report.flow is not None
+    piece = ShownPiece("\u202e<&" * 3_000, True, 9)
+    documents = [ShownDocument("s/a:1", "s", 1, 0, 9, 9, [piece], False)] * 40
+    rejects = [Reject("s", "a.jsonl", 1, "empty", "<" * 400)] * 60
+    large = replace(
+        report,
+        training=replace(report.training, rows=[ShownRow("train", at, 64, 64, documents) for at in range(6)]),
+        flow=replace(report.flow, rejects=rejects),
+    )
+    assert len(report_html(large)) < MOST
+    assert len(report_html(report)) < MOST // 2
+
+
+def test_sections_that_are_missing_say_why(report: Report) -> None:
+    empty = replace(report, choice=None, flow=None, overlap=None, training=None, packing=None, made=None)
+    page = report_html(replace(empty, absent={"choice": "The <cache> is gone."})).decode()
+    assert "The &lt;cache&gt; is gone." in page
+    assert Elements(page).open == []
