@@ -10,9 +10,9 @@ from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.units import plural
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
-from ..inputs.fetch import origin_of
+from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.formats import SourceFormat
+from ..inputs.source_format import SourceFormat
 from ..observer import Observer
 from ..store.open import Store, ask_all
 from .evaluation import Evaluation

@@ -16,7 +16,7 @@ from ...stages.overlap.examples import ExampleHit, search_examples
 from ...stages.overlap.pieces import Pieces, excerpt
 from ...stages.prep import Options
 from ..inputs.blocks import Block
-from ..inputs.fetch import InputOrigin
+from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, StoredFile, scratch_of

@@ -26,7 +26,7 @@ from ...stages.tokenize.engines import ENGINES, REFERENCE, Engine, load_engine, 
 from ..execute.executor import Executor, perform
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block
-from ..inputs.fetch import InputOrigin, here, origin_of
+from ..inputs.elsewhere import InputOrigin, here, origin_of
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import seal, unseal

@@ -8,9 +8,10 @@ from ...schemas.versions import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation import Evaluation
 from ..inputs.blocks import InputFile
-from ..inputs.fetch import origin_of
+from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.formats import SourceFormat, is_plain
+from ..inputs.formats import is_plain
+from ..inputs.source_format import SourceFormat
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask

@@ -30,7 +30,7 @@ from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
 from ..inputs.blocks import Block
-from ..inputs.fetch import InputOrigin
+from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
 from ..store.local import Put
 from ..store.open import Store, scratch_of

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
-from typing import TYPE_CHECKING
 
 from ...schemas.config.config import LossConfig, MaskConfig, PackConfig, RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
@@ -12,9 +11,7 @@ from ...stages.select.where import Where
 from .blocks import InputFile
 from .detect import LOOKED_AT, misfit
 from .read import read_rows, sample_rows
-
-if TYPE_CHECKING:
-    from .formats import SourceFormat
+from .source_format import SourceFormat
 
 SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
@@ -27,7 +24,7 @@ _COLUMNS = 12
 
 
 def check_conditions(
-    sources: Sequence[SourceConfig], files: Sequence[InputFile], formats: Mapping[str, "SourceFormat"]
+    sources: Sequence[SourceConfig], files: Sequence[InputFile], formats: Mapping[str, SourceFormat]
 ) -> None:
     """Try every source's condition on the first rows of its first file.
 
@@ -51,7 +48,7 @@ def polars_version() -> str:
         return ""
 
 
-def is_preference(config: RunConfig, formats: Mapping[str, "SourceFormat"], files: Sequence[InputFile]) -> bool:
+def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files: Sequence[InputFile]) -> bool:
     """Whether all sources are preference data. For a user's own reader, its first example decides.
 
     Raises:
@@ -73,7 +70,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, "SourceFormat"], file
     return True
 
 
-def _gives_pairs(form: "SourceFormat", file: InputFile) -> bool | None:
+def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
     """Whether a source gives pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE

@@ -2,11 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
@@ -29,28 +26,13 @@ from ..configfile import with_format
 from .blocks import InputFile
 from .first_rows import SAMPLE_ROWS, first_misfit, what_it_is
 from .read import read_rows, sample_rows
+from .source_format import SourceFormat
 from .user_reader import is_reader, reader_options
 
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFormat:
-    """How the rows of one source are read."""
-
-    name: str
-    """Name of the format in `stages.prep.FORMATS`."""
-    options: Options
-    said: str | None = None
-    """What was detected and why, if the configuration left it open."""
-
-    def payload(self) -> dict[str, Any]:
-        """The format in the plan."""
-        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
-        return {"format": self.name, "options": options}
 
 
 def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:

@@ -11,7 +11,7 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import check_depth
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
-from .fetch import InputOrigin, here
+from .elsewhere import InputOrigin, here
 from .lines import BOM, read_bytes, split_lines
 from .spool import ROW_TOO_LONG, too_long, unspool
 

@@ -35,9 +35,10 @@ from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.first_rows import what_it_is
-from ..inputs.formats import SourceFormat, format_options, needs_template, resolve_format
+from ..inputs.formats import format_options, needs_template, resolve_format
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
 from ..inputs.scan import scan_source
+from ..inputs.source_format import SourceFormat
 from ..observer import Observer
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")

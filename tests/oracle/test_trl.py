@@ -204,7 +204,7 @@ def test_every_label_of_every_row(bench: Bench) -> None:
         for line, (row, their) in enumerate(zip(rows, theirs, strict=True), 1):
             mine = ours.pop(f"{source}/{source}:{line}", None)
             if mine is None:  # without a text there is nothing to learn
-                learned = row.get("completion", row.get("text"))
+                learned = row["completion"] if "completion" in row else row["text"]
                 texts = [learned] if isinstance(learned, str) else [message["content"] for message in learned]
                 assert not "".join(texts).strip()
                 continue

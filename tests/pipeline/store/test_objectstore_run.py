@@ -16,7 +16,7 @@ import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.fetch import here, origin_of
+from packtrain.pipeline.inputs.elsewhere import here, origin_of
 from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.stream.stream import LiveWindows
