@@ -1,4 +1,4 @@
-"""Advice at the end of a run: trained tokens lost to limits, prompts glued to completions, duplicates, and rows that
+"""Advice at the end of a run: trained tokens lost to limits, examples without any, duplicates, padding, and rows that
 another strategy may save.
 """
 

@@ -282,8 +282,8 @@ def test_the_report_shows_both_texts_and_runs_nothing(make: Callable[..., Config
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in section
     assert "\u202e" not in page
-    assert "[shared: </span>THIRTY PIGEONS LIVE" in section
-    assert "[shared: </span>Thirty pigeons live" in section
+    assert "<mark>THIRTY PIGEONS LIVE" in section
+    assert "<mark>Thirty pigeons live" in section
     numbers = json.loads((Path(config["out"]) / "report.json").read_text())["overlap"]
     assert numbers["examples"] == 5
     assert [(one["source"], one["examples"], one["whole"], one["ngram"]) for one in numbers["counts"]] == [

@@ -56,12 +56,12 @@ def test_trained_tokens_that_the_length_loses_are_said_first(
     lost = total.asked_truncated + (total.asked_dropped if duplicates == "keep" else 0)
     least = "" if duplicates == "keep" else "at least "
     (line,) = re.findall(r".* of the trained tokens are lost.*", said)
+    assert said.index(line) < said.index("Packing") < said.index("truncation left nothing")
     assert re.fullmatch(
         rf"at max_length 64, {least}\d\d?(\.\d)? % of the trained tokens are lost "
         rf"\({lost:,} of {total.asked_encoded:,}\)",
         line,
     )
-    assert "truncation left nothing" in said.partition(line)[2]
     assert f"{100 * lost / total.asked_encoded:.1f}".removesuffix(".0") in line
     assert "are lost" not in packed("--max-length", 2048)[0]
 
