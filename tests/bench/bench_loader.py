@@ -2,7 +2,7 @@
 
     python tests/bench/bench_loader.py [--work DIR] [--parts memory wait speed] [--rounds 5]
 
-Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata grain`; one that cannot be
+Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
 rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
 
@@ -49,7 +49,7 @@ else:
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
-PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata", "grain")
+PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata")
 PEER_FACTOR, LIMIT_SHARE = 10, 0.5
 WAIT_LIMIT = 0.01
 EPOCHS = 20

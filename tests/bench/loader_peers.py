@@ -1,9 +1,8 @@
 """Loaders side by side: each gives flattened batches of the same packed rows.
 
 A peer reads with no worker process, and gets a collator that does no more than it must. Most read in the order of
-the shards, which is their fastest; the best of those that can also in a random order. Grain gets a source of ours,
-views of the mapped shards, so little is left for it to do. A peer that is not installed is reported by name, with the
-reason.
+the shards, which is their fastest; the best of those that can also in a random order. A peer that
+is not installed is reported by name, with the reason.
 """
 
 import importlib
@@ -289,39 +288,6 @@ def streaming_contenders(folder: Path, shards: Sequence[Path], work: Path) -> li
     ]
 
 
-class ArrowSource:
-    """Random access to rows of Arrow tables in memory, as a person writes it for Grain."""
-
-    def __init__(self, shards: Sequence[Path]) -> None:
-        tables = [pa.ipc.open_stream(pa.memory_map(str(path))).read_all() for path in shards]
-        self.table = pa.concat_tables(tables).select(list(COLUMNS))
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def __getitem__(self, index: int) -> Row:
-        return {name: self.table.column(name)[index].values.to_numpy() for name in COLUMNS}
-
-
-def grain_contenders(shards: Sequence[Path]) -> list[Contender]:
-    """Grain's MapDataset, with the threads that it starts by default and with none."""
-    grain = imported("grain")
-    source = ArrowSource(shards)
-
-    def passes(rows: int, shuffle: bool = False, **options: int) -> Iterator[Batch]:
-        dataset = grain.MapDataset.source(source)
-        if shuffle:
-            dataset = dataset.shuffle(seed=0)
-        return iter(dataset.batch(rows, batch_fn=flatten_arrays).to_iter_dataset(grain.ReadOptions(**options)))
-
-    threadless = partial(passes, num_threads=0, prefetch_buffer_size=0)
-    return [
-        Contender("Grain, Arrow in memory, 16 threads (default)", passes, False, "peer"),
-        Contender("Grain, Arrow in memory, no threads", threadless, False, "peer"),
-        Contender("Grain, Arrow in memory, no threads, shuffled", partial(threadless, shuffle=True), True, "peer"),
-    ]
-
-
 def packtrain_contenders(folder: Path) -> list[Contender]:
     """Ours: as it comes, without a thread, in other orders."""
     from packtrain.training import PackedLoader
@@ -353,7 +319,6 @@ def all_contenders(folder: Path, work: Path) -> tuple[list[Contender], dict[str,
         "datasets": partial(hf_contenders, folder),
         "TRL": partial(trl_contenders, folder),
         "torchdata": partial(torchdata_contenders, folder),
-        "Grain": partial(grain_contenders, shards),
     }
     made: list[Contender] = []
     missing: dict[str, str] = {}

@@ -91,20 +91,3 @@ def test_pages_are_found_from_the_readme() -> None:
             if target.is_file() and target.is_relative_to(ROOT.resolve()):
                 ahead.append(target.relative_to(ROOT.resolve()).as_posix())
     assert found == set(PAGES)
-
-
-def test_what_is_wrong_is_found() -> None:
-    bad = (
-        "# A heading\n\n## `code` and more!\n\n## A heading\n\n"
-        "[good](README.md#try-it) [good](#code-and-more) [good](#a-heading-1) ![a picture of it all](LICENSE)\n"
-        "[gone](docs/none.md) [no heading](README.md#none) [none here](#none) [out](../x.md) [root](/etc/passwd)\n"
-        "[plain](http://example.org) ![](LICENSE) ![a picture that is gone](docs/none.svg)\n"
-        '<img src="docs/none.png"> `[code](none.md)`\n\n```text\n[in a block](none.md)\n```\n'
-    )
-    found = "\n".join(wrong("README.md", bad))
-    assert found.count("\n") + 1 == 10
-    expected = (
-        *("docs/none.md is", "README.md#none: no", "\n#none: no", "../x.md leads", "/etc/passwd leads", "only https"),
-        *("picture LICENSE has", "docs/none.svg is", "docs/none.png is", '<img src="docs/none.png"> has'),
-    )
-    assert [words for words in expected if words not in found] == []

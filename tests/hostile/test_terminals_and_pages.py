@@ -23,8 +23,6 @@ from tests.support.hostile import ACTIVE, COLOURS, EVIL, MARKUP
 from tests.support.terminal import in_terminal
 
 HARMLESS = "harmless"
-REORDERING = ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI")
-"""Classes of characters that change the direction of what follows."""
 
 
 # One property for all text that is printed

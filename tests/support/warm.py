@@ -29,8 +29,6 @@ PIPELINE = ("packtrain.pipeline.",)
 """What a server imports, and all modules of a name that ends in a dot; but not what they import late, such as torch."""
 TRAINING = (*PIPELINE, "warm_training")
 """The same, with torch and everything else that trains."""
-SHARDS = ("packtrain.training.files", "fsspec.implementations.http")
-"""For processes that fetch shards."""
 UNDER_XDIST = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process was forked from the server `TRAINING`, which is there then."""
 RANKS = (

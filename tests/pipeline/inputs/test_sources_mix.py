@@ -135,26 +135,6 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
     return write
 
 
-def test_every_container_gives_the_same_shards(base: Config, containers: Containers, tmp_path: Path) -> None:
-    """To the byte; and the same ids, which a saved dataset's own file names are a part of."""
-    shards, ids = {}, {}
-    for name, path in containers(300).items():
-        out = tmp_path / f"out-{name}"
-        one = {"name": "one", "format": "prompt_completion", "path": str(path)}
-        manifest, totals = run(base, out=str(out), sources=[one])
-        assert ("encode" in totals) == (name in ("jsonl", "csv", "parquet", "arrow")), "the others hold the same blocks"
-        shards[name] = [shard.hash for shard in manifest.splits["train"].shards]
-        ids[name] = pq.read_table(out / "documents.parquet").column("id").to_pylist()
-        entry = manifest.ledger.sources["one"]
-        assert (entry.rows_read, entry.rows_used) == (300, 300)
-        again, totals = run(base, out=str(out), sources=[one])
-        assert (again.hash, totals) == (manifest.hash, {}), "finished is finished, whatever the container"
-    assert all(one == shards["jsonl"] for one in shards.values()), shards
-    assert ids["jsonl"] == [f"one/in:{number}" for number in range(1, 301)]
-    del ids["saved"]
-    assert all(one == ids["jsonl"] for one in ids.values())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gz", "parquet", "arrow", "saved", "csv"])
 def test_appended_rows_encode_only_their_blocks(
@@ -169,15 +149,6 @@ def test_appended_rows_encode_only_their_blocks(
         base, out=str(tmp_path / "alone"), cache=str(tmp_path / "new"), sources=[{**one, "path": str(after)}]
     )
     assert alone.hash == grown.hash
-
-
-def test_workers_read_every_container(base: Config, containers: Containers, tmp_path: Path) -> None:
-    """In processes of their own, with nothing imported but what the container needs."""
-    paths = containers(120)
-    listed = [{"name": name, "format": "prompt_completion", "path": str(path)} for name, path in paths.items()]
-    here, _ = run(base, sources=listed)
-    there, _ = run(base, sources=listed, out=str(tmp_path / "there"), cache=str(tmp_path / "other"), run={"workers": 2})
-    assert there.hash == here.hash
 
 
 def test_a_column_that_changes_while_it_is_packed(

@@ -127,16 +127,6 @@ def live() -> Iterator[Open]:
         windows.close()
 
 
-def test_workers_encode_every_container(
-    make: Callable[..., Config], live: Open, new_cache: Callable[[], Path], tiny_tokenizer: Path
-) -> None:
-    config = make(mask="assistant")
-    here = [window.lay_out(0, window.rows) for window in live(config).walk(0, 0, 1)]
-    there = live({**config, "cache": str(new_cache())}, workers=2)
-    assert [window.lay_out(0, window.rows) for window in there.walk(0, 0, 1)] == here
-    assert len(here) > 5
-
-
 class Notes(Silent):
     """Remembers what was said."""
 

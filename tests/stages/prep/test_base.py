@@ -101,11 +101,6 @@ def test_prepare_accounts_for_every_row() -> None:
     assert (done.rows, done.blank) == (4, 3)
 
 
-def test_prepare_of_nothing() -> None:
-    done = make_format("text").prepare([])
-    assert (done.examples, done.rejects, done.rows, done.blank) == ([], [], 0, 0)
-
-
 def test_decoded_rows_give_what_lines_give() -> None:
     row = {"text": "a", "other": object()}
     done = make_format("text").prepare_rows([(0, row), (1, {"text": 1}), (2, {}), (3, {"text": "\ud800"})])

@@ -42,11 +42,6 @@ def test_prompt_only_does_not_look_at_the_completion() -> None:
             example(row, ONLY)
 
 
-def test_other_keys() -> None:
-    options = PromptCompletionOptions(prompt_key="question", completion_key="answer")
-    assert example({"question": "a", "answer": "b", "prompt": 1}, options)[3:5] == ("a", "b")
-
-
 def test_the_nulls_of_arrow_are_dropped() -> None:
     made = PromptCompletionFormat()
     row = {"prompt": [USER | {"name": None}], "completion": [ASSISTANT | {"name": None}], "tools": None}

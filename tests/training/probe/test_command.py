@@ -105,23 +105,3 @@ def test_a_model_of_any_size_when_tiny(packtrain, tmp_path: Path) -> None:  # ty
     code, out, _ = packtrain("probe", str(tmp_path / "405b" / "config.json"), "--tiny", "--device", "cpu")
     assert code == 0
     assert "tiny, weights at random" in out
-
-
-@pytest.mark.parametrize(
-    ("files", "arguments", "said"),
-    [
-        ({}, [], "there is no config.json"),
-        ({"config.json": "{"}, [], "config.json:"),
-        ({"config.json": '{"model_type": "nonesuch"}'}, [], "nonesuch"),
-        ({"config.json": '{"model_type": "llama", "_attn_implementation": "a/b"}'}, [], "attention from elsewhere"),
-        ({"config.json": '{"model_type": "vit"}'}, [], "cannot build this model"),
-        ({"config.json": '{"model_type": "llama"}'}, ["--dtype", "int8"], "is not one of"),
-        ({"config.json": '{"model_type": "llama"}'}, ["--tiny", "--dtype", "float33"], "is not one of"),
-    ],
-)
-def test_mistakes(packtrain, tmp_path: Path, files: dict[str, str], arguments: list[str], said: str) -> None:  # type: ignore[no-untyped-def]
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    code, _, err = packtrain("probe", str(tmp_path), "--device", "cpu", *arguments)
-    assert code == 2
-    assert said in err
