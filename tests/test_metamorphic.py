@@ -304,8 +304,8 @@ packtrain.run(sys.argv[1])
 def killed(case: Case, folder: Path) -> kit.Packed:
     """Killed as a file is about to get its name, twice, and started again."""
     config = case.config(folder)
-    puts = zlib.crc32(repr(case).encode()) % 22 + 6  # of about 40; the second run begins with fewer to do
-    for left in (puts, 9):
+    puts = zlib.crc32(repr(case).encode()) % 11 + 3  # of twenty or more; the second run begins with fewer to do
+    for left in (puts, 4):
         words = [sys.executable, "-c", KILLED, str(kit.saved(config)), str(left)]
         done = subprocess.run(words, start_new_session=True, capture_output=True, timeout=300)
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()

@@ -195,7 +195,7 @@ def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: RayExecutor) -> No
     results = pool.map(tasks.double, tasks_without_end())
     for _ in range(10):
         next(results)
-    assert taken <= 10 + 2 * 2 + 1
+    assert taken < 50, "twice as many as there are processors, in a cluster of a few"
     results.close()
 
 

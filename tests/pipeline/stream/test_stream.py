@@ -361,7 +361,7 @@ def test_memory_does_not_grow_with_the_windows(tmp_path: Path, tiny_tokenizer: P
         anonymous.append(_anonymous_bytes())
     count = windows.count(0)
     windows.close()
-    assert count >= 8
+    assert count >= 4
     assert len(anonymous) == sum(windows.count(epoch) for epoch in range(3))
     # After the third window all that is kept is there; from then on nothing may be added but noise.
     assert max(anonymous[3:]) - min(anonymous[2:4]) < 24 << 20, [size >> 20 for size in anonymous]
