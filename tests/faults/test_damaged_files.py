@@ -211,14 +211,14 @@ def test_damage_of_a_finished_dataset_is_found_and_repaired(
         counts = Path(*path.parts[1:]).as_posix() in whole.files
         with patience():
             found = cli("verify", folder / "out", "--deep")
-            mended = cli("verify", "--repair", folder / "out")
+            repaired = cli("verify", "--repair", folder / "out")
         if (found.code != 0) < counts or (found.code and not names_one(found.out + found.err, path, files, how)):
             damaged.told(path, found)
-        if mended.code and not names_one(mended.err, path, files, how):
-            damaged.told(path, mended)
-        if mended.code == 0 and tree(folder / "out") != whole.files:
+        if repaired.code and not names_one(repaired.err, path, files, how):
+            damaged.told(path, repaired)
+        if repaired.code == 0 and tree(folder / "out") != whole.files:
             damaged.told(path, "other bytes")
-        if mended.code == 0 and cli("verify", folder / "out", "--deep").code:
+        if repaired.code == 0 and cli("verify", folder / "out", "--deep").code:
             damaged.told(path, "is not sound afterwards")
         if outside(folder) != before:
             damaged.told(path, "was written through")

@@ -1,4 +1,4 @@
-"""Verify finds files that nobody knows, rows that break an invariant behind a right hash, and unfinished folders."""
+"""Verify finds unexpected files, rows that break an invariant behind a right hash, and unfinished folders."""
 
 import hashlib
 import json

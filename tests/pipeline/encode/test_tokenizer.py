@@ -155,7 +155,7 @@ def test_what_others_may_have_written_is_not_believed(folder: Path, kept: Path, 
     with pytest.raises(AskedError):
         load_tokenizer(folder)
     kept.unlink()
-    os.mkfifo(kept)  # would block whoever opens it
+    os.mkfifo(kept)  # opening it would block
     with pytest.raises(AskedError):
         load_tokenizer(folder)
 

@@ -184,6 +184,8 @@ def test_tasks_run_on_every_machine(tasks: Any, pool: RayExecutor) -> None:
 
 
 def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: RayExecutor) -> None:
+    import ray
+
     taken = 0
 
     def tasks_without_end() -> Iterator[int]:
@@ -192,10 +194,11 @@ def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: RayExecutor) -> No
             taken += 1
             yield taken
 
+    room = 2 * int(ray.cluster_resources()["CPU"])  # a machine that a test before took away may still be counted
     results = pool.map(tasks.double, tasks_without_end())
     for _ in range(10):
         next(results)
-    assert taken < 50, "twice as many as there are processors, in a cluster of a few"
+    assert taken <= 10 + room + 1
     results.close()
 
 

@@ -102,7 +102,7 @@ def test_the_hash_is_of_what_was_handed_over(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"hellO", b"hell", b""])
-def test_a_damaged_file_is_mended_where_only_one_content_can_be(store: LocalStore, damage: bytes) -> None:
+def test_a_damaged_file_is_replaced_where_only_one_content_can_be(store: LocalStore, damage: bytes) -> None:
     store.put_bytes("name", damage)
     with store.draft("") as draft:
         draft.file.write(b"hello")

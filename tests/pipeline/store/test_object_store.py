@@ -114,7 +114,7 @@ def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, faulty: Fault
 
 @pytest.mark.parametrize("size", [5, pytest.param(2 * CHUNK, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("damage", ["flipped", "short"])
-def test_a_damaged_object_is_mended_where_only_one_content_can_be(
+def test_a_damaged_object_is_replaced_where_only_one_content_can_be(
     store: ObjectStore, faulty: Faulty, size: int, damage: str
 ) -> None:
     data = content(size)
