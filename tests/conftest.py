@@ -29,8 +29,7 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from tests.support.faulty import Faulty
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("packtrain", examples(100), deadline=None)
+settings.register_profile("packtrain", examples(100))
 settings.load_profile("packtrain")
 
 # Hypothesis tries the constants that it finds in the modules imported so far, which depend on the tests that ran before

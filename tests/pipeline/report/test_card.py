@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 import yaml
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from packtrain.pipeline.dataset.open import open_dataset
@@ -270,7 +270,7 @@ def test_a_run_killed_before_its_card_writes_it_the_next_time(little: Any, tmp_p
 # Foreign text
 
 
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(200)
 @given(source=names, reason=names, form=names, version=names)
 def test_foreign_text_is_only_text(
     manifest: Manifest, plain: list[Any], source: str, reason: str, form: str, version: str

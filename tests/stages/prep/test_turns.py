@@ -75,7 +75,7 @@ def test_sharegpt_too() -> None:
 TURN = st.builds(
     said,
     st.sampled_from(["system", "user", "assistant", "tool"]),
-    st.text(max_size=3),
+    st.text(max_size=3).map(lambda text: text if text.strip() else ""),
 )
 
 

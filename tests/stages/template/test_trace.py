@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
@@ -218,7 +218,7 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     template = ChatTemplate(source, VARIABLES, name, "2024-07-26")
     renderer, plain = Renderer(template, allow_lost=LOSABLE), Renderer(template, trace=False)
 
-    @examples(30, suppress_health_check=list(HealthCheck), database=None)
+    @examples(30, database=None)
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         before, after = data.draw(st.sampled_from(ROLES))

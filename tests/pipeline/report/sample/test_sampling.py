@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.find import Found, InputKind
 from packtrain.pipeline.observer import Silent
@@ -81,7 +81,7 @@ def numbers(rows: Rows) -> list[int]:
     return [int(row["text"].split()[0]) for row in rows]
 
 
-@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(
     st.lists(st.integers(0, 300), min_size=1, max_size=60),
     st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=9),
