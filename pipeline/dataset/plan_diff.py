@@ -97,7 +97,7 @@ def _made_with(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Setting]:
     yield from _compared("tokenizer", flat(a.get("tokenizer", {})), flat(b.get("tokenizer", {})), {})
     asked = [flat(plan.get("config", {}).get("tokenizer", {})) for plan in (a, b)]
     templates = [plan.get("tokenizer", {}).get("template") for plan in (a, b)]
-    done = {"tokenizer", *(key for key in ("date", "on_limit", "allow_lost") if asked[0].get(key) != asked[1].get(key))}
+    done = {"tokenizer", *(key for key in ("date", "allow_lost") if asked[0].get(key) != asked[1].get(key))}
     if templates[0] != templates[1] or asked[0] != asked[1]:
         done.add("template")  # follows from the template and its variables
     left, right = ({k: v for k, v in flat(plan.get("encode", {})).items() if k not in done} for plan in (a, b))
