@@ -296,8 +296,10 @@ class Account:
 
     def written(self) -> Written:
         """The totals."""
-        totals = [{source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals]
-        return Written(*totals, self._weights)
+        trained, heads, padding, tokens, cuts = (
+            {source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals
+        )
+        return Written(trained, heads, padding, tokens, cuts, self._weights)
 
 
 @lru_cache(maxsize=1)
