@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.rows import Example
-from ...stages.prep import FORMATS, PreparedBlock, ReaderOptions, make_format
+from ...stages.prep import FORMATS, Options, PreparedBlock, make_format
 from ...stages.template.rendered import Rendered, Runs, solid
 from ...stages.tokenize.encode import Batch, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
@@ -60,8 +60,8 @@ def prepare_row(
     """
     try:
         noted = dataset.manifest.plan["formats"][source]
-        known = FORMATS[noted["format"]].options_type
-        options = None if known is ReaderOptions else msgspec.convert(noted["options"], known)
+        own = FORMATS[noted["format"]].name == "python"
+        options = None if own else msgspec.convert(noted["options"], Options)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise InputError(
             f"{dataset.store.url} was made by another version of packtrain, and this one cannot read how source "
@@ -91,27 +91,27 @@ def _reader_options(
     config: RunConfig,
     configured: tuple[RunConfig, Path] | None,
     source: str,
-) -> ReaderOptions:
+) -> Options:
     if configured is None:
         refuse_code(config, dataset.store.where(REQUEST))
         raise AssertionError("its format names a reader")
     given, base = configured
     written = next((one.format for one in given.sources if one.name == source), "")
-    if not is_reader(written) or written.split(":")[2] != noted["options"]["function"]:
+    if not is_reader(written) or written.split(":")[2] != noted["options"]["reader"]["function"]:
         raise ConfigError(
-            f"--config: the run read source {source} with the function {noted['options']['function']}(), not as "
-            f"{written or 'nothing'}; give the run's configuration"
+            f"--config: the run read source {source} with the function {noted['options']['reader']['function']}(), not "
+            f"as {written or 'nothing'}; give the run's configuration"
         )
     path = reader_file(written, base, f"sources.{source}.format")
     try:
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}, which reads source {source}, cannot be read: {error}; restore the file") from None
-    if blake2b(code.encode(), digest_size=16).hexdigest() != noted["options"]["code"]:
+    if blake2b(code.encode(), digest_size=16).hexdigest() != noted["options"]["reader"]["code"]:
         raise ConfigError(
             f"{path}, which reads source {source}, has changed since the run, so it is not run; restore the old file"
         )
-    return reader_options(written, base, f"sources.{source}.format", per_turn=noted["options"]["per_turn"])
+    return reader_options(written, base, f"sources.{source}.format", per_turn=noted["options"].get("per_turn", False))
 
 
 class ReferenceEncoder:
