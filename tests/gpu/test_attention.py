@@ -15,7 +15,7 @@ from packtrain.training.attention import NAME, use_packed
 from packtrain.training.attention.kernels import LOOP, flash, per_document, why_not_flash
 from packtrain.training.attention.varlen import packed_varlen
 from packtrain.training.probe import probe
-from packtrain.training.probe.documents import to_device
+from packtrain.training.probe_setup import to_device
 
 from tests.training.probe.architectures import batch, build, with_default_cache
 

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError  # noqa: E402
-from packtrain.training.gather import export_checkpoint  # noqa: E402
-from packtrain.training.sharded import ShardedWeights, read_index  # noqa: E402
+from packtrain.training.sharded import ShardedWeights, export_checkpoint, read_index  # noqa: E402
 
 from tests.support.small_models import TOKENIZER, write_model, write_sharded  # noqa: E402
 

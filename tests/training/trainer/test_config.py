@@ -12,9 +12,8 @@ pytest.importorskip("transformers")
 from packtrain.pipeline import demo
 from packtrain.pipeline.configfile import load_as
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.trainer.config import TrainConfig
+from packtrain.training.trainer.config import TrainConfig, training_arguments
 from packtrain.training.trainer.run import read_config
-from packtrain.training.trainer.settings import training_arguments
 
 LEAST: dict[str, Any] = {"out": "out", "model": "model", "data": "packed", "rows_per_step": 8}
 

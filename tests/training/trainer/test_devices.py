@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from packtrain.training.gather import export_checkpoint  # noqa: E402
 from packtrain.training.launch.recipes import write  # noqa: E402
+from packtrain.training.sharded import export_checkpoint  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
 from tests.support import warm  # noqa: E402

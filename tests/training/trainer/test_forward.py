@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from packtrain.training.trainer import forward  # noqa: E402
-from packtrain.training.trainer.forward import FusedHead, fuse_loss, offloaded  # noqa: E402
+from packtrain.training.trainer import loss as forward  # noqa: E402
+from packtrain.training.trainer.loss import FusedHead, fuse_loss, offloaded  # noqa: E402
 
 from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 

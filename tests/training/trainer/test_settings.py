@@ -11,13 +11,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.config import OWNED, TrainConfig  # noqa: E402
-from packtrain.training.trainer.settings import (  # noqa: E402
-    accumulation,
-    fill_in,
-    refuse_conflicts,
-    training_arguments,
-)
+from packtrain.training.trainer.config import OWNED, TrainConfig, accumulation, training_arguments  # noqa: E402
+from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
 

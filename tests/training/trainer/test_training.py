@@ -13,9 +13,9 @@ pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
+from packtrain.training.model import load_model  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
-from packtrain.training.trainer.forward import Forward  # noqa: E402
-from packtrain.training.trainer.model import load_model  # noqa: E402
+from packtrain.training.trainer.loss import Forward  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 

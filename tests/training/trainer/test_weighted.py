@@ -17,10 +17,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.training import PackedLoader, weighted_loss  # noqa: E402
+from packtrain.training.model import load_model  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
-from packtrain.training.trainer.forward import Forward, fuse_loss  # noqa: E402
-from packtrain.training.trainer.loss import targets  # noqa: E402
-from packtrain.training.trainer.model import load_model  # noqa: E402
+from packtrain.training.trainer.loss import (  # noqa: E402
+    Forward,
+    fuse_loss,
+    targets,
+)
 from packtrain.training.trainer.run import train  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
