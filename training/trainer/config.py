@@ -119,10 +119,6 @@ class LoaderConfig(ConfigModel):
     """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"
     """What happens to the rows after the last full step."""
-    mix_by: Literal["tokens", "rows"] = "tokens"
-    """Whether the weights of a mixture are shares of tokens or of rows."""
-    until: Literal["first", "all"] = "first"
-    """Whether a mixture with weights ends with its first dataset or when all are read."""
     prefetch: int = Field(default=2, ge=0)
     """Steps that a thread makes in advance; 0 makes them when they are needed."""
     static_shapes: bool | int = False
@@ -137,8 +133,6 @@ class LoaderConfig(ConfigModel):
     """Bytes that the cache may hold."""
     storage_options: dict[str, Any] | None = None
     """fsspec's options: credentials, endpoints and the like."""
-    verify: Literal["never", "first"] = "never"
-    """`first`: compare each local shard with its hash when it is first opened. Downloads always are."""
 
 
 class EvalConfig(ConfigModel):

@@ -17,7 +17,7 @@ from ..steps import Balance
 from . import Say, print_line
 from .config import BalanceConfig, TrainConfig, training_arguments
 
-_PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
+_PLACES = {"cache", "cache_bytes", "storage_options"}
 """Keys of the loader about how files are opened."""
 _SAME = ("rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations")
 """Keys that PackedTrainer has under the same name."""

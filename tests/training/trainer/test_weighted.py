@@ -2,9 +2,6 @@
 the weighted mean over all ranks and micro-batches.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import islice, pairwise
 from pathlib import Path
@@ -26,8 +23,6 @@ from packtrain.training.trainer.loss import (  # noqa: E402
 )
 from packtrain.training.trainer.run import train  # noqa: E402
 from torch.nn import functional  # noqa: E402
-
-from tests.support import warm  # noqa: E402
 
 Settings = Callable[..., dict[str, Any]]
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}
@@ -127,37 +122,6 @@ def test_the_held_out_loss_is_the_weighted_mean(settings: Settings, weighted: Pa
     expected = sum(float(total) for total, _ in sums) / sum(mass for _, mass in sums)
     assert found["eval_loss"] == pytest.approx(expected, rel=1e-6)
     assert found["eval_loss_chats"] != found["eval_loss_texts"]
-
-
-@pytest.mark.slow
-def test_two_ranks_with_micro_batches_make_the_steps_of_one(settings: Settings, weighted: Path, tmp_path: Path) -> None:
-    trainer = {**SGD, "max_steps": 3, "save_strategy": "steps", "save_steps": 3, "use_cpu": True}
-    config = settings(data=str(weighted), rows_per_step=8, rows_per_device=2, trainer=trainer)
-    path = tmp_path / "two.json"
-    path.write_text(json.dumps(config))
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *ranks, "-m", "packtrain.pipeline.cli", "train", str(path)]
-    done = subprocess.run(command, env=warm_environment(), capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr
-    state = json.loads((Path(config["out"]) / "checkpoint-3" / "trainer_state.json").read_text())
-    found = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-    model = initial(config)
-    assert found == pytest.approx(descend(model, weighted, 3, 0.5, rows_per_step=8), rel=1e-6)
-    from safetensors.torch import load_file
-
-    trained = load_file(Path(config["out"]) / "checkpoint-3" / "model.safetensors")
-    for name, parameter in model.named_parameters():
-        if name in trained:
-            assert torch.allclose(trained[name], parameter, rtol=1e-5, atol=1e-6), name
-
-
-def warm_environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | warm.python()
-
-
-# Trainers of others
 
 
 def test_a_loop_of_one_s_own(settings: Settings, weighted: Path) -> None:
