@@ -221,9 +221,9 @@ def test_data_of_another_vocabulary_is_refused_with_the_reason(
 
     low, high = sorted((two_sources, folder), key=highest)
     assert highest(low) < highest(high)
-    model = {"config": {**settings()["model"]["config"], "vocab_size": highest(low) + 1}}
     held_out = {"data": str(high), "split": "train"}
-    for data, given in ((high, None), (low, held_out)):
+    for data, vocabulary, given in ((high, 100, None), (low, highest(low) + 1, held_out)):
+        model = {"config": {**settings()["model"]["config"], "vocab_size": vocabulary}}
         with pytest.raises(InputError, match=r"but the model has embeddings for .*vocab_size: at least [\d,]+"):
             quietly(settings(model=model, data=str(data), eval=given, trainer={"max_steps": 1}))
 
