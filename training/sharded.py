@@ -11,7 +11,6 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -43,24 +42,6 @@ _PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrap
 """What wrappers of a model put before the names of its weights, anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardedTensor:
-    """One tensor of a checkpoint, not read yet."""
-
-    name: str
-    """As the model calls it."""
-    key: str
-    """As the checkpoint calls it."""
-    shape: tuple[int, ...]
-    dtype: Any
-    """torch.dtype."""
-
-    @property
-    def bytes(self) -> int:
-        """Size once it is read."""
-        return math.prod(self.shape) * int(self.dtype.itemsize)
-
-
 def find_shards(checkpoint: Path) -> Path | None:
     """The folder with a checkpoint's sharded weights: itself, or one in it; None if it has none."""
     for folder in (checkpoint, checkpoint / "pytorch_model_fsdp_0", checkpoint / "model"):
@@ -75,7 +56,7 @@ def is_zero(checkpoint: Path) -> bool:
 
 
 class ShardedWeights:
-    """The weights of a sharded checkpoint.
+    """The weights of a sharded checkpoint, by the names that the model gives them.
 
     Raises:
         IntegrityError: its index is damaged, or names a class that an index does not need.
@@ -105,22 +86,22 @@ class ShardedWeights:
         self._reader = Reader(folder)
         if not isinstance(metadata.state_dict_metadata, dict):
             raise IntegrityError(f"{folder / _INDEX} lists no tensors; it is damaged")
-        for key, one in metadata.state_dict_metadata.items():
-            if isinstance(one, TensorStorageMetadata) and math.prod(one.size) != sum(
-                math.prod(piece.sizes) for piece in one.chunks
-            ):
+        found = {k: one for k, one in metadata.state_dict_metadata.items() if isinstance(one, TensorStorageMetadata)}
+        for key, one in found.items():
+            if math.prod(one.size) != sum(math.prod(piece.sizes) for piece in one.chunks):
                 raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
-        tensors = [
-            ShardedTensor(_plain(key), key, tuple(one.size), one.properties.dtype)
-            for key, one in metadata.state_dict_metadata.items()
-            if isinstance(one, TensorStorageMetadata)
-        ]
-        if tensors and all(one.name.startswith("model.") for one in tensors) and _is_wrapped(metadata):
-            tensors = [ShardedTensor(one.name.removeprefix("model."), one.key, one.shape, one.dtype) for one in tensors]
-        self.tensors = sorted(tensors, key=lambda one: one.name)
+        names = {_plain(key): key for key in found}
+        if all(name.startswith("model.") for name in names) and _is_wrapped(metadata):
+            names = {name.removeprefix("model."): key for name, key in names.items()}
+        self._keys, self._found = dict(sorted(names.items())), found
+        self.sizes = {
+            name: math.prod(found[key].size) * int(found[key].properties.dtype.itemsize)
+            for name, key in self._keys.items()
+        }
+        """Bytes of each tensor once it is read, by name, in order."""
 
-    def read(self, tensors: list[ShardedTensor]) -> dict[str, Any]:
-        """The tensors by their names, whole, on the CPU.
+    def read(self, names: list[str]) -> dict[str, Any]:
+        """Tensors by their names, whole, on the CPU.
 
         Raises:
             ConfigError: a file is missing or damaged.
@@ -129,18 +110,19 @@ class ShardedWeights:
         from torch.distributed.checkpoint import load
         from torch.distributed.checkpoint.api import CheckpointException
 
-        found = {one.key: torch.empty(one.shape, dtype=one.dtype) for one in tensors}
+        wanted = {self._keys[name]: self._found[self._keys[name]] for name in names}
+        read = {key: torch.empty(tuple(one.size), dtype=one.properties.dtype) for key, one in wanted.items()}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that there is one process
-                load(found, storage_reader=self._reader, no_dist=True)
+                load(read, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:  # no Exception, and its text is a traceback
             causes = [cause for cause, _ in error.failures.values()]
             said = " ".join(str(causes[0]).split()) if causes else "unknown"
             raise ConfigError(
                 f"the checkpoint {self._folder} is damaged or incomplete: {said[:300]}; copy it again, or take another"
             ) from error
-        return {one.name: found[one.key] for one in tensors}
+        return {name: read[self._keys[name]] for name in names}
 
 
 def read_index(path: Path) -> Any:
@@ -191,18 +173,6 @@ def _is_wrapped(metadata: Any) -> bool:
     )
 
 
-def by_bytes(tensors: list[ShardedTensor], most: int) -> Iterator[list[ShardedTensor]]:
-    """Groups of tensors, in order, of at most so many bytes; a larger tensor is a group of its own."""
-    group: list[ShardedTensor] = []
-    for one in tensors:
-        if group and sum(each.bytes for each in group) + one.bytes > most:
-            yield group
-            group = []
-        group.append(one)
-    if group:
-        yield group
-
-
 # One model
 
 
@@ -225,7 +195,6 @@ def export_checkpoint(
     base: Path | None = None,
     tokenizer: Path | None = None,
     file_bytes: int = FILE_BYTES,
-    advance: Callable[[int], None] = lambda done: None,
 ) -> ExportedModel:
     """Gather a checkpoint's weights into a folder that transformers loads.
 
@@ -233,7 +202,6 @@ def export_checkpoint(
         base: the model that was trained, for checkpoints without a config.json.
         tokenizer: a folder whose tokenizer is copied beside the weights.
         file_bytes: most bytes of weights in one file, and in memory.
-        advance: called with the bytes just written.
 
     Raises:
         ConfigError: the folder is no sharded checkpoint, is damaged, or the configuration is missing.
@@ -256,7 +224,7 @@ def export_checkpoint(
     from safetensors import SafetensorError
 
     weights = ShardedWeights(shards)
-    if any(".lora_" in one.name or one.name.startswith("base_model.") for one in weights.tensors):
+    if any(".lora_" in name or name.startswith("base_model.") for name in weights.sizes):
         raise ConfigError(
             f"{shards} holds a model with adapters; the export at the end of the training is the adapter alone: take "
             "that, or resume the training to its end"
@@ -265,7 +233,7 @@ def export_checkpoint(
     draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
     try:
         draft.mkdir(parents=True)
-        files = _write(weights, draft, file_bytes, advance)
+        files = _write(weights, draft, file_bytes)
         for source in (tokenizer, home):
             for name in _BESIDE if source is not None else ():
                 path = source / name  # type: ignore[operator]
@@ -276,7 +244,7 @@ def export_checkpoint(
         raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return ExportedModel(out, files, len(weights.tensors), sum(one.bytes for one in weights.tensors))
+    return ExportedModel(out, files, len(weights.sizes), sum(weights.sizes.values()))
 
 
 def require_shards(checkpoint: Path) -> Path:
@@ -304,23 +272,26 @@ def require_shards(checkpoint: Path) -> Path:
     )
 
 
-def _write(weights: ShardedWeights, folder: Path, file_bytes: int, advance: Callable[[int], None]) -> int:
+def _write(weights: ShardedWeights, folder: Path, file_bytes: int) -> int:
     """Write files of weights and their index; returns the number of files."""
     from safetensors.torch import save_file
 
-    groups = list(by_bytes(weights.tensors, file_bytes))
+    groups: list[list[str]] = [[]]
+    room = file_bytes
+    for name, size in weights.sizes.items():
+        if size > room and groups[-1]:  # a larger tensor is a file of its own
+            groups.append([])
+            room = file_bytes
+        groups[-1].append(name)
+        room -= size
     where: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
-        name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        read: dict[str, Any] = weights.read(group)
-        save_file(read, str(folder / name), metadata={"format": "pt"})
-        with (folder / name).open("rb") as file:
-            os.fsync(file.fileno())
-        where |= dict.fromkeys(read, name)
-        advance(sum(one.bytes for one in group))
-        del read
+        file = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(weights.read(group), str(folder / file), metadata={"format": "pt"})
+        with (folder / file).open("rb") as written:
+            os.fsync(written.fileno())
+        where |= dict.fromkeys(group, file)
     if len(groups) > 1:
-        total = sum(one.bytes for one in weights.tensors)
-        index = {"metadata": {"total_size": total}, "weight_map": where}
+        index = {"metadata": {"total_size": sum(weights.sizes.values())}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return len(groups)
