@@ -89,7 +89,8 @@ class HeldOut:
             indices = range(first, first + self.rows_per_device)
             # Rows that fill up the last batch are not trained.
             rows = [self.rows.row(one) if one < len(self) else untrained(self.rows.row(0)) for one in indices]
-            yield flatten(rows), numbers[np.searchsorted(ids, np.concatenate([row.doc_ids for row in rows]))]
+            documents = np.concatenate([row.doc_ids for row in rows])
+            yield flatten(rows, unpadded=False), numbers[np.searchsorted(ids, documents)]
 
 
 def measure(
