@@ -13,7 +13,7 @@ from .views.streams import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...training.trainer.evaluate import StepLoss
+    from ...training.trainer.explain import StepLoss
 
 
 def explain_loss(
@@ -26,7 +26,7 @@ def explain_loss(
 ) -> None:
     """Show the documents of a training step by their losses, computed from the last checkpoint before it."""
     try:
-        from ...training.trainer.evaluate import explain_step
+        from ...training.trainer.explain import explain_step
     except ModuleNotFoundError as error:
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     from .train import load_training

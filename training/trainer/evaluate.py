@@ -1,14 +1,10 @@
-"""Losses without training: on held-out rows, overall and by source; and of a step, document by document.
+"""The loss on held-out packed rows: the mean over all their trained tokens, and over those of each source; of tokens
+with loss weights, the weighted mean, as in training.
 
-*Held out*, it is the mean over all trained tokens; of tokens with loss weights the weighted mean, as in training. All
-ranks make the same number of batches, because forward passes of a sharded model are collective; rows that fill up the
-last ones have no trained tokens, and so do not count.
-
-*Whose loss it is*: a step's rows come from the loader in their order, and the weights from the newest whole checkpoint
-before the step; so a loss is that of these weights, not of the step's own.
+All ranks make the same number of batches, because forward passes of a sharded model are collective; rows that fill up
+the last ones have no trained tokens, and so do not count.
 """
 
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,16 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...schemas.errors import ConfigError, InputError
-from ..attention import use_packed
+from ...schemas.errors import ConfigError
 from ..batch import flatten, untrained
-from ..loader import PackedLoader
-from ..model import ModelLimits, add_adapters, load_model, put_adapter
 from ..rows import MAKE_HOLDOUT, PackedRows, document_names
-from .checkpoint import last_whole, read_checkpoint
-from .config import TrainConfig
-from .loss import Forward, Targets, targets, token_losses
-from .run import loader_options, sources_of
+from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
 """(batch, targets) → (n, V) logits that predict the trained tokens."""
@@ -120,114 +110,3 @@ def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dic
     each = zip(names, sums.tolist(), strict=True)
     by_source = {f"{prefix}_loss_{name}": loss / weights for name, (loss, weights, _) in each if weights}
     return {f"{prefix}_loss": total / weight if weight else float("nan"), **by_source, f"{prefix}_tokens": count}
-
-
-# Whose loss it is
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentLoss:
-    """A document (piece) in a step."""
-
-    id: str
-    doc_id: int
-    source: str
-    file: str
-    line: int
-    dataset: str
-    """Folder or URL."""
-    row: int
-    """Packed row of the split."""
-    tokens: int
-    """Trained tokens."""
-    loss: float
-    """Mean over its trained tokens."""
-    share: float
-    """Of the step's loss."""
-    inspect: str
-    """The command that shows the document."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepLoss:
-    """A step, as a checkpoint before it sees it."""
-
-    step: int
-    checkpoint: str
-    """Folder of the weights; empty for those that training starts from."""
-    loss: float
-    """Mean over the step's trained tokens."""
-    tokens: int
-    documents: list[DocumentLoss]
-    """Those with a trained token, the highest loss first."""
-
-
-def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
-    """The documents of a step by their losses.
-
-    Args:
-        base: where the configuration's relative paths start.
-        step: from 1.
-
-    Raises:
-        ConfigError: the checkpoint's weights cannot be loaded, or are of another order of rows.
-        InputError: the training has no such step, or the model has too few ids for the data.
-    """
-    options = {**loader_options(config, base), "static_shapes": False, "accumulate": config.rows_per_step}
-    loader = PackedLoader(
-        sources_of(config, base), rows_per_step=config.rows_per_step, rank=0, world_size=1, seed=config.seed,
-        epochs=config.epochs, **options,
-    )  # fmt: skip
-    steps = len(loader) // config.rows_per_step
-    if not 1 <= step <= steps:
-        raise InputError(f"the training has no step {step:,}; its data gives {steps:,}")
-    folder = last_whole(base / config.out, most=step - 1)
-    state = loader.state_dict() if folder is None else read_checkpoint(folder).loader
-    loader.load_state_dict({**state, "rows": (step - 1) * config.rows_per_step})
-    model = _load(config, base, folder)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device).eval()
-    use_packed(model, config.attention)
-    forward, limits = Forward(model), ModelLimits.of(model)
-    found: list[tuple[Any, int, float]] = []
-    documents = iter(loader.explain(step - 1))
-    for batch, _ in zip(loader, range(config.rows_per_step), strict=False):
-        limits.check_batch(batch)
-        wanted = targets(batch)
-        moved = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bool(config.trainer.get("bf16"))):
-            losses = token_losses(forward.logits(model, moved, wanted.to(device)), wanted.tokens.to(device))
-        sums, counts = (wanted.document_sums(one, batch).tolist() for one in (losses, torch.ones_like(losses)))
-        found += [(document, int(n), loss) for loss, n, document in zip(sums, counts, documents, strict=False)]
-    total, tokens = sum(loss for *_, loss in found), sum(n for _, n, _ in found)
-    rows = [
-        DocumentLoss(
-            id=one.id,
-            doc_id=one.doc_id,
-            source=one.source,
-            file=one.file,
-            line=one.line,
-            dataset=one.dataset,
-            row=one.row,
-            tokens=n,
-            loss=loss / n,
-            share=loss / total if total else 0.0,
-            inspect=shlex.join(["packtrain", "inspect", one.dataset, "--id", one.id]),
-        )
-        for one, n, loss in found
-        if n
-    ]
-    rows.sort(key=lambda one: -one.loss)
-    return StepLoss(step, "" if folder is None else str(folder), total / max(1, tokens), tokens, rows)
-
-
-def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
-    if folder is None or config.lora is not None:
-        model = load_model(config.model, base, config.seed)
-        if folder is None:
-            return add_adapters(model, config.lora)
-        return put_adapter(model, folder)
-    if not any(folder.glob("model*.safetensors")):
-        raise ConfigError(f"{folder} holds no whole weights; `packtrain export-model {folder} -o FOLDER` makes them")
-    own = config.model.model_copy(update={"path": str(folder), "config": None, "random": False, "overrides": {}})
-    return load_model(own, base, config.seed)

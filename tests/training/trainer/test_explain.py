@@ -15,7 +15,7 @@ from packtrain.pipeline.cli.explain_loss import explain_loss  # noqa: E402
 from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.trainer.config import TrainConfig  # noqa: E402
-from packtrain.training.trainer.evaluate import StepLoss, explain_step  # noqa: E402
+from packtrain.training.trainer.explain import StepLoss, explain_step  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
 Settings = Callable[..., dict[str, Any]]
