@@ -22,7 +22,6 @@ from packtrain.stages.template.rendered import Rendered, same
 from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
-from tests.support.examples import FULL
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 STOPS = (
@@ -293,7 +292,7 @@ def belongs(rendered: Rendered) -> bool:
     return True
 
 
-ROWS = 60 if FULL else 6
+ROWS = 12
 """Conversations of each template."""
 
 

@@ -134,7 +134,7 @@ def test_two_ranks_with_micro_batches_make_the_steps_of_one(settings: Settings, 
     path.write_text(json.dumps(config))
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *ranks, "-m", "packtrain.pipeline.cli", "train", str(path)]
-    done = subprocess.run(command, env=warm_environment(), capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, env=warm_environment(), capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     state = json.loads((Path(config["out"]) / "checkpoint-3" / "trainer_state.json").read_text())
     found = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
