@@ -24,7 +24,6 @@ from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer, tokenizer_head
 
-
 Message = dict[str, Any]
 
 

@@ -22,7 +22,6 @@ from packtrain.stages.template.chat_template import ChatTemplate, plain
 from packtrain.stages.template.limits import MachineLimitError, watch_by
 from packtrain.stages.template.render import Renderer
 
-
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 

@@ -11,7 +11,6 @@ from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
 
-
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"

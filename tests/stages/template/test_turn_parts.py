@@ -22,7 +22,6 @@ from packtrain.stages.template.rendered import Rendered, same
 from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
-
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|return|>", "<|end|>", "<|call|>"),
