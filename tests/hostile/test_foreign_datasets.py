@@ -75,7 +75,7 @@ NASTY: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, tmp_path: Path, seed: int) -> None:
     """Values of every JSON file are replaced, hashes made to fit. Everybody refuses it in words, or takes no harm."""
     (tmp_path / "secret").write_text(SECRET)
@@ -84,7 +84,7 @@ def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, tmp_path: Path
     notes = sorted(path.relative_to(foreign).as_posix() for path in foreign.rglob("*.json"))
     kept = tmp_path / "kept"
     shutil.copytree(foreign, kept)
-    for _ in range(12):
+    for _ in range(10):
         name = chance.choice([*notes, "manifest.json", "manifest.json"])
         place = chance.choice(list(leaves(json.loads((foreign / name).read_bytes()))))
         nasty = chance.choice(NASTY)
