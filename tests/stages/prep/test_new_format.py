@@ -69,4 +69,4 @@ def test_a_format_is_one_file_and_two_lines(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     out = Path(json.loads(config.read_text())["out"])
     assert json.loads((out / "rejects.jsonl").read_text().splitlines()[0])["reason"] == "empty"
-    assert list(out.glob("train/*.arrow"))
+    assert list(out.rglob("*.arrow"))
