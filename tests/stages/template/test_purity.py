@@ -212,9 +212,7 @@ def test_rows_do_not_depend_on_their_neighbours(name: str) -> None:
     "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("trl") else name for name in TEMPLATES]
 )
 def test_no_words_of_the_prompt_are_trained(name: str) -> None:
-    renderer = Renderer(
-        ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=EVERYTHING
-    )
+    renderer = Renderer(ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=EVERYTHING)
     call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
     first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
     tool: list[dict[str, Any]] = [
