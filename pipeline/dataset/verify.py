@@ -74,7 +74,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings += check_file(dataset.store, file, deep)
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    weights, rules = 0.0, Rules.of(manifest, dataset.store.url)
+    weights, rules = 0.0, Rules.of(manifest)
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for name, split in manifest.splits.items():
         if not split.shards:

@@ -20,7 +20,6 @@ from ...schemas.names import MANIFEST
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import PLAN
-from ..dataset.row_checks import padding_token
 from ..dataset.unfinished import refuse_unfinished
 from ..dataset.verify import verify
 from ..observer import Observer, Silent
@@ -233,7 +232,7 @@ def _write(source: Finished, draft: Path, to: str, options: Options, observer: O
             shards,
             schema_of(manifest.schema),
             manifest.max_length,
-            padding_token(manifest, source.store.url),
+            manifest.pad_id,
         )
         try:
             FORMATS[to](rows, draft, options)
