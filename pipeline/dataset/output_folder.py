@@ -2,110 +2,21 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
-
-import msgspec
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import default_name
-from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
-from ...schemas.jsontext import decode_note, indented_json, parse_json
+from ...schemas.errors import IntegrityError, OutputError, StoreError
+from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.manifest import Manifest
-from ..contamination.evaluation_files import find_evaluation
-from ..encode.tokenizer_folder import find_tokenizer
 from ..inputs.blocks import InputFile
-from ..inputs.find import Found, InputKind, find_inputs
-from ..inputs.user_reader import is_reader, reader_file
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, ask_all
 from .manifests import read_manifest as read_manifest
 
 PLAN = "_run/plan.json"
-REQUEST = "_run/request.json"
 REJECTS = "rejects.jsonl"
 """Name of the file with the rejected rows. A run that has nothing left to pack writes only this file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a run was asked to do. Cheap to compare, because it has sizes and times of inputs instead of contents."""
-
-    config: dict[str, Any]
-    tokenizer: dict[str, Any]
-    files: list[tuple[str, str, int, int]]
-    """(source, path, size, modification time in ns)."""
-    version: str
-
-    @classmethod
-    def of(cls, config: RunConfig, base: Path, version: str) -> "Request":
-        """Make the request of a configuration, with its inputs as they are now.
-
-        Raises:
-            ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
-            TokenizerError: only the tokenizer is missing.
-        """
-        inputs, evaluation, folder = _find_all(config, base)
-        files = [("", *_stamped(found)) for found in evaluation]
-        for source, places in zip(config.sources, inputs, strict=True):
-            files += [(source.name, *_stamped(found)) for found in places]
-            files.append((source.name, f"{source.split} {source.subset}", 0, 0))
-            if is_reader(source.format):
-                reader = reader_file(source.format, base, f"sources.{source.name}.format")
-                stat = reader.stat()
-                files.append((source.name, str(reader), stat.st_size, stat.st_mtime_ns))
-        held = sorted(folder.iterdir())
-        stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in held if p.is_file()]
-        template = config.tokenizer.chat_template
-        if template and "{" not in template and (base / template).is_file():
-            stat = (base / template).stat()
-            stamps.append((template, stat.st_size, stat.st_mtime_ns))
-        tokenizer = {
-            **config.tokenizer.model_dump(mode="json"),
-            "path": str(folder.absolute()),
-            "files": stamps,
-        }
-        return cls(config.identity(), tokenizer, files, version)
-
-    def save(self, store: Store) -> None:
-        """Save the request for the next run."""
-        store.replace_bytes(REQUEST, msgspec.json.encode(self))
-
-    def matches(self, store: Store) -> bool:
-        """Whether the folder was made for this same request."""
-        data = store.read(REQUEST)
-        return data is not None and data == msgspec.json.encode(self)
-
-
-def _stamped(found: Found) -> tuple[str, int, int]:
-    """(path, size, modification time) of an input."""
-    return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
-
-
-def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], list[Found], Path]:
-    """Find the inputs of every source, the evaluation files, and the tokenizer's folder."""
-    inputs: list[list[Found]] = []
-    evaluation: list[Found] = []
-    wrong: list[ConfigError | TokenizerError] = []
-    for source in config.sources:
-        try:
-            inputs.append(find_inputs(source, base))
-        except ConfigError as error:
-            wrong.append(error)
-    try:
-        evaluation = find_evaluation(config.decontaminate, base) if config.decontaminate is not None else []
-    except ConfigError as error:
-        wrong.append(error)
-    try:
-        folder = find_tokenizer(config.tokenizer.path, base)
-    except TokenizerError as error:
-        wrong.append(error)
-    if len(wrong) > 1:
-        raise ConfigError("\n".join(map(str, wrong)))
-    if wrong:
-        raise wrong[0]
-    return inputs, evaluation, folder
 
 
 def check_folder(store: Store) -> None:
@@ -282,18 +193,6 @@ def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Ite
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
-
-
-def tokenizer_folder(store: Store) -> Path | None:
-    """Return the folder of the tokenizer that a run used; None if this machine does not have it."""
-    data = store.read(REQUEST)
-    if data is None:
-        return None
-    try:
-        folder = Path(decode_note(data, Request).tokenizer["path"])
-    except (msgspec.MsgspecError, KeyError):
-        return None  # the data can be shown even if this note is damaged
-    return folder if folder.is_dir() else None
 
 
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:

@@ -22,8 +22,7 @@ from ...stages.tokenize.encode import Batch, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import make_engine
 from ..dataset.open import Finished
-from ..dataset.output_folder import REQUEST
-from ..dataset.run_notes import refuse_code
+from ..dataset.run_notes import RUN, refuse_code
 from ..encode.encode_spec import EncodeSpec
 from ..encode.task import make_encoder
 from ..execute.pool import Pool
@@ -77,7 +76,7 @@ def prepare_row(
     if where is None:
         return prepared
     if given is None:
-        refuse_code(config, dataset.store.where(REQUEST))
+        refuse_code(config, dataset.store.where(RUN))
     elif where not in [one.where for one in given[0].sources if one.name == source]:
         raise ConfigError(f"--config: the run took rows of {source} where {where!r}; give the run's configuration")
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -93,7 +92,7 @@ def _reader_options(
     source: str,
 ) -> ReaderOptions:
     if configured is None:
-        refuse_code(config, dataset.store.where(REQUEST))
+        refuse_code(config, dataset.store.where(RUN))
         raise AssertionError("its format names a reader")
     given, base = configured
     written = next((one.format for one in given.sources if one.name == source), "")

@@ -72,7 +72,7 @@ class Inputs:
     """
 
     def __init__(self, dataset: Finished, config: RunConfig, scratch: Path | None) -> None:
-        files = recall_files(dataset.store, dataset.manifest.plan) or []
+        files = recall_files(dataset.store, dataset.manifest.plan)
         self._files = {(file.source, file.label): file for file in files}
         self._max_row_bytes = {source.name: source.max_row_bytes for source in config.sources}
         self._scratch = scratch

@@ -14,8 +14,7 @@ from ...stages.prep import PreparedBlock
 from ..dataset.cached_parts import CachedParts, EncodedDocument
 from ..dataset.decode import Decoder, load_decoder
 from ..dataset.open import Finished
-from ..dataset.output_folder import tokenizer_folder
-from ..dataset.run_notes import recall_spec
+from ..dataset.run_notes import recall_spec, tokenizer_folder
 from .redo import Reencoded, ReferenceEncoder, prepare_row
 from .story import Span, Story, Text
 from .tokens import TokenFate, tokens_of, tokens_of_pieces

@@ -1,6 +1,5 @@
 """The task of one shard: gathers the planned pieces from mapped parts, lays them out, puts the shard and its record."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -53,7 +52,6 @@ class PackResult:
     """Cuts through trained turns, by source."""
     record: str
     """Name of the record of this result."""
-    seconds: float
     weights_by: dict[int, float] = field(default_factory=dict)
     """Sums of the loss weights of trained labels, by source; empty without weights."""
 
@@ -107,7 +105,7 @@ class ShardTask:
         Raises:
             IntegrityError: an earlier run of the task wrote a different shard.
         """
-        began, account = time.perf_counter(), _Account()
+        account = _Account()
         schema = packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
         if self.pairs is not None:
             schema = PREFERENCE
@@ -129,8 +127,7 @@ class ShardTask:
         shard = ShardRecord(
             name, put.bytes, put.hash, put.sha256, rows, account.tokens, sum(trained.values()), account.max_docs
         )
-        seconds = time.perf_counter() - began
-        result = PackResult(shard, trained, heads, padding, written, cuts, self.record, seconds, account.weights)
+        result = PackResult(shard, trained, heads, padding, written, cuts, self.record, account.weights)
         self._note(result)
         return result
 

@@ -215,7 +215,7 @@ class _Collector:
             None,
             self.absent,
             choice=self._try("choice", lambda: self._choice(documents)),
-            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset.store))),
+            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset))),
             overlap=self._try("overlap", self._overlap) if "evaluation" in manifest.plan else None,
             training=self._try("training", lambda: self._training(documents)),
             packing=self._try("packing", lambda: packing_of(manifest, self._fills())),

@@ -6,9 +6,8 @@ from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
 from ..dataset.open import Finished
-from ..dataset.output_folder import tokenizer_folder
 from ..dataset.packed_documents import PackedDocuments
-from ..dataset.run_notes import recall, recall_spec
+from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
 from ..store.open import open_store
 
 ROW_CHARACTERS = 4_000
