@@ -16,7 +16,7 @@ from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart, PartRecord
 from ..store.checksummed import unseal
 from ..store.open import Store, scratch_of
-from .ids import Address
+from .documents import Address
 from .open import Finished
 from .run_notes import NotedPart, recall_parts
 

@@ -17,8 +17,8 @@ from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
 from ...stages.tokenize.engines import reference_tokenizer
 from .cached_parts import open_parts
+from .documents import PackedDocuments
 from .open import Finished
-from .packed_documents import PackedDocuments
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -281,4 +281,4 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
 
 def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
-    return {doc_id: name for doc_id, (name, _, _) in PackedDocuments(dataset).named(doc_ids).items()}
+    return {doc_id: name for doc_id, (name, _) in PackedDocuments(dataset).named(doc_ids).items()}

@@ -5,18 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.source import default_name
 from ...schemas.errors import IntegrityError, OutputError, StoreError
 from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.manifest import Manifest
+from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, ask_all
-from .manifests import read_manifest as read_manifest
-
-PLAN = "_run/plan.json"
-REJECTS = "rejects.jsonl"
-"""Name of the file with the rejected rows. A run that has nothing left to pack writes only this file."""
+from .manifests import read_manifest
 
 
 def check_folder(store: Store) -> None:
@@ -156,38 +152,23 @@ def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: 
     Args:
         derived: if no setting differs, list derived values instead, such as versions.
     """
-    try:
-        lines = list(_changes(earlier, now, derived))
-    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        lines = ["its settings cannot be read"]
-    return lines or (["it was made by another version of packtrain"] if derived else [])
-
-
-def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Iterator[str]:
     from .plan_diff import plan_settings
 
+    try:
+        found = plan_settings(earlier, now)
+    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
+        return ["its settings cannot be read"]
     lines = []
-    one, other = (plan.get("config", {}).get("sources", []) for plan in (earlier, now))
-    if len(one) == len(other) == 1 and one[0]["name"] != other[0]["name"]:
-        if any(source["name"] != default_name(source["format"]) for source in (*one, *other)):
-            lines.append(f"sources.0.name: {_short(one[0]['name'])} → {_short(other[0]['name'])}")
-        alike = {**one[0], "name": other[0]["name"]}
-        earlier = {**earlier, "config": {**earlier["config"], "sources": [alike]}}
-    found = plan_settings(earlier, now)
     for change in found:
-        if change.whole_source:
-            lines.append(f"{change.key}: {'is no longer given' if change.b is None else 'was not given'}")
-        elif change.section == "reading" and change.key.endswith(".code"):
-            lines.append(f"the code of the reader of source {change.key.removesuffix('.code')} has changed")
+        if change.section == "reading" and change.key.endswith(".code"):
+            lines.append(f"the code of the reader of source {change.key.partition('.')[0]} has changed")
         elif change.section in ("configuration", "reading"):
             lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
-    tokenizers = [plan.get("tokenizer", {}) for plan in (earlier, now)]
-    for key, what in (("hash", "tokenizer"), ("template", "chat template")):
-        if tokenizers[0].get(key) != tokenizers[1].get(key):
-            lines.append(f"the {what} is different")
+        elif change.section == "tokenizer" and change.key in ("hash", "template"):
+            lines.append(f"the {'tokenizer' if change.key == 'hash' else 'chat template'} is different")
     if not lines and derived:
         lines = [f"{change.section} {change.key}: {_short(change.a)} → {_short(change.b)}" for change in found]
-    yield from lines
+    return lines or (["it was made by another version of packtrain"] if derived else [])
 
 
 def _short(value: Any) -> str:

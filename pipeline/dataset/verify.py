@@ -18,7 +18,7 @@ from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset
 from .row_checks import Check, Rules, Sums, first_of, problems
-from .unfinished import refuse_unfinished
+from .wait import refuse_unfinished
 
 
 @dataclass(frozen=True, slots=True)

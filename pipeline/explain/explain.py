@@ -13,7 +13,7 @@ from ...schemas.escape import escape_line
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..configfile import load_config
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
-from ..dataset.ids import Address, Documents, PackedDocument, parse_id
+from ..dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
 from ..dataset.open import Finished
 from ..inputs.blocks import split_name
 from .fate import cuts_of, decide, open_documents, rejected
@@ -42,7 +42,7 @@ class Follower:
     def __init__(self, dataset: Finished, tokenizer: Path | None = None, config: Path | None = None) -> None:
         self.dataset = dataset
         self.config = config_of(dataset)
-        self.documents = Documents(dataset)
+        self.documents = PackedDocuments(dataset)
         opened = open_parts(dataset)
         self.cached = opened if isinstance(opened, CachedParts) else None
         self.decided = open_documents(dataset, self.cached.count) if self.cached is not None else None

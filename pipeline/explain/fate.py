@@ -8,11 +8,11 @@ import numpy as np
 
 from ...schemas.errors import PacktrainError
 from ...schemas.jsontext import decode_note
+from ...schemas.names import REJECTS
 from ...schemas.reasons import cause_of
 from ..dataset.cached_parts import EncodedDocument
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from ..dataset.open import Finished
-from ..dataset.output_folder import REJECTS
 from ..inputs.blocks import split_name
 from ..pack.outcomes import REASONS
 from ..pack.table import NAME as TABLE

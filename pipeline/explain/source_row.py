@@ -12,7 +12,7 @@ import msgspec
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.units import plural
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import Block, BlockRows, InputFile

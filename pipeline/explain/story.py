@@ -5,7 +5,7 @@ from typing import Any
 
 from ...schemas.rows import IGNORE_INDEX, Example, RunKind
 from ...stages.prep.public import public_row
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from .fate import CutTokens
 from .packed_rows import Standing
 from .source_row import SourceRow

@@ -16,12 +16,11 @@ import pyarrow as pa
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.jsontext import indented_json
 from ...schemas.manifest import ShardRecord
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open import Finished, open_dataset
-from ..dataset.output_folder import PLAN
-from ..dataset.unfinished import refuse_unfinished
 from ..dataset.verify import verify
+from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card

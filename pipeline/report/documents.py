@@ -29,7 +29,7 @@ from ...schemas.rows import (
 from ...stages.arrays import view
 from ...stages.forecast.length_stats import LengthStats, Parts
 from ...stages.mask.policy import Mask
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
 from ..encode.parts import EncodedPart, PartPlace, Segment

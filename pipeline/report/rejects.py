@@ -9,9 +9,9 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.jsontext import decode_note
+from ...schemas.names import REJECTS
 from ...schemas.report import Reject
 from ..dataset.open import Finished
-from ..dataset.output_folder import REJECTS
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import InputFile
 from ..store.open import Store

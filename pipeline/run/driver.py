@@ -21,6 +21,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.manifest import Manifest
 from ...schemas.units import plural
 from ..configfile import load_config
+from ..dataset.manifests import read_manifest
 from ..dataset.open import Finished
 from ..dataset.output_folder import (
     all_there,
@@ -28,7 +29,6 @@ from ..dataset.output_folder import (
     check_folder,
     claim,
     plan_inputs,
-    read_manifest,
 )
 from ..dataset.run_notes import Request, is_asked_again, remember
 from ..encode.prepared import Prepared

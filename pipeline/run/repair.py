@@ -13,10 +13,10 @@ from typing import Any
 from ...schemas.config.config import RunSection
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
-from ..dataset.manifests import open_output
-from ..dataset.output_folder import PLAN, check_config, claim, read_manifest, restore_plan
+from ..dataset.manifests import open_output, read_manifest
+from ..dataset.output_folder import check_config, claim, restore_plan
 from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent

@@ -8,10 +8,11 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord
+from ...schemas.names import PLAN, REJECTS
 from ...schemas.versions import version
 from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
-from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
+from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines

@@ -317,7 +317,7 @@ def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: P
     before = find_tokenizer(None, PackedRows(foreign)).chat_template
     forge(
         foreign,
-        lambda content: put(content, ("tokenizer", "chat_template"), str(tmp_path / "secret")),
-        "_run/request.json",
+        lambda content: put(content, ("config", "tokenizer", "chat_template"), str(tmp_path / "secret")),
+        "_run/run.json",
     )
     assert find_tokenizer(None, PackedRows(foreign)).chat_template == before
