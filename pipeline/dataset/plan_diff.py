@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...schemas.config.source import AUTO
 from ...schemas.fingerprint import hash_bytes
 
 _LONG = 200
@@ -71,8 +72,12 @@ def _by_name(plan: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
     """The configuration with its sources by name; of a source that the other plan lacks, only the format."""
     config, theirs = dict(_part(plan, "config")), [one["name"] for one in _part(other, "config").get("sources", [])]
     sources = {one["name"]: one for one in config.pop("sources", [])}
-    for name in sources.keys() - set(theirs):
-        sources[name] = _part(plan, "formats").get(name, {}).get("format", "a source")
+    for name, source in sources.items():
+        format = _part(plan, "formats").get(name, {}).get("format", source["format"])
+        if name not in theirs:
+            sources[name] = format
+        elif format not in (AUTO, "apps"):
+            sources[name] = {key: value for key, value in source.items() if key != "apps"}
     return config | {"sources": sources}
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..alignment import Alignment, Parallel, ParallelLayout, why_padded
 from .section import ConfigModel, Duration, Paths, Share, Size
-from .source import AUTO, AppsConfig, FilterConfig
+from .source import AUTO, FilterConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
@@ -383,7 +383,7 @@ class RunConfig(ConfigModel):
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },
         )
-        for source, one in zip(data["sources"], self.sources, strict=True):
-            if one.format not in (AUTO, "apps") or one.apps == AppsConfig():
-                del source["apps"]
+        for source in data["sources"]:
+            if source["format"] not in (AUTO, "apps"):
+                del source["apps"]  # of no other format
         return data

@@ -149,7 +149,11 @@ def fill(number: int, with_trl: bool) -> None:
         certificate = plan_rows(lengths, capacity).certificate
         seconds = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
-        cells += [f"{certificate.fill:.3%}", f"{certificate.gap:.4%}", f"{seconds:.3f}"]
+        cells += [
+            f"{certificate.tokens / (certificate.rows * capacity):.3%}",
+            f"{certificate.rows / certificate.bound - 1:.4%}",
+            f"{seconds:.3f}",
+        ]
         if with_trl:
             table = table_of(lengths)
             windows = sum(len(trl_plan(table.slice(at, 1000), capacity)[0]) for at in range(0, number, 1000))
@@ -171,7 +175,14 @@ def huge(number: int) -> None:
         seconds = time.perf_counter() - begin
         certificate = plan.certificate
         cells = [f"{capacity:,}", f"{seconds:.1f}", f"{before / 2**30:.2f}", f"{peak() / 2**30:.2f}"]
-        rows.append([*cells, f"{certificate.moves:,}", f"{certificate.rows:,}", f"{certificate.gap:.5%}"])
+        rows.append(
+            [
+                *cells,
+                f"{certificate.moves:,}",
+                f"{certificate.rows:,}",
+                f"{certificate.rows / certificate.bound - 1:.5%}",
+            ]
+        )
         del plan
     print_table(["C", "s", "GiB before", "GiB peak so far", "moves", "rows", "gap"], rows)
 
