@@ -148,6 +148,7 @@ def fill(number: int, with_trl: bool) -> None:
         lengths = lognormal(number, capacity)
         certificate = plan_rows(lengths, capacity).certificate
         seconds = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
+        fill, gap = certificate.tokens / (certificate.rows * capacity), certificate.rows / certificate.bound - 1
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
         cells += [
             f"{certificate.tokens / (certificate.rows * capacity):.3%}",
@@ -174,13 +175,14 @@ def huge(number: int) -> None:
         plan = plan_rows(lengths, capacity)
         seconds = time.perf_counter() - begin
         certificate = plan.certificate
+        gap = certificate.rows / certificate.bound - 1
         cells = [f"{capacity:,}", f"{seconds:.1f}", f"{before / 2**30:.2f}", f"{peak() / 2**30:.2f}"]
         rows.append(
             [
                 *cells,
                 f"{certificate.moves:,}",
                 f"{certificate.rows:,}",
-                f"{certificate.rows / certificate.bound - 1:.5%}",
+                f"{gap:.5%}",
             ]
         )
         del plan
