@@ -150,11 +150,7 @@ def fill(number: int, with_trl: bool) -> None:
         seconds = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
         fill, gap = certificate.tokens / (certificate.rows * capacity), certificate.rows / certificate.bound - 1
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
-        cells += [
-            f"{certificate.tokens / (certificate.rows * capacity):.3%}",
-            f"{certificate.rows / certificate.bound - 1:.4%}",
-            f"{seconds:.3f}",
-        ]
+        cells += [f"{fill:.3%}", f"{gap:.4%}", f"{seconds:.3f}"]
         if with_trl:
             table = table_of(lengths)
             windows = sum(len(trl_plan(table.slice(at, 1000), capacity)[0]) for at in range(0, number, 1000))
