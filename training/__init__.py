@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..schemas.flops import ModelShape
+    from ..schemas.model_facts import ModelShape
     from .ahead import Watchdog
     from .batch import cp_part
     from .loader import PackedDataset, PackedLoader, collate

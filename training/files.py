@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from ..schemas.config.hints import choice
-from ..schemas.errors import ConfigError, InputError, IntegrityError
+from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.files.http_errors import describe
 from ..schemas.files.remote import RefusedError, Remote, ShortError
 from ..schemas.names import check_found

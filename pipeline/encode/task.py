@@ -12,10 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import TokenizerError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
-from ...schemas.versions import version
 from ...stages.mask.sampling import StopTokens
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import PackConfig
 from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.reasons import DECISIONS, reasons_of
@@ -34,7 +35,6 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.rows import ROW_SIZES
-from ...schemas.versions import version
 from ...stages.arrays import view
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished, open_dataset

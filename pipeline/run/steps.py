@@ -6,10 +6,10 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
+from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord
 from ...schemas.names import PLAN, REJECTS
-from ...schemas.versions import version
 from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import plan_inputs

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.ledger import Ledger
-from ...schemas.versions import version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from ...schemas.errors import BatchError, ConfigError
-from ...schemas.positions import Limit, stretching
+from ...schemas.model_facts import Limit, stretching
 from ...schemas.rows import IGNORE_INDEX
 from ..attention.apply import attention_layers, configs_of, unwrap
 from ..attention.varlen import NAME, UNPACKED, count_calls

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError, InputError
-from ...schemas.positions import Limit
+from ...schemas.errors import ConfigError, InputError, did_you_mean
+from ...schemas.model_facts import Limit
 from ..attention.apply import refuse_foreign_attention
 from ..probe.probing import document_limit, row_limit
 from ..rows import ConcatRows

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import BusyError, ConfigError
+from ...schemas.errors import BusyError, ConfigError, did_you_mean
 from ...schemas.files import lock
 from ..place import divisible
 from .config import CUT, OWNED, TrainConfig
