@@ -37,6 +37,16 @@ class Certificate:
     moves: int
     """Group moves that best-fit-decreasing made: its cost beyond one sort. 0 for strategies that do not search."""
 
+    @property
+    def fill(self) -> float:
+        """See `fill_of`."""
+        return fill_of(self.tokens, self.rows, self.capacity)
+
+    @property
+    def gap(self) -> float:
+        """Rows above the bound, as a share of the bound. 0 proves that no plan is better."""
+        return self.rows / self.bound - 1.0 if self.bound else 0.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutPlan:

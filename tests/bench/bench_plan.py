@@ -148,9 +148,8 @@ def fill(number: int, with_trl: bool) -> None:
         lengths = lognormal(number, capacity)
         certificate = plan_rows(lengths, capacity).certificate
         seconds = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
-        fill, gap = certificate.tokens / (certificate.rows * capacity), certificate.rows / certificate.bound - 1
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
-        cells += [f"{fill:.3%}", f"{gap:.4%}", f"{seconds:.3f}"]
+        cells += [f"{certificate.fill:.3%}", f"{certificate.gap:.4%}", f"{seconds:.3f}"]
         if with_trl:
             table = table_of(lengths)
             windows = sum(len(trl_plan(table.slice(at, 1000), capacity)[0]) for at in range(0, number, 1000))
@@ -171,16 +170,8 @@ def huge(number: int) -> None:
         plan = plan_rows(lengths, capacity)
         seconds = time.perf_counter() - begin
         certificate = plan.certificate
-        gap = certificate.rows / certificate.bound - 1
         cells = [f"{capacity:,}", f"{seconds:.1f}", f"{before / 2**30:.2f}", f"{peak() / 2**30:.2f}"]
-        rows.append(
-            [
-                *cells,
-                f"{certificate.moves:,}",
-                f"{certificate.rows:,}",
-                f"{gap:.5%}",
-            ]
-        )
+        rows.append([*cells, f"{certificate.moves:,}", f"{certificate.rows:,}", f"{certificate.gap:.5%}"])
         del plan
     print_table(["C", "s", "GiB before", "GiB peak so far", "moves", "rows", "gap"], rows)
 

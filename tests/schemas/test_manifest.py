@@ -104,3 +104,11 @@ def test_records_of_another_shape_are_refused(part: str) -> None:
 def test_a_plan_that_no_reader_can_use_is_refused(plan: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Expected|Invalid"):
         Manifest.from_json({**MANIFEST.to_json(), "plan": MANIFEST.plan | plan})
+
+
+def test_certificates_tell_fill_and_gap() -> None:
+    assert CERTIFICATE.fill == 14 / 16
+    assert CERTIFICATE.gap == 0
+    assert replace(CERTIFICATE, rows=3).gap == 0.5
+    empty = Certificate(0, 0, 0, 0, 8, 0, 0)
+    assert (empty.fill, empty.gap) == (1.0, 0.0)

@@ -31,6 +31,7 @@ def test_bfd_truncates_and_skips_the_empty() -> None:
     certificate = plan.certificate
     assert (certificate.rows, certificate.bound_tokens, certificate.bound) == (3, 3, 3)
     assert (certificate.tokens, certificate.pieces, certificate.capacity) == (10, 4, 4)
+    assert certificate.gap == 0
     assert certificate.moves > 0
 
 
@@ -74,7 +75,7 @@ def test_max_docs_is_in_the_bound() -> None:
 def test_nothing_to_pack(strategy: Strategy, lengths: list[int]) -> None:
     plan = plan_rows(lengths, 8, strategy)
     assert (plan.rows, len(plan.order), plan.row_offsets.tolist()) == (0, 0, [0])
-    assert plan.certificate.bound == 0
+    assert (plan.certificate.bound, plan.certificate.gap, plan.certificate.fill) == (0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

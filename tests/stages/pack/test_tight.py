@@ -70,7 +70,7 @@ def test_fewer_rows_than_best_fit_decreasing() -> None:
     assert (plan.rows, plan.certificate.bound) == (2, 2)
     rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
     assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
-    assert plan_rows(sizes, 10).certificate.bound == 2
+    assert plan_rows(sizes, 10).certificate.gap > 0
 
 
 def plain_greedy(sizes: list[int], capacity: int, max_docs: int) -> int:
@@ -153,8 +153,8 @@ def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
         lengths = np.clip(np.exp(random.standard_normal(number) + np.log(0.2 * capacity)), 1, capacity).astype(int)
         plain = plan_rows(lengths, capacity, max_docs=4).certificate
         tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
-        assert plain.rows > 1.05 * plain.bound
-        assert tight.rows < 1.015 * tight.bound
+        assert plain.gap > 0.05
+        assert tight.gap < 0.015
 
 
 @pytest.mark.parametrize("capacity", [2, 3, 64])
@@ -170,5 +170,5 @@ def test_lengths_that_leave_nothing_to_choose(capacity: int, keys: dict[str, int
         longest = min(max(lengths, default=0), capacity)
         each = min(capacity // longest, keys.get("max_docs", capacity)) if longest else 1
         assert len(plan.row_offsets) - 1 == -(-sum(one > 0 for one in lengths) // each)
-        assert plan.rows == plan.certificate.bound
+        assert plan.certificate.gap == 0
         assert sorted(plan.order.tolist()) == [number for number, one in enumerate(lengths) if one]
