@@ -38,6 +38,11 @@ class Certificate:
     """Group moves that best-fit-decreasing made: its cost beyond one sort. 0 for strategies that do not search."""
 
     @property
+    def optimal(self) -> bool:
+        """Whether the bound proves that no plan has fewer rows."""
+        return self.rows == self.bound
+
+    @property
     def fill(self) -> float:
         """See `fill_of`."""
         return fill_of(self.tokens, self.rows, self.capacity)
