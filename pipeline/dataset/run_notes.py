@@ -7,8 +7,9 @@ that they name is not run, URLs that they name are not fetched, and folders that
 has marked them as a cache. For anything else the user must give the configuration.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -54,7 +55,7 @@ class Request:
             ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
             TokenizerError: only the tokenizer is missing.
         """
-        inputs, evaluation, folder = _find_all(config, base)
+        *inputs, evaluation, folder = _find_all(config, base)
         files = [_stamped(found) for found in evaluation]
         for source, places in zip(config.sources, inputs, strict=True):
             files += [(source.name, source.split, source.subset), *map(_stamped, places)]
@@ -78,29 +79,24 @@ def _stamped(found: Found) -> tuple[Any, ...]:
     return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
 
 
-def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], list[Found], Path]:
-    """Find the inputs of every source, the evaluation files, and the tokenizer's folder."""
-    inputs: list[list[Found]] = []
-    evaluation: list[Found] = []
+def _find_all(config: RunConfig, base: Path) -> list[Any]:
+    """The inputs of every source, the evaluation files, and the tokenizer's folder."""
+    finders: list[Callable[[], Any]] = [partial(find_inputs, source, base) for source in config.sources]
+    section = config.decontaminate
+    finders.append(partial(find_evaluation, section, base) if section is not None else list)
+    finders.append(partial(find_tokenizer, config.tokenizer.path, base))
+    found: list[Any] = []
     wrong: list[ConfigError | TokenizerError] = []
-    for source in config.sources:
+    for find in finders:
         try:
-            inputs.append(find_inputs(source, base))
-        except ConfigError as error:
+            found.append(find())
+        except (ConfigError, TokenizerError) as error:
             wrong.append(error)
-    try:
-        evaluation = find_evaluation(config.decontaminate, base) if config.decontaminate is not None else []
-    except ConfigError as error:
-        wrong.append(error)
-    try:
-        folder = find_tokenizer(config.tokenizer.path, base)
-    except TokenizerError as error:
-        wrong.append(error)
     if len(wrong) > 1:
         raise ConfigError("\n".join(map(str, wrong)))
     if wrong:
         raise wrong[0]
-    return inputs, evaluation, folder
+    return found
 
 
 # What was asked for
