@@ -32,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Balance": "steps",
-    "ModelShape": ".schemas.flops",
+    "ModelShape": ".schemas.model_facts",
     "PackedDataset": "loader",
     "PackedLoader": "loader",
     "PackedStream": "stream",
