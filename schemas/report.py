@@ -6,7 +6,6 @@ why. Texts in these structs come from the data and must be escaped.
 
 from dataclasses import dataclass, field
 
-from .layout import fill_of
 from .ledger import SourceLedger
 from .model_facts import Limit
 
@@ -30,14 +29,13 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one strategy makes of the data at one length."""
+    """What one strategy makes of the data at one length; see `stages.forecast.packing_estimate`."""
 
     strategy: str
     max_length: int
     documents: int
     """Documents packed, whole or in part."""
     documents_cut: int
-    """Packed documents that truncation shortens, or that are cut into pieces before packing or by the strategy."""
     documents_lost: int
     """Documents left out because nothing trained remains, or because they are too long and not cut."""
     pieces: int
@@ -47,20 +45,14 @@ class Point:
     tokens: int
     """Packed tokens, without padding."""
     tokens_lost: int
-    """Tokens truncated, or in documents and pieces that are left out."""
     labels: int
-    """Trained labels."""
     labels_lost: int
-    padding: int = 0
+    fill: float
+    """Share of the rows that holds tokens."""
+    padding: int
     """Padding inside the rows for `pack.align` and `pack.parallel`."""
-    overlap: int = 0
-    """Tokens repeated at the start of a piece. `tokens - overlap + tokens_lost` is the number of tokens before
-    cutting."""
-
-    @property
-    def fill(self) -> float:
-        """Share of the rows that holds tokens, 0 to 1; 0 without rows."""
-        return fill_of(self.tokens, self.rows, self.max_length) if self.rows else 0.0
+    overlap: int
+    """Tokens repeated at the start of a piece; part of `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

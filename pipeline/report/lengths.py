@@ -23,6 +23,7 @@ from ...schemas.model_facts import Limit
 from ...schemas.report import Advice, Choice, Histogram, LongDocument, Point, SourceLoss
 from ...stages.forecast.length_stats import Compose, LengthStats
 from ...stages.forecast.lost_by_source import lost_by_source
+from ...stages.forecast.packing_estimate import PackingEstimate
 from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, sweep
 from ...stages.select.truncate import Keep
 from ..pack.windows import WINDOW_TOKENS, compose
@@ -206,9 +207,13 @@ class _Sweeper:
     def _sweep(self, lengths: Sequence[int], strategies: Sequence[str], work: int) -> list[Point]:
         packed = ["bfd" if one == "none" else one for one in strategies]
         found = sweep(self.stats, lengths, packed, replace(self.how, work=work), self.compose)
-        each = zip(found, [*strategies] * len(lengths), strict=True)
-        # With `none`, every piece is a row.
-        return [replace(one, strategy="none", rows=one.pieces) if kind == "none" else one for one, kind in each]
+        points = []
+        for one, strategy in zip(found, [*strategies] * len(lengths), strict=True):
+            fields = {name: getattr(one, name) for name in Point.__dataclass_fields__} | {"strategy": strategy}
+            if strategy == "none":  # every piece is a row
+                fields |= {"rows": one.pieces, "fill": _fill(one)}
+            points.append(Point(**fields))
+        return points
 
 
 def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> set[int]:
@@ -218,6 +223,10 @@ def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> se
     fuller = [one for one in beyond if one <= _FURTHER * longest and fills[one] >= fills[beyond[0]] + _FULLER]
     most = fuller[-1] if fuller else beyond[0] if beyond else max(fills)
     return {configured, *(one for one in fills if one <= most)}
+
+
+def _fill(one: PackingEstimate) -> float:
+    return one.tokens / (one.pieces * one.max_length) if one.pieces else 0.0
 
 
 @dataclass(slots=True)

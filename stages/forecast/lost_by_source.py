@@ -12,7 +12,7 @@ from .sweep import SweepOptions
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Losses of one source at one length with one strategy; see `schemas.report.Point` for the counts."""
+    """Losses of one source at one length with one strategy; see `PackingEstimate` for the counts."""
 
     source: int
     documents: int

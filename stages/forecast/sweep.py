@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
-from ...schemas.report import Point
 from ..pack.bounds import size_counts
 from ..pack.row_count import in_units, rows_and_bound, tight_row_count
 from ..pack.tight import WORK
 from ..select.truncate import Keep
 from .length_stats import Compose
 from .length_stats import LengthStats as LengthStats
+from .packing_estimate import PackingEstimate as PackingEstimate
 from .uncut_documents import UncutDocuments
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
@@ -56,7 +56,7 @@ def sweep(
     strategies: Sequence[str] = STRATEGIES,
     options: SweepOptions | None = None,
     compose: Compose | None = None,
-) -> list[Point]:
+) -> list[PackingEstimate]:
     """Estimate every strategy at every length, in the order of the lengths.
 
     Args:
@@ -148,9 +148,9 @@ class _Cut:
         for index in range(len(windows)):
             yield self.sizes[(mine == index) & (self.sizes > 0)]
 
-    def outcome(self, strategy: str, rows: int, bound: int, padding: int) -> Point:
+    def outcome(self, strategy: str, rows: int, bound: int, padding: int) -> PackingEstimate:
         tokens = int(self.sizes.sum(dtype=np.int64))
-        return Point(
+        return PackingEstimate(
             strategy=strategy,
             max_length=self.limit,
             documents=self.documents,
@@ -168,7 +168,7 @@ class _Cut:
         )
 
 
-def _packed(cut: _Cut, strategy: str, options: SweepOptions, compose: Compose | None) -> Point:
+def _packed(cut: _Cut, strategy: str, options: SweepOptions, compose: Compose | None) -> PackingEstimate:
     rows = bound = padding = 0
     align = options.align
     for lengths in cut.windows(compose):

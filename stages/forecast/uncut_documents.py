@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import starts_of
-from ...schemas.report import Point
 from ..pack.bounds import least_rows
 from ..pack.row_count import in_units, rows_and_bound
 from .length_stats import Compose, Counted, LengthStats
+from .packing_estimate import PackingEstimate
 
 
 class _Counts(NamedTuple):
@@ -57,20 +57,20 @@ class UncutDocuments:
             windows.append(_Window.of(stats, there & stats.parts.documents_of(mine)))
         return cls(stats, windows)
 
-    def split(self, limit: int, align: int, max_docs: int | None) -> Point:
+    def split(self, limit: int, align: int, max_docs: int | None) -> PackingEstimate:
         """Cut every `limit` tokens and pack by best-fit-decreasing."""
         return self._outcome("bfd_split", limit, [window.split(limit, align, max_docs) for window in self.windows])
 
-    def wrapped(self, limit: int) -> Point:
+    def wrapped(self, limit: int) -> PackingEstimate:
         """Lay documents end to end and cut where rows end."""
         return self._outcome("wrapped", limit, [window.wrapped(limit) for window in self.windows])
 
-    def _outcome(self, strategy: str, limit: int, counts: Sequence[_Counts]) -> Point:
+    def _outcome(self, strategy: str, limit: int, counts: Sequence[_Counts]) -> PackingEstimate:
         total = _Counts(*map(sum, zip(*counts, strict=True)))
         documents = sum(len(window.begins) for window in self.windows)
         tokens = sum(window.tokens for window in self.windows)
         labels = sum(window.supervised for window in self.windows) - total.heads
-        return Point(
+        return PackingEstimate(
             strategy=strategy,
             max_length=limit,
             documents=documents,

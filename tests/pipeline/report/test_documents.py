@@ -21,7 +21,7 @@ from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Point
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.forecast.lost_by_source import lost_by_source
-from packtrain.stages.forecast.sweep import SweepOptions, sweep
+from packtrain.stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
 
 Config = dict[str, Any]
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
@@ -138,7 +138,7 @@ def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) ->
     assert found.in_all == len(found.stats.lengths)
 
 
-def agree(outcome: Point, manifest: Manifest, stats: LengthStats) -> None:
+def agree(outcome: Point | PackingEstimate, manifest: Manifest, stats: LengthStats) -> None:
     split, total = manifest.splits["train"], manifest.ledger.total()
     config = manifest.plan["config"]
     if config["pack"]["window_tokens"]:
