@@ -182,9 +182,15 @@ class _Pack(msgspec.Struct, frozen=True):
     parallel: Parallel | None = None
 
 
+class _Source(msgspec.Struct):
+    name: str
+    format: str
+
+
 class _Config(msgspec.Struct):
     truncate: _Truncate
     pack: _Pack = _Pack()
+    sources: list[_Source] = []
 
 
 class _Tokenizer(msgspec.Struct, frozen=True):
@@ -202,3 +208,5 @@ class _Plan(msgspec.Struct):
     config: _Config
     inputs: list[_Input]
     tokenizer: _Tokenizer = _Tokenizer()
+    encode: dict[str, Any] = {}
+    formats: dict[str, Any] = {}

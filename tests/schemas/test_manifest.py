@@ -99,6 +99,8 @@ def test_records_of_another_shape_are_refused(part: str) -> None:
         {"inputs": [["chat", "a.jsonl"]]},
         {"tokenizer": {"pad_id": "7"}},
         {"tokenizer": {"pad_id": -1}},
+        {"config": {"truncate": {"max_length": 8}, "sources": [{"name": [], "format": "text"}]}},
+        {"encode": []},
     ],
 )
 def test_a_plan_that_no_reader_can_use_is_refused(plan: dict[str, Any]) -> None:
