@@ -28,14 +28,10 @@ class FileRecord:
     bytes: _Count
     hash: str
     """BLAKE3 of the content; its beginning is in the name of a shard."""
-    sha256: str
-    """SHA-256 of the content, for checking downloads; "" if it is not checked."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_hash(self.hash)
-        if self.sha256:
-            check_hash(self.sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class PackedLoader:
     """Iterates over one rank's batches of a packed dataset, or of a mixture of several.
 
     Args:
-        data: folder or URL (of any kind that fsspec knows) that `packtrain run` wrote; or a list of `Source`.
+        data: folder or URL that `packtrain run` wrote; or a list of `Source`.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
         split: `train` or `holdout`; each `Source` has its own.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which. Devices

@@ -144,7 +144,7 @@ class PackedRows:
         """Download shard `number` into the cache, without keeping it open."""
         shard = self.shards[number]
         if number not in self._open:
-            self.files.map(shard.name, shard.bytes, shard.sha256)
+            self.files.map(shard.name, shard.bytes, shard.hash)
 
     def documents(self) -> pa.BufferReader:
         """The table of documents, as a Parquet file."""
@@ -153,7 +153,7 @@ class PackedRows:
     def _file(self, name: str) -> MappedFile:
         for file in self.manifest.files:
             if file.name == name:
-                return self.files.map(name, file.bytes, file.sha256)
+                return self.files.map(name, file.bytes, file.hash)
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
 
     def _map(self, number: int) -> Shard:

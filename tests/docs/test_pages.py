@@ -57,7 +57,7 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
     if {"model", "my-model"} & one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
         pytest.skip(f"{name} starts with a model; torch is missing")
     if "bucket" in one.starts:
-        pytest.importorskip("s3fs")
+        pytest.importorskip("obstore")
         pytest.importorskip("moto")
     folder, home = tmp_path / "work", tmp_path / "home"
     home.mkdir()

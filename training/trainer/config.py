@@ -124,7 +124,7 @@ class LoaderConfig(ConfigModel):
     cache_bytes: Size | None = None
     """Bytes that the cache may hold."""
     storage_options: dict[str, Any] | None = None
-    """fsspec's options: credentials, endpoints and the like."""
+    """Options of the store: credentials, endpoints and the like."""
     verify: Literal["never", "first"] = "never"
     """`first`: compare each local shard with its hash when it is first opened. Downloads always are."""
 
