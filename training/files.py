@@ -5,16 +5,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from ..schemas.config.hints import choice
 from ..schemas.errors import ConfigError, InputError, IntegrityError
-from ..schemas.files.copies import Copies, has_content
+from ..schemas.files.copies import Copies
 from ..schemas.files.remote import RefusedError, Remote, ShortError, describe
 from ..schemas.names import check_found
 from ..schemas.units import duration, size
@@ -22,15 +20,6 @@ from ..schemas.units import duration, size
 CACHE_BYTES = 64 << 30
 MANIFEST_BYTES = 1 << 30
 """Most bytes of a manifest: one of a billion rows has a tenth of it."""
-
-
-class Verify(StrEnum):
-    """When the bytes of a local folder are compared with the hashes in the manifest. Downloads always are."""
-
-    NEVER = "never"
-    """Never; only sizes are compared. `packtrain verify --deep` compares all bytes."""
-    FIRST = "first"
-    """When this process first opens a file; that reads the whole file."""
 
 
 class MappedFile:
@@ -69,10 +58,10 @@ class MappedFile:
 
 
 class LocalFiles:
-    """The files of a local folder. Sizes are compared, hashes if `verify` says so."""
+    """The files of a local folder. Their sizes are compared; `packtrain verify --deep` compares hashes."""
 
-    def __init__(self, folder: Path, where: str, verify: Verify = Verify.NEVER) -> None:
-        self.folder, self.where, self.verify = folder, where, verify
+    def __init__(self, folder: Path, where: str) -> None:
+        self.folder, self.where = folder, where
 
     def url(self, name: str) -> str:
         """A file's address, for messages."""
@@ -84,18 +73,16 @@ class LocalFiles:
             return file.read()
 
     def map(self, name: str, bytes: int, hash: str) -> MappedFile:
-        """A file of this size and content.
+        """A file of this size.
 
         Raises:
-            IntegrityError: it is missing, has another size or content, or is no regular file inside of the folder.
+            IntegrityError: it is missing, has another size, or is no regular file inside of the folder.
         """
         path = self.folder / name
         try:
             descriptor = self._open(name)
         except OSError as error:
             raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
-        if self.verify is Verify.FIRST:
-            self._compare(path, descriptor, hash)
         return MappedFile(descriptor, bytes, self.url(name))
 
     def busy(self) -> list[str]:
@@ -107,18 +94,6 @@ class LocalFiles:
         if path.exists():
             check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-    @staticmethod
-    def _compare(path: Path, descriptor: int, hash: str) -> None:
-        try:
-            if not has_content(path, descriptor, hash):
-                raise IntegrityError(
-                    f"{path} is damaged: its BLAKE3 is not {hash[:12]}…, which the manifest says; "
-                    "packtrain verify --repair rebuilds it"
-                )
-        except BaseException:
-            os.close(descriptor)
-            raise
 
 
 class RemoteFiles:
@@ -200,7 +175,6 @@ def open_files(
     cache: str | Path | None = None,
     cache_bytes: int = CACHE_BYTES,
     storage_options: dict[str, Any] | None = None,
-    verify: str = Verify.NEVER,
 ) -> Files:
     """The files of a dataset, local or remote. Does not read anything yet.
 
@@ -209,15 +183,14 @@ def open_files(
         cache: folder for remote files, by default `user_folder()`.
         cache_bytes: maximum bytes of the cache, including files of other datasets and processes.
         storage_options: see `Remote`: for object stores obstore's, such as credentials and endpoints.
-        verify: see `Verify`.
 
     Raises:
         ConfigError: the protocol or the options are unknown, or a package is missing.
     """
-    text, compared = str(where), choice("verify", verify, Verify)
+    text = str(where)
     scheme = urlsplit(text).scheme if "://" in text and not isinstance(where, Path) else ""
     if scheme in ("", "file", "local"):
-        return LocalFiles(Path(unquote(text.partition("://")[2]) if scheme else where), text, compared)
+        return LocalFiles(Path(unquote(text.partition("://")[2]) if scheme else where), text)
     if cache_bytes < 1:
         raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
     remote = Remote(text, storage_options, resume="resume")
