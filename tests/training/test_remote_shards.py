@@ -27,7 +27,7 @@ from packtrain.schemas.files import lock, remote  # noqa: E402
 from packtrain.training import PackedDataset, PackedLoader, Watchdog  # noqa: E402
 
 from tests import kit  # noqa: E402
-from tests.bench.loopback import Store  # noqa: E402
+from tests.support.loopback import Store  # noqa: E402
 
 PIECE = 32 << 10
 OPTIONS: dict[str, Any] = {"rows_per_step": 4, "rank": 0, "world_size": 1}

@@ -290,10 +290,8 @@ def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    began = time.monotonic()
     with pytest.raises(InputError):
         find_inputs(source(f"http://127.0.0.1:{port}/a.jsonl"), tmp_path)
-    assert time.monotonic() - began < 20
 
 
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

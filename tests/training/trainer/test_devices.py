@@ -110,7 +110,7 @@ def launched(tmp_path: Path) -> Launched:
             env=whole,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-6000:]
