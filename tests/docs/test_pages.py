@@ -41,7 +41,7 @@ def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path)
     if {"model", "my-model"} & one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
         pytest.skip(f"{name} starts with a model; torch is missing")
     if "bucket" in one.starts:
-        pytest.importorskip("s3fs")
+        pytest.importorskip("obstore")
         pytest.importorskip("moto")
     folder, home = tmp_path / "work", tmp_path / "home"
     home.mkdir()

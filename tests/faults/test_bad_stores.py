@@ -11,7 +11,7 @@ from tests.kit import Config, cli, merged, packed
 from tests.support.faulty import BUCKET, Faulty
 from tests.support.whole_run import Whole
 
-pytest.importorskip("s3fs")
+pytest.importorskip("obstore")
 pytest.importorskip("moto")
 
 
@@ -134,11 +134,3 @@ def _saved(far: Far) -> Path:
     path = far.folder / "config.json"
     path.write_text(json.dumps(far.config))
     return path
-
-
-def test_a_store_without_conditional_puts_is_refused_before_any_work(far: Far, faulty: Faulty) -> None:
-    faulty.unconditional = True
-    with pytest.raises(PacktrainError, match="does not support conditional puts"):
-        far.run()
-    assert len(far.objects("out")) <= 1
-    assert far.objects("cache") == []

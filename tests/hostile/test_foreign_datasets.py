@@ -63,7 +63,7 @@ def test_a_name_in_a_manifest_stays_in_the_folder(foreign: Path, tmp_path: Path,
 
 
 def test_a_hash_in_a_manifest_is_a_hash(foreign: Path) -> None:
-    place = ("splits", "train", "shards", 0, "sha256")
+    place = ("splits", "train", "shards", 0, "hash")
     forge(foreign, lambda content: put(content, place, "../../../../etc/passwd"))
     for command in COMMANDS[:4]:
         code, said = outcome(command, foreign)

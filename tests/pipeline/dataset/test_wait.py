@@ -119,5 +119,5 @@ def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
         "print(*sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
-    heavy = {"torch", "transformers", "datasets", "pandas", "pyarrow", "pydantic", "s3fs", "tokenizers"}
+    heavy = {"torch", "transformers", "datasets", "pandas", "pyarrow", "pydantic", "obstore", "tokenizers"}
     assert heavy & set(done.stdout.split()) == set()

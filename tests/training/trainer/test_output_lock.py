@@ -17,15 +17,15 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import BusyError, ConfigError
+from packtrain.training.trainer.checkpoint import LOCK, locked
 from packtrain.training.trainer.run import train
-from packtrain.training.trainer.settings import LOCK, locked
 
 Settings = Callable[..., dict[str, Any]]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 HOLD = """
 import sys, time
 from pathlib import Path
-from packtrain.training.trainer.settings import locked
+from packtrain.training.trainer.checkpoint import locked
 with locked(Path(sys.argv[1]), 0):
     print("held", flush=True)
     time.sleep(60)
