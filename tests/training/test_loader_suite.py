@@ -588,7 +588,7 @@ print(held[-1] - held[1])
 
 
 def test_a_trainer_needs_nothing_of_the_pipeline(folder: Path) -> None:
-    """pyarrow, numpy, torch, pydantic and blake3 are enough: everything else cannot be imported, and ours is not loaded."""
+    """pyarrow, numpy, torch, pydantic and blake3 are enough: nothing else can be imported, and ours is not loaded."""
     program = """
 import sys
 for name in "datasets polars pandas transformers tokenizers msgspec xxhash rich typer".split():
