@@ -1,4 +1,4 @@
-"""Turns packed shards into batches for a trainer. Needs only pyarrow, numpy, torch and pydantic."""
+"""Turns packed shards into batches for a trainer. Needs only pyarrow, numpy, torch, pydantic, msgspec and blake3."""
 
 from typing import TYPE_CHECKING, Any
 
