@@ -41,7 +41,7 @@ from ..report.sample.sampling import Sampled, sampled
 from ..report.shown import Shown
 from ..store.open import require_conditional
 from .closing_advice import on_default_mask
-from .disk_space import require_room
+from .estimate import require_room
 from .steps import decontaminate, encode_inputs, prepare_inputs
 from .workspace import Workspace, open_workers, open_workspace
 
