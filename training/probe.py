@@ -269,8 +269,7 @@ def _perturbation(call: Call, documents: RandomDocuments, dtype: torch.dtype, wh
     Grouped matrix multiplications of experts add in another order when other tokens are routed. Changing the last
     document shows this noise: in a causal model no earlier one depends on it.
     """
-    last = documents.spans[-1][0]
-    second = documents.spans[1][0]
+    second, last = documents.spans[1][0], documents.spans[-1][0]
     with torch.no_grad():
         first, end = (_logits_of(call(documents.packed(changed=one)))[0] for one in (0, len(documents.spans) - 1))
         before = _logits_of(call(documents.packed()))[0]
@@ -358,9 +357,6 @@ def is_compiled(model: torch.nn.Module) -> bool:
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
     )
-
-
-# Outputs
 
 
 def _logits_of(outputs: Any) -> torch.Tensor:

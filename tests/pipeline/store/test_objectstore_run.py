@@ -21,7 +21,7 @@ from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError
-from packtrain.stages.prep import TextOptions, make_format
+from packtrain.stages.prep import Options, make_format
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -178,7 +178,7 @@ def test_a_worker_elsewhere_has_inputs_from_their_url(faulty: Faulty, tmp_path: 
     bucket = faulty.client()
     bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/a.jsonl", Body=lines)
     bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/b.jsonl.gz", Body=gzip.compress(lines))
-    form = make_format("text", TextOptions())
+    form = make_format("text", Options())
     for name in ("a.jsonl", "b.jsonl.gz"):
         (file,) = scanned(f"s3://{BUCKET}/{tmp_path.name}/{name}", tmp_path, tmp_path / "there")
         block, origin = file.blocks[0], origin_of(file, 1 << 24)

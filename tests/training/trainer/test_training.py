@@ -176,21 +176,24 @@ def test_it_evaluates_every_so_many_steps_and_leaves_the_training_as_it_is(
 # The end
 
 
-def test_the_finished_model_loads_with_tokenizer_and_template(settings: Settings, two_sources: Path) -> None:
+def test_model_and_checkpoints_load_with_tokenizer_and_template(settings: Settings, two_sources: Path) -> None:
     from packtrain.pipeline import demo
+    from packtrain.training.generate import find_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    outcome = quietly(settings(data=str(two_sources), export=True))
+    saved = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    outcome = quietly(settings(data=str(two_sources), export=True, trainer=saved))
     assert outcome.export is not None
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(outcome.export),
-        AutoTokenizer.from_pretrained(outcome.export),
-    )
     own = AutoTokenizer.from_pretrained(str(Path(demo.__file__).parent / "tokenizer"))
-    messages = [{"role": "user", "content": "say 1"}]
-    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True) == own.apply_chat_template(
-        messages, add_generation_prompt=True
-    )
+    expected = own.apply_chat_template([{"role": "user", "content": "say 1"}], add_generation_prompt=True)
+    for folder in (outcome.export, outcome.out / "checkpoint-2"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert (
+            tokenizer.apply_chat_template([{"role": "user", "content": "say 1"}], add_generation_prompt=True)
+            == expected
+        )
+        assert find_model(folder).vocabulary == 3200
+    model = AutoModelForCausalLM.from_pretrained(outcome.export)
     assert model.config.use_cache is True
     assert model.config._attn_implementation in ("sdpa", "eager")
     assert not (outcome.export / "training_args.bin").exists()

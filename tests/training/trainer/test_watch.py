@@ -140,12 +140,19 @@ def test_of_experts_only_those_that_a_token_goes_to_count() -> None:
 
 
 def test_what_is_logged(settings: Callable[..., dict[str, Any]]) -> None:
-    log = [entry for entry in run(settings(), say=lambda text: None).log if "loss" in entry]
+    """Also for TensorBoard."""
+    event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    outcome = run(settings(trainer={"report_to": ["tensorboard"]}), say=lambda text: None)
+    log = [entry for entry in outcome.log if "loss" in entry]
     seen = [entry["tokens_seen"] for entry in log]
     assert len(log) == 6
     assert seen == sorted(seen)
     assert all(entry["tokens_per_second"] > 0 and 0 <= entry["loader_wait"] < 1 for entry in log)
     assert not any("mfu" in entry for entry in log), "a CPU's peak is not known"
+    (folder,) = (outcome.out / "runs").iterdir()
+    curves = event_files.EventAccumulator(str(folder)).Reload()
+    drawn = [point.value for point in curves.Scalars("train/loss")]
+    assert drawn == pytest.approx([entry["loss"] for entry in log], rel=1e-5)
 
 
 def test_a_line_says_all_of_a_step_and_an_evaluation() -> None:
