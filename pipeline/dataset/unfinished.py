@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import msgspec
-
 from ...schemas.errors import InputError, StoreError
-from ...schemas.jsontext import decode_note
 from ...schemas.names import MANIFEST
-from ..store.driver_lock import FAILED, Failure, Leases
-from ..store.open import Store
+from ..store.driver_lock import Leases
 from .manifests import open_output
 from .output_folder import PLAN
 
@@ -32,15 +28,10 @@ def refuse_unfinished(folder: str | Path) -> None:
         leases = Leases(store).judge()
         if leases or store.exists(PLAN):
             working = [str(lease) for lease, alive in leases.values() if alive is not False]
-            state = f"{working[0]} is working on it" if working else _ended(store)
+            failed = [lease.error for lease, _ in leases.values() if lease is not None and lease.error is not None]
+            again = "Run the same configuration again to continue where it stopped"
+            ended = f"The run ended with: {failed[0]}. {again}" if failed else again
+            state = f"{working[0]} is working on it" if working else ended
             raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {state}")
     except StoreError:
         return  # opening the dataset will report the problem
-
-
-def _ended(store: Store) -> str:
-    again = "Run the same configuration again to continue where it stopped"
-    try:
-        return f"The run ended with: {decode_note(store.read(FAILED), Failure).message}. {again}"
-    except msgspec.MsgspecError:
-        return again
