@@ -3,14 +3,11 @@
 import time
 from pathlib import Path
 
-import msgspec
-
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
-from ...schemas.jsontext import decode_note
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
-from ..store.driver_lock import FAILED, Failure, Lease, Leases
+from ..store.driver_lock import Lease, Leases
 from ..store.local import LocalStore
 from ..store.open import Store, open_store, resolve_place
 from .manifests import open_output, read_manifest
@@ -69,13 +66,11 @@ class _Watch:
     """Tracks which processes are at work, and how long there has been none."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
         self._leases = Leases(store)
         self._busy = time.monotonic()
         """When a process last was at work, or may have been."""
         self._working: list[Lease] = []
         self._dead: list[Lease] = []
-        self._failure: Failure | None = None
         self._trouble: StoreError | None = None
         self._begun = False
         """Whether a run has ever written a lease."""
@@ -86,16 +81,9 @@ class _Watch:
         found = self._leases.judge().values()
         self._begun = self._begun or bool(found)
         self._working = [lease for lease, alive in found if alive is not False and lease is not None]
-        self._dead = [lease for lease, alive in found if alive is False and lease is not None and not lease.released]
+        self._dead = [lease for lease, alive in found if alive is False and lease is not None]
         if any(alive is not False for _, alive in found):
             self._busy = time.monotonic()
-            self._failure = None
-            return
-        note = self._store.read(FAILED)
-        try:
-            self._failure = decode_note(note, Failure) if note is not None else None
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            self._failure = None
 
     def troubled(self, error: StoreError) -> None:
         """Record that the store does not answer, which does not tell anything about the run."""
@@ -112,10 +100,9 @@ class _Watch:
             return f"the store does not answer ({self._trouble})"
         if self._working:
             return f"{self._working[0]}, is still at work"
-        if self._failure is not None:
-            return f"{self._failure.lease}, failed: {self._failure.message}"
         if self._dead:
-            return f"{self._dead[0]}, has died"
+            last = max(self._dead, key=lambda lease: lease.error is not None)
+            return f"{last}, has died" if last.error is None else f"{last}, failed: {last.error}"
         return f"no run has been at work for {duration(self.idle())}"
 
     def advice(self) -> str:
@@ -141,15 +128,10 @@ def refuse_unfinished(folder: str | Path) -> None:
         leases = Leases(store).judge()
         if leases or store.exists(PLAN):
             working = [str(lease) for lease, alive in leases.values() if alive is not False]
-            state = f"{working[0]} is working on it" if working else _ended(store)
+            failed = [lease.error for lease, _ in leases.values() if lease is not None and lease.error is not None]
+            again = "Run the same configuration again to continue where it stopped"
+            ended = f"The run ended with: {failed[0]}. {again}" if failed else again
+            state = f"{working[0]} is working on it" if working else ended
             raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {state}")
     except StoreError:
         return  # opening the dataset will report the problem
-
-
-def _ended(store: Store) -> str:
-    again = "Run the same configuration again to continue where it stopped"
-    try:
-        return f"The run ended with: {decode_note(store.read(FAILED), Failure).message}. {again}"
-    except msgspec.MsgspecError:
-        return again

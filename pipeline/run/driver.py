@@ -36,7 +36,7 @@ from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..report.files import HTML as REPORT
 from ..store.cache_lock import mark_cache
-from ..store.driver_lock import DriverLock, driving
+from ..store.driver_lock import driving
 from .closing_advice import closing_advice
 from .commit import commit, put_card
 from .estimate import RunEstimate, estimate_run, require_room
@@ -131,10 +131,10 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     """
     with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
         finished = find_finished(config, work) if lock.waited else None
-        return Made(finished) if finished is not None else _make(config, work, lock)
+        return Made(finished) if finished is not None else _make(config, work)
 
 
-def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
+def _make(config: RunConfig, work: Workspace) -> Made:
     out, observer = work.out, work.observer
     # Taken before anything is read, so that a file that changes later counts as another input.
     request = Request.of(config, work.base, packtrain_version())
@@ -154,12 +154,10 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
-        lock.check()
         claim(out, plan)
         remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
         lists = write_lists(config, prepared, encoded, work)
         packed = pack(selected, work, executor)
-    lock.check()
     manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
     put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run

@@ -1,15 +1,14 @@
 """Lets only one driver at a time work on an output folder (or several that share the work), and shows others which.
 
-The lock does not protect the data: every put is create-only, and two drivers of one run write the same bytes. It avoids
-doing the work twice, and shows users and `packtrain wait` whether a driver is active.
+The lock does not protect the data: two drivers of one run write the same bytes. It avoids doing the work twice, and
+shows users and `packtrain wait` whether a driver is active.
 
-1. A driver writes a lease, `_run/lease/run-{generation}.json`, by a create-only put: host, process and start time.
-2. A thread rewrites it every few seconds with another number, until the driver ends.
-3. A lease is dead if it says so; on the same machine, if its process is gone; on another machine, if it has not changed
-for some beats, measured by the *reader's* clock. Clocks are never compared.
-4. A dead lease is taken over by creating the next generation, which succeeds for only one driver. The newest lease is
-never removed, so generations never repeat. When a suspended driver wakes up after it was replaced, it finds the newer
-lease.
+1. A driver creates a lease, `_run/lease/run.json`: host, process and start time. It removes it when it ends, but if it
+fails, it leaves it, with the error.
+2. A thread rewrites it every few seconds with another number, as long as it is this driver's.
+3. A lease is dead if it has an error; on the same machine, if its process is gone; on another machine, if it has not
+changed for some beats, measured by the *reader's* clock. Clocks are never compared.
+4. A dead lease is overwritten, and read again a moment later. Two drivers that do so at once may both go on.
 
 Drivers with a share of the work (`--shard`) write `_run/lease/shard-{i}.json`, and conflict only with drivers without a
 share. This works the same on local disks, network file systems without locks, and object stores.
@@ -31,18 +30,17 @@ import psutil
 from ...schemas.errors import BusyError, OutputError, PacktrainError
 from ...schemas.files.lock import process_runs
 from ...schemas.jsontext import decode_note
-from ...schemas.units import duration
 from .open import Store
 
 FOLDER = "_run/lease"
-FAILED = "_run/failed.json"
-"""Name of the note that says why the last driver failed. Removed when the next driver begins."""
+RUN = f"{FOLDER}/run.json"
+"""Name of the lease of a driver that does all the work."""
 BEAT_SECONDS = 5.0
 SILENT_BEATS = 5
 """After this many beats without a change, a driver of another machine counts as dead."""
 _POLL_SECONDS = 0.25
 _ended_here: set[str] = set()
-"""The nonces of this process's drivers that ended, in case a full disk kept them from noting it in their leases."""
+"""The nonces of this process's drivers that ended, in case a failing store kept them from removing their leases."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,25 +56,16 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """When the driver's process began, according to its system; needed because process numbers are reused."""
     beat_seconds: float
     nonce: str
-    """A unique text, so that a put whose answer was lost can be recognised by its content."""
+    """A unique text, by which a driver knows its own lease."""
     shard: str | None = None
     count: int = 0
     """Counter that changes at each beat."""
-    released: bool = False
-    """Whether the driver ended normally."""
+    error: str | None = None
+    """What the driver failed of."""
 
     def __str__(self) -> str:
         what = f"shard {self.shard}" if self.shard else "a run"
         return f"{what} on {self.host}, process {self.pid}, since {self.since}"
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a driver ended without a dataset."""
-
-    message: str
-    kind: str
-    """Name of the error's class."""
-    lease: Lease
 
 
 class Pulse:
@@ -102,18 +91,13 @@ class Pulse:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from another version: only changes matter
                 self.lease = decode_note(data, Lease)
         lease = self.lease
-        if lease is not None and (lease.released or lease.nonce in _ended_here):
+        if lease is not None and (lease.error is not None or lease.nonce in _ended_here):
             return False
         if lease is not None and lease.machine is not None and lease.machine == _machine():
             return process_runs(lease.pid, lease.began)
         if now - self._changed > SILENT_BEATS * (lease.beat_seconds if lease is not None else BEAT_SECONDS):
             return False
         return True if self._seen > 1 else None
-
-    @property
-    def silent(self) -> float:
-        """Seconds since the lease last changed."""
-        return time.monotonic() - self._changed
 
 
 class Leases:
@@ -124,16 +108,10 @@ class Leases:
         self._pulses: dict[str, Pulse] = {}
 
     def judge(self) -> dict[str, tuple[Lease | None, bool | None]]:
-        """Return (lease, whether it is alive, as `Pulse.look` returns it) of the newest lease of a whole run and of
-        each shard's.
-        """
-        names = [name for name in self._out.names(FOLDER) if name.endswith(".json")]
-        newest = max((name for name in names if generation(name)), default=None, key=generation)
+        """Return (lease, whether it is alive, as `Pulse.look` returns it) of each driver, by its lease's name."""
         found: dict[str, tuple[Lease | None, bool | None]] = {}
-        for name in names:
-            if generation(name) and name != newest:
-                continue
-            data = self._out.read(name)
+        for name in self._out.names(FOLDER):
+            data = self._out.read(name) if name.endswith(".json") else None
             if data is not None:
                 pulse = self._pulses.setdefault(name, Pulse())
                 alive = pulse.look(data)
@@ -157,12 +135,10 @@ class DriverLock:
     def __init__(self, out: Store, *, shard: str | None = None, wait: float = 0.0, beat: float = BEAT_SECONDS) -> None:
         self.waited = False
         """Whether another driver was active while this one waited."""
-        self.replaced = False
-        """Whether another driver took over, because this one stopped its heartbeat."""
         self._out = out
         self._shard = shard
         self._wait = wait
-        self._name = ""
+        self._name = RUN if shard is None else f"{FOLDER}/shard-{int(shard.partition('/')[0]):06d}.json"
         me = psutil.Process()
         self.lease = Lease(
             host=os.uname().nodename,
@@ -196,70 +172,54 @@ class DriverLock:
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join()
-        _ended_here.add(self.lease.nonce)
-        with suppress(PacktrainError):  # for example a full disk; others see that the process is gone
+        with suppress(PacktrainError):  # others see that the process is gone
             self._give_up()
+        _ended_here.add(self.lease.nonce)
 
-    def check(self) -> None:
-        """Stop a driver that was suspended and replaced.
-
-        Raises:
-            BusyError: it was replaced.
-        """
-        if self.replaced:
-            raise BusyError(
-                f"out: another run has taken {self._out.url} over, because this one gave no sign of life for "
-                f"{duration(SILENT_BEATS * self.lease.beat_seconds)}; let it finish"
-            )
+    def fail(self, message: str) -> None:
+        """Leave the lease when the driver ends, with what it failed of."""
+        self.lease = msgspec.structs.replace(self.lease, error=message)
 
     def _others(self, leases: Leases) -> dict[str, tuple[Lease | None, bool | None]]:
         """Return the leases that conflict with this one."""
         found = leases.judge()
-        if self._shard is not None:
-            found = {name: one for name, one in found.items() if generation(name)}
-        return {name: one for name, one in found.items() if name != self._name}
+        return {name: one for name, one in found.items() if self._shard is None or name == RUN}
 
     def _take(self, leases: Leases, dead: list[str]) -> bool:
         """Write the lease, then check whether another driver also wrote one meanwhile."""
-        if self._shard is not None:
-            self._name = f"{FOLDER}/shard-{int(self._shard.partition('/')[0]):06d}.json"
-            self._out.replace_bytes(self._name, msgspec.json.encode(self.lease))
-        else:
-            last = max(map(generation, dead), default=0)
-            self._name = f"{FOLDER}/run-{last + 1:06d}.json"
-            if not self._out.put_bytes(self._name, msgspec.json.encode(self.lease)):
-                self._name = ""
-                return False
-        newer = [name for name, (_, lives) in self._others(leases).items() if lives is not False]
-        if newer or self._newest() > generation(self._name) > 0:
-            self._give_up()
-            self._name = ""
+        mine = msgspec.json.encode(self.lease)
+        if self._shard is not None or self._name in dead:
+            self._out.replace_bytes(self._name, mine)
+        elif not self._out.put_bytes(self._name, mine):
             return False
-        for name in dead if self._shard is None else ():
+        if self._name in dead:
+            time.sleep(min(_POLL_SECONDS, self.lease.beat_seconds))
+            if self._out.read(self._name) != mine:
+                return False
+        others = {name: lives for name, (_, lives) in self._others(leases).items() if name != self._name}
+        if any(lives is not False for lives in others.values()):
+            self._give_up()
+            return False
+        for name in others if self._shard is None else ():
             self._out.remove(name)
         return True
 
-    def _newest(self) -> int:
-        return max(map(generation, self._out.names(FOLDER)), default=0)
+    def _is_mine(self) -> bool:
+        data = self._out.read(self._name)
+        return data is not None and self.lease.nonce.encode() in data
 
     def _give_up(self) -> None:
-        if self._out.read(self._name) is None:
-            return  # the folder was removed: do not create it again
-        if self._shard is not None:
+        if self._is_mine() and self.lease.error is not None:
+            self._out.replace_bytes(self._name, msgspec.json.encode(self.lease))
+        elif self._is_mine():
             self._out.remove(self._name)
-        else:
-            self._out.replace_bytes(self._name, msgspec.json.encode(msgspec.structs.replace(self.lease, released=True)))
 
     def _beat(self) -> None:
         count = 0
         while not self._ended.wait(self.lease.beat_seconds):
             count += 1
             with suppress(PacktrainError, OSError):  # the run itself will report errors of the store
-                names = self._out.names(FOLDER)
-                if self._shard is None and max(map(generation, names), default=0) > generation(self._name):
-                    self.replaced = True
-                    return
-                if self._name in names:
+                if self._is_mine():  # it was not taken over, and the folder is there
                     beat = msgspec.structs.replace(self.lease, count=count)
                     self._out.replace_bytes(self._name, msgspec.json.encode(beat))
 
@@ -276,29 +236,19 @@ class DriverLock:
 
 @contextmanager
 def driving(out: Store, *, shard: str | None = None, wait: float = 0.0) -> Iterator[DriverLock]:
-    """Hold the lock, and leave a note if the work fails.
+    """Hold the lock, and note in the lease if the work fails.
 
     Raises:
         BusyError: see `DriverLock`.
     """
     with DriverLock(out, shard=shard, wait=wait) as lock:
-        out.remove(FAILED)
         try:
             yield lock
         except OutputError:
             raise  # the folder belongs to another run
         except (Exception, KeyboardInterrupt) as error:
-            message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-            failure = Failure(message=message, kind=type(error).__name__, lease=lock.lease)
-            with suppress(PacktrainError):
-                out.replace_bytes(FAILED, msgspec.json.encode(failure))
+            lock.fail("interrupted" if isinstance(error, KeyboardInterrupt) else str(error))
             raise
-
-
-def generation(name: str) -> int:
-    """Return the generation of a whole run's lease; 0 for a shard's lease."""
-    number = name.rpartition("/")[2].removeprefix("run-").removesuffix(".json")
-    return int(number) if number.isdecimal() else 0
 
 
 @lru_cache(maxsize=1)

@@ -74,7 +74,7 @@ def test_a_run_that_begins_again_in_time_is_waited_for(config: dict[str, Any], t
 def test_it_sees_a_driver_of_another_machine_fall_silent(tmp_path: Path) -> None:
     out = LocalStore(tmp_path)
     lease = Lease(host="far", pid=7, since="then", machine="other", began=0.0, beat_seconds=0.1, nonce="n")
-    out.put_bytes(f"{FOLDER}/run-000001.json", msgspec.json.encode(lease))
+    out.put_bytes(f"{FOLDER}/run.json", msgspec.json.encode(lease))
     with pytest.raises(RunDiedError):
         wait(tmp_path, 60, grace=0.3)
 
