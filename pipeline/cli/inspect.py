@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError
-from .arguments.options import Folder, Json, Split
-from .views.streams import print_json
+from .options import Folder, Json, Split
+from .streams import print_json
 
 if TYPE_CHECKING:
     from ..dataset.decode import Decoder
@@ -31,9 +31,6 @@ def inspect(
         ),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --row: show token by token, with ids.")] = False,
-    width: Annotated[
-        int | None, typer.Option(min=20, help="With --id or --doc: columns.", show_default="the terminal's")
-    ] = None,
     full: Annotated[bool, typer.Option("--full", help="With --id or --doc: shorten nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -42,15 +39,15 @@ def inspect(
     from ..dataset.open import open_dataset
     from ..dataset.output_folder import tokenizer_folder
     from ..report.printing import say
-    from .views.console import make_console
+    from .console import make_console
 
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
             raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
-        _inspect_example(folder, example, doc, tokenizer, config, width, full=full, as_json=as_json)
+        _inspect_example(folder, example, doc, tokenizer, config, full=full, as_json=as_json)
         return
-    if full or width is not None or config is not None:
-        raise ConfigError("--full, --width and --config work with one example; add --id or --doc")
+    if full or config is not None:
+        raise ConfigError("--full and --config work with one example; add --id or --doc")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
@@ -71,7 +68,6 @@ def _inspect_example(
     doc: int | None,
     tokenizer: Path | None,
     config: Path | None,
-    width: int | None,
     *,
     full: bool,
     as_json: bool,
@@ -79,18 +75,15 @@ def _inspect_example(
     from ..dataset.open import open_dataset
     from ..explain.explain import Follower
     from ..explain.story import story_json
-    from .views.console import make_console
-    from .views.explain import Teller
+    from .console import make_console
+    from .story import Teller
 
     follower = Follower(open_dataset(folder), tokenizer, config)
     story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
     if as_json:
         print_json(story_json(story))
         return
-    console = make_console()
-    if width is not None:
-        console.width = width
-    Teller(console, full=full).tell(story)
+    Teller(make_console(), full=full).tell(story)
 
 
 def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None") -> dict[str, Any]:

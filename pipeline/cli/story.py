@@ -9,15 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ....schemas.escape import escape, escape_line
-from ....schemas.rows import MIXED_KINDS, Example, RunKind
-from ....schemas.units import plural
-from ....stages.template.train_flags import loss_weight
-from ...dataset.decode import MASKED, TRAINED, has_colour
-from ...explain.fate import CutTokens
-from ...explain.packed_rows import Standing
-from ...explain.story import Span, Story, trained_in
-from ...explain.tokens import Token, TokenFate
+from ...schemas.escape import escape, escape_line
+from ...schemas.rows import MIXED_KINDS, Example, RunKind
+from ...schemas.units import plural
+from ...stages.template.train_flags import loss_weight
+from ..dataset.decode import MASKED, TRAINED, has_colour
+from ..explain.fate import CutTokens
+from ..explain.packed_rows import Standing
+from ..explain.story import Span, Story, trained_in
+from ..explain.tokens import Token, TokenFate
 
 STYLES: dict[RunKind | None, str] = {
     RunKind.PROMPT: "dim",
