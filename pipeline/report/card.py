@@ -242,8 +242,8 @@ def _trained(manifest: Manifest, config: RunConfig) -> str:
     )
     return (
         f"Mask policy `{config.mask.policy}`: in conversations, {_TRAINED[config.mask.policy]}. A plain text is "
-        "trained as a whole; of a prompt with its completion, the completion. The configuration below says what is left "
-        "out. "
+        "trained as a whole; of a prompt with its completion, the completion. The configuration below says what is "
+        "left out. "
         f"{total.labels_trained:,} of {total.document_tokens:,} tokens are trained "
         f"({share(total.labels_trained / max(total.document_tokens, 1))}). The first token of a document is never "
         f"trained, so no document is trained to predict another.{weights}"
