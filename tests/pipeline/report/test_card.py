@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.ipc
 import pytest
 import yaml
 from hypothesis import given
@@ -385,14 +383,3 @@ def test_many_sources_stay_readable(manifest: Manifest) -> None:
     card = of(many)
     assert len(card) < 20_000
     assert len(card.encode()) < (1 << 20)
-
-
-def test_shards_of_a_table_stay_as_they_were(little: Any) -> None:
-    """What the card says of the columns is what the shards have."""
-    front = split_front((little.out / NAME).read_text())[0]
-    shard = sorted((little.out / "train" / "shards").iterdir())[0]
-    with pa.memory_map(str(shard)) as source:
-        schema = pa.ipc.open_stream(source).schema
-    assert [(one["name"], one["sequence"]) for one in front["dataset_info"]["features"]] == [
-        (field.name, str(field.type.value_type)) for field in schema
-    ]
