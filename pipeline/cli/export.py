@@ -162,7 +162,7 @@ def _gather(
     checkpoint: Path, out: Path, base: Path | None, tokenizer: Path | None, observer: "ConsoleObserver", as_json: bool
 ) -> None:
     try:
-        from ...training.gather import export_checkpoint
+        from ...training.sharded import export_checkpoint
     except ImportError as error:
         raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
     from ..report.printing import say

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
-from ...stages.prep.rowjson import check_depth
+from ...stages.prep.rowjson import require_shallow
 from .blocks import split_name
 
 
@@ -231,8 +231,7 @@ def misfit(line: bytes, head: bytes) -> str:
         head: the file's lines from this one on, at most `LOOKED_AT` bytes; the last may be cut.
     """
     try:
-        check_depth(line, "it")
-        msgspec.json.decode(line.strip())
+        require_shallow(msgspec.json.decode(line.strip()), "it")
         why = "it is not an object"
     except RowRejectedError as error:
         return f"`{_shown(line)}` cannot be used: {error.detail}; flatten the row"

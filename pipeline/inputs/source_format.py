@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ...stages.prep import Options
+from ...stages.prep import Format, Options, make_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,10 @@ class SourceFormat:
     options: Options
     said: str | None = None
     """What was detected and why, if the configuration left it open."""
+
+    def make(self) -> Format:
+        """The format itself."""
+        return make_format(self.name, self.options)
 
     def payload(self) -> dict[str, Any]:
         """The format in the plan."""

@@ -192,9 +192,9 @@ def _local(path: Path) -> Found:
 
 def _open(found: Found) -> BinaryIO:
     if found.kind is InputKind.URL:
-        from ...schemas.files.remote import PART_TRIES, Remote
+        from ...schemas.files.clients import filesystem
 
-        fs, inner = Remote(found.name, shared=True).filesystem(PART_TRIES)
+        fs, inner = filesystem(found.name)
         far: BinaryIO = fs.open(inner, "rb")
         return far
     return found.path.open("rb")

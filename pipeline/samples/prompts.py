@@ -35,7 +35,7 @@ from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.first_rows import what_it_is
-from ..inputs.formats import format_options, needs_template, resolve_format
+from ..inputs.formats import format_options, resolve_format
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
 from ..inputs.scan import scan_source
 from ..inputs.source_format import SourceFormat
@@ -103,7 +103,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
         if form.said is not None:
             observer.note(form.said)
         spec = make_spec(
-            tokenizer, section, "tokenizers", version("tokenizers"), needs_template=needs_template(form.options)
+            tokenizer, section, "tokenizers", version("tokenizers"), needs_template=form.make().needs_template
         )
         tasks = [
             _RenderTask(spec, file, block, form.name, form.options, source, first, own_rows)

@@ -98,7 +98,7 @@ def test_what_is_found_is_said_and_planned_and_encodes_as_if_it_had_been_written
 def test_columns_of_other_names_are_found(bench: Bench) -> None:
     rows = [{"conversation": chat("Hi", "Hello")}]
     found, _notes = bench(rows)
-    assert found.plan["formats"]["a"]["options"]["messages_key"] == "conversation"
+    assert found.plan["formats"]["a"]["options"]["keys"] == {"messages": "conversation"}
     assert found.ledger.total().examples_made == 1
 
 
