@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.config.hints import did_you_mean
-from ..schemas.errors import InputError, IntegrityError, PacktrainError
-from ..schemas.flops import ModelShape
+from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
+from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
 from .files import CACHE_BYTES, Files, LocalFiles, MappedFile, open_files
@@ -258,7 +257,7 @@ def read_manifest(files: Files) -> Manifest:
         raise InputError(f"{files.where} is a file; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # the error's own message says more
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
             "packtrain verify --repair rebuilds it"

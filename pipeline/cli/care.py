@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
 from .options import (

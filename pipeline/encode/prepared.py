@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...schemas.config.config import SourceConfig, TokenizerConfig
-from ...schemas.versions import version
+from ...schemas.fingerprint import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation import Evaluation
 from ..inputs.blocks import InputFile
@@ -104,7 +104,6 @@ def make_spec(
         variables={**special, **section.variables},
         date=section.date,
         trace=section.trace,
-        on_limit=section.on_limit,
         allow_lost=tuple(sorted(set(section.allow_lost))),
         generation_stops=tokenizer.generation_stops,
         prove=prove,

@@ -45,7 +45,9 @@ BAD_NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize(
+    "name", [*BAD_NAMES[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in BAD_NAMES[2:])]
+)
 def test_a_name_in_a_manifest_stays_in_the_folder(foreign: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text(SECRET)
     whole = (foreign / "manifest.json").read_bytes()
@@ -183,6 +185,7 @@ def elsewhere(folder: Path, *words: object) -> None:
     shutil.rmtree(folder / f"mortal-{words[0]}")
 
 
+@pytest.mark.slow
 def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Path) -> None:
     out = with_reader / "out"
     for cache in (True, False):
@@ -220,7 +223,7 @@ def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path) -> No
 
 def noted(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change what a run noted of its configuration."""
-    forge(folder, change, "_run/config.json")
+    forge(folder, change, "_run/run.json")
 
 
 def test_repair_fetches_nothing_that_only_a_note_names(
@@ -231,7 +234,7 @@ def test_repair_fetches_nothing_that_only_a_note_names(
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     shutil.rmtree(tmp_path / "cache")
-    (foreign / "_run" / "scan.json").unlink()
+    (foreign / "_run" / "parts.json").unlink()
     next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
     for url in ("http://127.0.0.1:9/x.jsonl", "s3://bucket/x.jsonl", "hf://owner/name", "file:///etc/passwd"):
         noted(foreign, lambda content, url=url: content["config"]["sources"][0].update(path=[url]))  # type: ignore[misc]
@@ -317,7 +320,7 @@ def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: P
     before = find_tokenizer(None, PackedRows(foreign)).chat_template
     forge(
         foreign,
-        lambda content: put(content, ("tokenizer", "chat_template"), str(tmp_path / "secret")),
-        "_run/request.json",
+        lambda content: put(content, ("config", "tokenizer", "chat_template"), str(tmp_path / "secret")),
+        "_run/run.json",
     )
     assert find_tokenizer(None, PackedRows(foreign)).chat_template == before
