@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError
-from .arguments.options import Folder, Json, Split
-from .views.streams import print_json
+from .options import Folder, Json, Split
+from .streams import print_json
 
 if TYPE_CHECKING:
     from ..dataset.decode import Decoder
@@ -24,9 +24,6 @@ def inspect(
     doc: Annotated[int | None, typer.Option(help="Follow one example, by its doc id.")] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="the run's")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --row: show token by token, with ids.")] = False,
-    width: Annotated[
-        int | None, typer.Option(min=20, help="With --id or --doc: columns.", show_default="the terminal's")
-    ] = None,
     full: Annotated[bool, typer.Option("--full", help="With --id or --doc: shorten nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -35,15 +32,15 @@ def inspect(
     from ..dataset.open import open_dataset
     from ..dataset.run_notes import tokenizer_folder
     from ..report.printing import say
-    from .views.console import make_console
+    from .console import make_console
 
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
             raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
-        _inspect_example(folder, example, doc, tokenizer, width, full=full, as_json=as_json)
+        _inspect_example(folder, example, doc, tokenizer, full=full, as_json=as_json)
         return
-    if full or width is not None:
-        raise ConfigError("--full and --width work with one example; add --id or --doc")
+    if full:
+        raise ConfigError("--full works with one example; add --id or --doc")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
@@ -63,7 +60,6 @@ def _inspect_example(
     id: str | None,
     doc: int | None,
     tokenizer: Path | None,
-    width: int | None,
     *,
     full: bool,
     as_json: bool,
@@ -71,18 +67,15 @@ def _inspect_example(
     from ..dataset.open import open_dataset
     from ..explain.explain import Follower
     from ..explain.story import story_json
-    from .views.console import make_console
-    from .views.explain import Teller
+    from .console import make_console
+    from .story import Teller
 
     follower = Follower(open_dataset(folder), tokenizer)
     story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
     if as_json:
         print_json(story_json(story))
         return
-    console = make_console()
-    if width is not None:
-        console.width = width
-    Teller(console, full=full).tell(story)
+    Teller(make_console(), full=full).tell(story)
 
 
 def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None") -> dict[str, Any]:

@@ -11,26 +11,17 @@ import typer
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import EscapingFormatter, escape
-from .arguments.help import WIDTH, Commands
-from .clean import clean
-from .contamination import contamination
-from .diff import diff
-from .eval_apps import eval_apps
-from .explain_loss import explain_loss
-from .export import export, export_model, publish
+from .care import clean, prep, verify, wait
+from .export import export
+from .help import WIDTH, Commands
 from .inspect import inspect
-from .launch import doctor, launch
 from .loader import loader
-from .plan import plan
-from .prep import prep
-from .probe import probe
-from .report import report
+from .options import config_keys
+from .reports import contamination, diff, plan, report
 from .run import run
-from .sample import sample
-from .train import train
-from .verify import verify
-from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
-from .wait import wait
+from .samples import eval_apps, sample
+from .streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
+from .training import doctor, explain_loss, launch, probe, train
 
 _INTERRUPTED = 130
 _SHOWN = 80
@@ -58,8 +49,8 @@ def schema() -> None:
 
 
 for _command in (
-    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, clean, export, publish,
-    train, explain_loss, probe, doctor, launch, sample, eval_apps, export_model, schema,
+    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, clean, export,
+    train, explain_loss, probe, doctor, launch, sample, eval_apps, schema,
 ):  # fmt: skip
     app.command()(_command)
 
@@ -85,6 +76,16 @@ def top(
 def command() -> Any:
     """The click command. typer takes longer to build it than many commands run, so it is built once per process."""
     return typer.main.get_command(app)
+
+
+def _key_of(error: Any) -> str | None:
+    """The key that an unknown option means, such as `pack.max_docs` for --max-docs, if its command takes keys."""
+    option, context = getattr(error, "option_name", None), error.ctx
+    if option is None or context is None or all("--set" not in one.opts for one in context.command.params):
+        return None
+    name = str(option).lstrip("-").replace("-", "_")
+    keys = config_keys(training=context.command.name in ("train", "explain-loss"))
+    return next((key for key in keys if f".{key}".endswith(f".{name}")), None)
 
 
 def main() -> None:
@@ -113,8 +114,11 @@ def main() -> None:
         print_line(f"packtrain: {shown}: {error.strerror}; check the name, or give another", file=sys.stderr)
         sys.exit(1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2)
     except _UsageError as error:
-        if near := getattr(error, "possibilities", None):
+        if key := _key_of(error):
+            error.message = f"{error.message}. It is a key of the configuration: --set {key}="
+        elif near := getattr(error, "possibilities", None):
             error.message = f"{error.message}. Did you mean {near[0]}?"
+        if hasattr(error, "possibilities"):
             error.possibilities = None
         error.message = escape(error.message)
         error.show()

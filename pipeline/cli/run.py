@@ -6,16 +6,17 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
-from .arguments import completion
-from .arguments.options import (
+from ...schemas.units import count, duration, plural, size
+from .options import (
     Config,
     Format,
     Input,
@@ -25,13 +26,16 @@ from .arguments.options import (
     Tokenizer,
     Workers,
     config_or_options,
+    no_words,
     overriding,
-)
-from .views.streams import print_json
+)  # fmt: skip
+from .streams import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ...schemas.config.config import RunConfig
+    from ...schemas.ledger import SourceLedger
     from ...schemas.manifest import Manifest
     from ..encode.prepared import Prepared
     from ..run.estimate import RunEstimate
@@ -42,6 +46,10 @@ stay.
 """
 
 
+_ALWAYS = {"mask": ("policy",), "truncate": ("max_length", "overlong"), "pack": ("strategy",), "output": ("format",)}
+"""Section → keys that a dry run shows even if they have their defaults."""
+
+
 def run(
     config: Config = None,
     settings: Set = None,
@@ -50,15 +58,10 @@ def run(
         typer.Option(
             metavar="DIR",
             help="The folder to write, or its URL; overrides the configuration.",
-            autocompletion=completion.path,
+            autocompletion=no_words,
         ),
     ] = None,
     workers: Workers = None,
-    executor: Annotated[
-        Literal["local", "ray", "static"] | None,
-        typer.Option(help="Where tasks run: local, ray or static.", show_default="local"),
-    ] = None,
-    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of a Ray cluster, or auto.")] = None,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="This is run I, from 0, of N runs that share the work.")
     ] = None,
@@ -97,9 +100,8 @@ def run(
         hint = "--demo runs the embedded sample; packtrain schema prints all keys of a configuration"
         given, base = config_or_options(config, format, input, tokenizer, out, hint)
     overrides = overriding(settings, None if demo else out, workers, max_length)
-    for key, value in (("executor", executor), ("address", address), ("shard", shard)):
-        if value is not None:
-            overrides.append(f"run.{key}={json.dumps(value)}")
+    if shard is not None:
+        overrides.append(f"run.shard={json.dumps(shard)}")
     if wait is not None:
         overrides.append(f"run.wait={wait}")
     if no_report:
@@ -111,8 +113,7 @@ def run(
     from ..run.driver import find_finished, look_ahead, make_dataset
     from ..run.workers import count_workers
     from ..run.workspace import open_workspace
-    from .views.console import ConsoleObserver, make_console
-    from .views.run import pipeline_tree, print_summary
+    from .console import ConsoleObserver, make_console
 
     # With --json, standard output carries the JSON only.
     console = make_console(stderr=as_json)
@@ -126,7 +127,8 @@ def run(
             if as_json:
                 print_json(_estimate_json(prepared, estimate, target.url, work.cache.url, workers))
             else:
-                console.print(pipeline_tree(loaded, prepared, estimate, target.url, work.cache.url, workers))
+                for line in _dry_run(loaded, prepared, estimate, target.url, work.cache.url, workers):
+                    say(console, line)
             return
         if manifest is not None:
             put_card(target, manifest, observer)
@@ -146,7 +148,7 @@ def run(
         )
         return
     warning = report.warning if report is not None else None
-    print_summary(console, manifest, target.url, time.perf_counter() - began, made.advice, warning)
+    _print_summary(console, manifest, target.url, time.perf_counter() - began, made.advice, warning)
     if report is not None:
         say(console, f"report: {report.place}")
         if report.advice is not None:
@@ -269,3 +271,114 @@ def _say_next(console: "Console", out: str, page: str | None) -> None:
     data = "" if _near(out) == str(Path("runs/demo")) else f" --set data={_near(out)}"
     say(console, f"  {command} train --demo{data}      # a tiny model; needs torch:")
     say(console, "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says")
+
+
+def _dry_run(
+    config: "RunConfig", prepared: "Prepared", estimate: "RunEstimate", out: str, cache: str, workers: int
+) -> Iterator[str]:
+    """What would be done, line by line, with counts, sizes and what is already cached."""
+    yield f"packtrain → {out}"
+    for source in config.sources:
+        files = [file for file in prepared.files if file.source == source.name]
+        lines, held = sum(file.lines for file in files), sum(file.size for file in files)
+        form = prepared.formats[source.name].name
+        yield f"source {source.name}: format {form}, {plural(lines, 'line')}, {size(held)}"
+        for file in files:
+            yield f"  {file.origin or file.path} ({plural(file.lines, 'row')}, {size(file.size)}, {file.hash[:12]})"
+    missing = estimate.blocks - estimate.cached
+    yield (
+        f"encode: {plural(estimate.blocks, 'block')}, {estimate.cached:,} cached, {missing:,} to do "
+        f"({size(estimate.missing_bytes)})"
+    )
+    yield f"  tokenizer {config.tokenizer.path}"
+    yield f"  engine {prepared.spec.engine} {prepared.spec.engine_version} ({plural(workers, 'worker')})"
+    yield f"  cache {cache}"
+    for key, value in config.model_dump(mode="json", exclude={"out", "cache", "tokenizer", "sources", "run"}).items():
+        usual = _ALWAYS.get(key, ())
+        shown = {name: one for name, one in value.items() if name in usual} if isinstance(value, dict) else {}
+        section = getattr(config, key)
+        changed = section.model_dump(mode="json", exclude_defaults=True) if isinstance(value, dict) else value
+        if isinstance(changed, dict):
+            shown |= changed
+            if shown:
+                yield f"{key}: {', '.join(f'{name} {_plainly(one)}' for name, one in shown.items())}"
+        elif changed != type(config).model_fields[key].default:
+            yield f"{key}: {_plainly(changed)}"
+    if prepared.pairs:
+        yield "not packed: preference pairs"
+    yield (
+        f"write: about {count(estimate.tokens)} tokens, {size(estimate.room_needed)} of disk space needed, "
+        f"{size(estimate.room_free)} free"
+    )
+
+
+def _plainly(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _print_summary(
+    console: "Console", manifest: "Manifest", out: str, seconds: float, advice: Sequence[str], warning: str | None
+) -> None:
+    """The result of a finished run, about a screen: what matters most, packing, ledger and what to do.
+
+    Args:
+        advice: see `run.driver.Made`.
+        warning: that of the report.
+    """
+    from ..report.collect import packing_of, rejected_of
+    from ..report.printing import print_grids, rich_table, say
+    from ..report.sections import ledger_grid, packing_grid
+
+    total: SourceLedger = manifest.ledger.total()
+    urgent = [*_most_rejected(total, out), *advice, *([escape_line(warning)] if warning is not None else [])]
+    if urgent:
+        say(console, urgent[0], "bold yellow")
+    else:
+        kept = f"all {plural(sum(total.examples_packed.values()), 'example')}" if not total.examples_dropped else ""
+        say(console, f"packed {kept or plural(sum(total.examples_packed.values()), 'example')}", "bold green")
+    print_grids(console, [packing_grid(packing_of(manifest, {}))])
+    console.print()
+    grid = ledger_grid(manifest.ledger)
+    unbounded = console.options.update(max_width=1 << 20)
+    if console.measure(rich_table(grid), options=unbounded).maximum > console.width:
+        grid = ledger_grid(manifest.ledger, most=0)  # truncated numbers would be useless
+    print_grids(console, [grid])
+    if len(manifest.ledger.sources) > 1 and len(grid.head) == 2:
+        say(console, f"{plural(len(manifest.ledger.sources), 'source')}: the report shows each one", "dim")
+    console.print()
+    for line in urgent[1:]:
+        say(console, line, "yellow")
+    rejected = sum(rejected_of(total).values())
+    if rejected and 2 * rejected <= total.rows_read:
+        what = plural(rejected, "row or example was", "rows or examples were")
+        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
+    if manifest.weighted:
+        say(console, "it has loss_weights: a trainer that ignores them trains another objective", "yellow")
+    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
+        say(
+            console,
+            f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
+            "left a completion empty, or both completions the same; raise truncate.max_length or "
+            "truncate.max_completion_length, or set truncate.max_prompt_length",
+            "yellow",
+        )
+    engine = manifest.plan["encode"]
+    made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
+    say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")
+
+
+def _most_rejected(total: "SourceLedger", out: str) -> list[str]:
+    """A sentence if more than half of the rows were rejected: why, most often, and where all are listed."""
+    from ...schemas.reasons import OWN, REASONS
+    from ..report.collect import rejected_of
+
+    reasons = rejected_of(total)
+    rejected = sum(reasons.values())
+    if 2 * rejected <= total.rows_read or not rejected:
+        return []
+    most = next(iter(reasons))
+    what = plural(rejected, "row or example was", "rows or examples were")
+    return [
+        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
+        f"{out}/rejects.jsonl"
+    ]

@@ -23,8 +23,7 @@ from ..dataset.verify import verify
 from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import dataset_card
-from ..report.card_text import CardPlace, CardSplit, in_order
+from ..report.card import CardPlace, CardSplit, dataset_card, in_order
 from ..run.steps import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open import is_url
@@ -165,7 +164,8 @@ def refuse_damaged(source: Finished, observer: Observer) -> None:
 
 def _check_options(to: str, dtype: str | None, eos_id: int | None, multiple: int | None) -> None:
     if to not in FORMATS:
-        raise ConfigError(f"--to {to[:80]}: choose one of {', '.join((*FORMATS, 'datasets'))}")
+        known = ", ".join((*FORMATS, "datasets", "hf://OWNER/NAME", "model"))
+        raise ConfigError(f"--to {to[:80]}: choose one of {known}")
     for option, value, takers in (
         ("--dtype", dtype, tuple(_DTYPES)),
         ("--eos-id", eos_id, ("olmo-core",)),

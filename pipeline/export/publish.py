@@ -1,4 +1,4 @@
-"""`packtrain publish`: the shards of a dataset and its card on the Hugging Face Hub, and nothing else.
+"""`packtrain export --to hf://…`: the shards of a dataset and its card on the Hugging Face Hub, and nothing else.
 
 What goes is a list made from the manifest: the files of the splits, then README.md. Reports, rejects, documents and the
 manifest name inputs and hold rows as text, so they stay. Everything appears in one commit; the Hub keeps large files by
@@ -18,7 +18,7 @@ from ...schemas.errors import ConfigError, InputError, OutputError, PacktrainErr
 from ..dataset.open import Finished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import dataset_card, is_untouched, own_place
+from ..report.card import dataset_card, own_place
 from ..run.steps import packtrain_version
 from ..store.local import LocalStore
 from .export import open_finished, refuse_damaged
@@ -123,9 +123,9 @@ def _card(source: Finished, repository: str) -> bytes:
     """
     where = source.store.where(CARD)
     held = source.store.read(CARD) if (source.store.size(CARD) or 0) <= _MOST_CARD else b"\xff"
-    if held is None or is_untouched(held):
-        place = replace(own_place(source.manifest), address=repository, whole=False)
-        return dataset_card(source.manifest, place)
+    own = own_place(source.manifest)
+    if held is None or held == dataset_card(source.manifest, own):
+        return dataset_card(source.manifest, replace(own, address=repository, whole=False))
     try:
         text = held.decode()
     except UnicodeDecodeError:

@@ -1,24 +1,78 @@
 """The card of a dataset: README.md, as the Hub shows it and as `datasets` reads it.
 
-It is a pure function of the manifest, and holds no path of a machine, no name of an input file, and no row.
+It is a pure function of the manifest. Of the configuration it shows numbers and choices alone, so it holds no path of a
+machine, no name of an input file, and no row.
 """
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+from ...schemas.config.config import DecontaminateConfig, RunConfig, SourceConfig
+from ...schemas.config.section import ConfigModel
 from ...schemas.errors import InputError
-from ...schemas.fingerprint import hash_bytes
+from ...schemas.ledger import Ledger
 from ...schemas.manifest import Manifest, SplitRecord
-from ...schemas.rows import schema_of
-from .card_text import CardPlace, CardSplit, card_text, in_order
-from .markdown import with_front
+from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
+from ...schemas.units import plural, share, size
+from .ledger_lines import ledger_columns, ledger_sections
+from .markdown import code, inline, table, with_front, yaml_text
 
 NAME = "README.md"
 _LIMITS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 """Limits of the Hub's categories of sizes: a thousand rows, and ten times as many from one to the next."""
-_SEAL = "<!-- Written by packtrain, which may replace it as long as its text has the hash {}. -->\n"
-_SEALED = re.compile(re.escape(_SEAL).replace(r"\{\}", "([0-9a-f]{16})"))
+_MOST_SOURCES, _MOST_COLUMNS = 100, 6
+"""More sources are not listed; of more, the ledger shows only the sum."""
+_TEXTS = {"name": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "format": r"[a-z_]+", "date": r"[0-9-]+"}
+"""Texts of the configuration that the card may show, and what they look like. All else that it shows are numbers and
+choices: conditions, columns, variables and paths, which a user writes as text, never go."""
+_TRAINED = {
+    "completion": "everything after the prompt, which is everything before a last assistant message",
+    "assistant": "every assistant turn, without its header",
+    "last_assistant": "the last assistant turn, without its header",
+    "all": "every token",
+}
+_COLUMNS = {
+    "input_ids": "token ids",
+    "labels": "the id of the token itself where it is trained, else -100; not shifted, as transformers expects",
+    "position_ids": "0, 1, 2, … in each document",
+    "seq_lengths": "tokens of each document in the row, in order",
+    "doc_starts": "at which of its tokens each document begins; 0 unless it was cut",
+    "doc_ids": "a number for each document; pieces of one document share it",
+    UNPADDED: "as `seq_lengths`, without the padding at the end of each document",
+    WEIGHTS: "how much each token counts in the loss; 0 where it is not trained",
+    "prompt_ids": "token ids of the prompt",
+    "chosen_ids": "token ids of the chosen completion, which continues the prompt",
+    "rejected_ids": "token ids of the rejected completion, which continues the prompt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CardSplit:
+    """The files of one split."""
+
+    name: str
+    patterns: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlace:
+    """Where the rows are that a card describes."""
+
+    splits: tuple[CardSplit, ...]
+    address: str
+    """What `datasets` loads: a folder, or a name on the Hub."""
+    whole: bool
+    """Whether it is the dataset itself, with its manifest."""
+
+
+def in_order(splits: Mapping[str, SplitRecord]) -> list[tuple[str, SplitRecord]]:
+    """The splits, `train` first."""
+    return sorted(splits.items(), key=lambda one: (one[0] != "train", one[0]))
 
 
 def own_place(manifest: Manifest) -> CardPlace:
@@ -34,7 +88,7 @@ def own_place(manifest: Manifest) -> CardPlace:
 
 
 def dataset_card(manifest: Manifest, place: CardPlace) -> bytes:
-    """The card, with a line at its end by which `is_untouched` knows it.
+    """The card of the rows at a place.
 
     Raises:
         InputError: the manifest's plan is not one that packtrain writes.
@@ -42,25 +96,12 @@ def dataset_card(manifest: Manifest, place: CardPlace) -> bytes:
     try:
         # As it is read back: the order of mappings in memory depends on who made them.
         manifest = Manifest.from_json(json.loads(manifest.to_bytes()))
-        return seal_card(with_front(card_front(manifest, place), card_text(manifest, place)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return with_front(card_front(manifest, place), _text(manifest, place)).encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"the manifest's plan is not one that packtrain writes ({error!r}), so there is no card for it; run the "
             "configuration again with another --out"
         ) from error
-
-
-def seal_card(text: str) -> bytes:
-    """A card's bytes: its text, and a line with its hash."""
-    data = text.encode()
-    return data + _SEAL.format(hash_bytes(data)[:16]).encode()
-
-
-def is_untouched(card: bytes) -> bool:
-    """Whether a card is as packtrain wrote it, in this version or another."""
-    text, _, last = card.removesuffix(b"\n").rpartition(b"\n")
-    found = _SEALED.fullmatch(last.decode(errors="replace") + "\n")
-    return found is not None and found[1] == hash_bytes(text + b"\n")[:16]
 
 
 def card_front(manifest: Manifest, place: CardPlace) -> dict[str, Any]:
@@ -103,3 +144,217 @@ def _patterns(split: SplitRecord) -> tuple[str, ...]:
         folder, _, name = shard.name.rpartition("/")
         found.add(f"{folder}/*.{name.rpartition('.')[2]}".removeprefix("/"))
     return tuple(sorted(found))
+
+
+def _text(manifest: Manifest, place: CardPlace) -> str:
+    """Everything below the YAML head."""
+    shown = _shown(manifest.plan["config"])
+    first = [one["name"] for one in shown["sources"] if one["name"] in manifest.ledger.sources]
+    ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
+    sections = {
+        "": _intro(manifest),
+        "Splits": _splits(manifest),
+        "What it is made of": _sources(manifest, ledger),
+        "Ledger": _ledger(ledger),
+        "What is trained": _trained(manifest, RunConfig.model_validate(shown)),
+        "Columns": "\n".join(f"- `{field.name}`: {_COLUMNS[field.name]}" for field in schema_of(manifest.schema)),
+        "Load it": _load(manifest, place),
+        "Make it again": _again(manifest, shown),
+        "Made with": _made_with(manifest),
+    }
+    return "".join(f"\n## {title}\n\n{text}\n" if title else f"\n{text}\n" for title, text in sections.items() if text)
+
+
+def _intro(manifest: Manifest) -> str:
+    rows = sum(split.rows for split in manifest.splits.values())
+    tokens = sum(split.tokens for split in manifest.splits.values())
+    if manifest.preference:
+        title = "Tokenized preference pairs"
+        what = f"{plural(rows, 'preference pair')} of {tokens:,} tokens, for DPO and similar methods."
+    else:
+        title = "Packed training rows"
+        what = (
+            f"{plural(rows, 'row')} of at most {manifest.max_length:,} tokens, {tokens:,} tokens in all. A row holds "
+            "several documents, one after another; labels say which of their tokens are trained."
+        )
+    return (
+        f"# {title}\n\n{what} The rows are token ids of one tokenizer, and fit only models with that tokenizer. "
+        f"Written by packtrain {inline(str(manifest.plan['versions']['packtrain']))}."
+    )
+
+
+def _splits(manifest: Manifest) -> str:
+    rows = []
+    for name, split in in_order(manifest.splits):
+        pieces = sum(window.pieces for window in split.windows)
+        cells = [
+            f"{split.rows:,}",
+            f"{pieces:,}",
+            f"{split.tokens:,}",
+            f"{split.trained:,}",
+            share(split.fill(manifest.max_length)),
+        ]
+        rows.append([inline(name), *(cells if not manifest.preference else [cells[0], *cells[2:4]])])
+    if manifest.preference:
+        return table(["split", "pairs", "tokens", "of completions"], rows)
+    return table(["split", "rows", "documents", "tokens", "trained", "fill"], rows)
+
+
+def _sources(manifest: Manifest, ledger: Ledger) -> str:
+    rows, formats = [], manifest.plan["formats"]
+    for name, source in list(ledger.sources.items())[:_MOST_SOURCES]:
+        form = str(formats[name]["format"] if name in formats else "")
+        if not form.replace("_", "").isalpha():
+            form = "own reader" if form else ""  # its module is the user's own
+        packed = sum(source.examples_packed.values())
+        counts = (source.rows_read, packed, source.tokens_packed, source.labels_trained)
+        rows.append([inline(name), inline(form), *(f"{value:,}" for value in counts)])
+    more = len(ledger.sources) - len(rows)
+    made = table(["source", "format", "rows read", "examples", "tokens", "trained"], rows, words=2)
+    return f"{made}\n\nAnd {plural(more, 'more source')}." if more else made
+
+
+def _ledger(ledger: Ledger) -> str:
+    names, columns = ledger_columns(ledger, sources=len(ledger.sources) <= _MOST_COLUMNS)
+    rows = []
+    for section in ledger_sections(columns):
+        for line in section:
+            label = inline(line.label)
+            if line.inner:
+                label = f"&emsp;{label}"
+            elif line.stress in ("head", "trained"):
+                label = f"**{label}**"
+            rows.append([label, *(f"{value:,}" for value in line.values)])
+    return (
+        "What became of every row, example, token and label. The sums close: what is read is used or counted as left "
+        f"out, with the reason.\n\n{table(['', *map(inline, names)], rows)}"
+    )
+
+
+def _trained(manifest: Manifest, config: RunConfig) -> str:
+    if manifest.preference:
+        return ""
+    total = manifest.ledger.total()
+    weights = (
+        f" Trained tokens have weights in `{WEIGHTS}`; a trainer that ignores them trains another objective."
+        if manifest.weighted
+        else ""
+    )
+    return (
+        f"Mask policy `{config.mask.policy}`: in conversations, {_TRAINED[config.mask.policy]}. A plain text is "
+        "trained as a whole; of a prompt with its completion, the completion. The configuration below says what is "
+        "left out. "
+        f"{total.labels_trained:,} of {total.document_tokens:,} tokens are trained "
+        f"({share(total.labels_trained / max(total.document_tokens, 1))}). The first token of a document is never "
+        f"trained, so no document is trained to predict another.{weights}"
+    )
+
+
+def _load(manifest: Manifest, place: CardPlace) -> str:
+    disk = place.whole and any(pattern.endswith(".arrow") for split in place.splits for pattern in split.patterns)
+    several = len(manifest.splits) > 1
+    address = json.dumps(place.address)
+    call = f"datasets.load_from_disk({address})" if disk else f"datasets.load_dataset({address})"
+    chosen = '["train"]' if several or not disk else ""
+    parts = [code(f"import datasets\n\nrows = {call}{chosen}", "python")]
+    if manifest.preference:
+        parts.append("The rows hold token ids: a trainer that tokenizes its data must be kept from doing so.")
+        return "\n\n".join(parts)
+    parts.append(
+        "A trainer must keep the documents of a row apart: give it `position_ids`, or boundaries from `seq_lengths`, "
+        "and no attention mask. TRL does so with"
+    )
+    parts.append(
+        code(
+            "from trl import SFTConfig, SFTTrainer\n\n"
+            'arguments = SFTConfig("sft", packing=False, padding_free=True, max_length=None)\n'
+            'trainer = SFTTrainer("path/to/model", args=arguments, train_dataset=rows)',
+            "python",
+        )
+    )
+    if place.whole:
+        parts.append("packtrain's loader shuffles, divides rows among ranks, and resumes at any step:")
+        parts.append(
+            code(
+                f"from packtrain.training import PackedLoader\n\nloader = PackedLoader({address}, rows_per_step=8)",
+                "python",
+            )
+        )
+    return "\n\n".join(parts)
+
+
+def _again(manifest: Manifest, shown: Mapping[str, Any]) -> str:
+    if len(shown["sources"]) > _MOST_SOURCES:
+        return ""
+    held = sum(source.bytes_read for source in manifest.ledger.sources.values())
+    files = f"{plural(len(manifest.plan['inputs']), 'file')}, {size(held)}"
+    return (
+        f"`packtrain run` with this configuration and the same inputs ({files}) and tokenizer, and the versions below, "
+        "gives the same bytes. Paths stand for your own: this card names no input file. Ids of examples are made from "
+        "the names of files, so files with other names give examples with other ids. Settings that are not named have "
+        "their defaults; conditions (`where`), names of columns (`keys`), variables of the template and readers of "
+        f"one's own are not shown.\n\n{code(yaml_text(shown), 'yaml')}"
+    )
+
+
+def _made_with(manifest: Manifest) -> str:
+    plan = manifest.plan
+    tokenizer, encode, versions = plan["tokenizer"], plan["encode"], plan["versions"]
+    rows = [
+        ("dataset", manifest.hash),
+        ("tokenizer", tokenizer["hash"]),
+        ("chat template", tokenizer["template"] or "none"),
+        ("tokens by", f"{encode['engine']} {encode['engine_version']}"),
+        ("versions", ", ".join(f"{name} {versions[name]}" for name in sorted(versions))),
+    ]
+    return table(["", "hash or version"], [[name, inline(str(value))] for name, value in rows], words=2)
+
+
+def _shown(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The public values of a configuration that are not defaults, with paths that stand for the user's own."""
+    public = _public(RunConfig, identity)
+    sources = [_public(SourceConfig, source) for source in identity["sources"]]
+    data = public | {
+        "out": "packed",
+        "tokenizer": public["tokenizer"] | {"path": "tokenizer"},
+        "sources": [source | {"path": f"{source['name']}.jsonl"} for source in sources],
+    }
+    if identity["decontaminate"] is not None:
+        data["decontaminate"] = _public(DecontaminateConfig, identity["decontaminate"]) | {
+            "against": "evaluation.jsonl"
+        }
+    shown = RunConfig.model_validate(data).model_dump(mode="json", exclude_defaults=True)
+    shown = {key: shown[key] for key in ("out", "tokenizer", "sources", *shown)}
+    for section in (*shown["sources"], *([shown["decontaminate"]] if "decontaminate" in shown else [])):
+        for key in section.keys() & {"path", "against"}:
+            (section[key],) = section[key]
+    return shown
+
+
+def _public(model: type[ConfigModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a section that the card may show."""
+    shown: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        value = values.get(name)
+        inner = [one for one in (field.annotation, *get_args(field.annotation)) if _is_section(one)]
+        if inner and isinstance(value, Mapping):
+            shown[name] = _public(inner[0], value)
+        elif isinstance(value, str) and name in _TEXTS:
+            shown |= {name: value} if re.fullmatch(_TEXTS[name], value) else {}
+        elif name in values and _is_choice(field.annotation):
+            shown[name] = value
+    return shown
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, ConfigModel)
+
+
+def _is_choice(kind: Any) -> bool:
+    """Whether a type has only numbers and choices as values."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_choice(parts[0])
+    if origin is Literal or kind in (bool, int, float, type(None), Ellipsis):
+        return True
+    return bool(parts) and origin is not dict and all(map(_is_choice, parts))

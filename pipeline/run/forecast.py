@@ -36,8 +36,8 @@ from ..report.documents import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
 from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
+from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import rejects_among
-from ..report.sample.sampling import Sampled, sampled
 from ..report.shown import Shown
 from .closing_advice import on_default_mask
 from .estimate import require_room

@@ -80,14 +80,11 @@ MAY_IMPORT = {
     "training": {"training", "schemas"},
 }
 LAZILY = {
-    "pipeline.cli.arguments.completion": {"training"},
-    "pipeline.cli.explain_loss": {"training"},
     "pipeline.cli.export": {"training"},
-    "pipeline.cli.launch": {"training"},
     "pipeline.cli.loader": {"training"},
-    "pipeline.cli.probe": {"training"},
-    "pipeline.cli.sample": {"training"},
-    "pipeline.cli.train": {"training"},
+    "pipeline.cli.options": {"training"},
+    "pipeline.cli.samples": {"training"},
+    "pipeline.cli.training": {"training"},
     "training.stream": {"pipeline.stream"},
 }
 """What these modules import besides, and only when it is needed: inside a function."""

@@ -21,7 +21,7 @@ import yaml
 
 from tests import kit
 
-TORCH = ("train", "sample", "probe", "loader", "export-model", "explain-loss")
+TORCH = ("train", "sample", "probe", "loader", "explain-loss")
 """Commands that need torch."""
 
 

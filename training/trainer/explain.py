@@ -124,6 +124,8 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
             return add_adapters(model, config.lora)
         return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
-        raise ConfigError(f"{folder} holds no whole weights; `packtrain export-model {folder} -o FOLDER` makes them")
+        raise ConfigError(
+            f"{folder} holds no whole weights; `packtrain export {folder} --to model -o FOLDER` makes them"
+        )
     own = config.model.model_copy(update={"path": str(folder), "config": None, "random": False, "overrides": {}})
     return load_model(own, base, config.seed)

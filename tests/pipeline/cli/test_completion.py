@@ -23,9 +23,9 @@ def completed(*words: str) -> list[str]:
     [
         (("run", "--set", "truncate.max_l"), {"truncate.max_length="}),
         (("run", "--set", "sources.0.for"), {"sources.0.format="}),
-        (("run", "--executor", ""), {"local", "ray", "static"}),
-        (("loader", "packed", "--tail", ""), {"drop", "pad", "repeat"}),
-        (("publ",), {"publish"}),
+        (("export", "packed", "--to", "m"), {"megatron-bridge", "megatron", "mds", "model"}),
+        (("probe", "model", "--dtype", ""), {"float32", "bfloat16", "float16"}),
+        (("exp",), {"export", "explain-loss"}),
     ],
 )
 def test_a_tab(words: tuple[str, ...], offered: set[str]) -> None:

@@ -15,7 +15,7 @@ import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.cli import main as cli
-from packtrain.pipeline.cli.views.streams import print_json
+from packtrain.pipeline.cli.streams import print_json
 from packtrain.schemas.escape import escape
 
 from tests.support.problems import add_problems
@@ -42,7 +42,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
     ("verify packed --repair", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
-    ("publish packed hf://me/packed --dry-run", 0, {"repository": str, "files": dict, "card": str}),
+    ("export packed --to hf://me/packed --dry-run", 0, {"repository": str, "files": dict, "card": str}),
     ("export packed --to mds --out packed-mds", 0, {"to": str, "dataset": str, "not_carried": list}),
     ("clean mix.yaml", 0, {"removed": bool, "bytes": int, "files": list}),
     ("inspect packed --row 1", 0, {"tokens": int, "fill": float, "documents": list}),
@@ -55,12 +55,10 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("launch ddp", 0, {}),
     ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
-    ("export-model trained/checkpoint-2 --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
+    ("export trained/checkpoint-2 --to model --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
     ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"scores": dict, "verdicts": dict}),
 ]  # fmt: skip
-TRAINED = ("sample", "export-model")
-"""Need what a training leaves."""
-NEEDS_TORCH = ("loader", "train", "probe", "doctor", *TRAINED)
+NEEDS_TORCH = ("loader", "train", "probe", "doctor", "sample", "export")
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def ask(packtrain: Command, line: str) -> Said:
     """Runs a command with --json; its whole output must be one JSON value in ASCII."""
     if line.split()[0] in NEEDS_TORCH:
         pytest.importorskip("torch")
-    if line.split()[0] in TRAINED:
+    if "trained/" in line:
         add_trained(Path())
     if line.startswith("eval-apps"):
         add_problems(Path())

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from packtrain.pipeline.cli.arguments.help import GROUPS
+from packtrain.pipeline.cli.help import GROUPS
 
 from tests.support import warm
 from tests.support.terminal import in_terminal
@@ -22,8 +22,7 @@ from tests.support.terminal import in_terminal
 Command = Callable[..., Any]
 COMMANDS = (
     "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "clean",
-    "export", "publish", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "export-model",
-    "schema",
+    "export", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "schema",
 )  # fmt: skip
 """In the order in which the help lists them."""
 DEMO = Path(str(files("packtrain.pipeline.demo")))
@@ -162,18 +161,19 @@ def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, t
 def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
     done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert (done.code, done.err) == (0, "")
-    lines = [line.lstrip("│├└─ ") for line in done.out.splitlines()]
+    lines = [line.strip() for line in done.out.splitlines()]
     for start in (
         f"packtrain → {tmp_path}/deep/out",
-        "apps: format apps, 32 lines",
+        "source apps: format apps, 32 lines",
         "encode: 1 block, 0 cached, 1 to do",
         "engine ",
         f"cache {tmp_path}/deep/.packtrain-cache",
-        "mask: completion",
-        "truncate: max_length 2,048, overlong truncate",
-        "pack: bfd, shuffled by seed 7",
-        "holdout: 15.00% by group",
-        "write: arrow, about ",
+        "mask: policy completion",
+        "truncate: max_length 2048, overlong truncate",
+        "pack: strategy bfd",
+        "seed: 7",
+        "holdout: fraction 0.15",
+        "write: about ",
     ):
         assert any(line.startswith(start) for line in lines), (start, lines)
     assert not (tmp_path / "deep" / "out").exists()
@@ -187,7 +187,7 @@ def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) 
         "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
         "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet",
     )  # fmt: skip
-    for what in ("max_length 512", "pack: none, shuffled by seed 3", "write: parquet", "(1 worker)"):
+    for what in ("max_length 512", "pack: strategy none", "seed: 3", "output: format parquet", "(1 worker)"):
         assert what in done.out
 
 

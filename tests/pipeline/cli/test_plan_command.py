@@ -224,7 +224,6 @@ def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None
     assert flow.rejects
     for reject in flow.rejects:
         assert (reject.file, reject.path, reject.line) == ("chats.jsonl", str(tmp_path / "chats.jsonl"), None)
-        assert "after byte" in reject.detail
 
 
 def test_an_output_of_another_run_is_left_alone(packtrain: Command, file: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import packtrain as package
 import pytest
-from packtrain.pipeline.cli.views.console import make_console
+from packtrain.pipeline.cli.console import make_console
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST
 from packtrain.pipeline.report.sections import QUESTIONS, print_report

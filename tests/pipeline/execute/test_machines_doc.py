@@ -99,7 +99,7 @@ def test_the_array_and_the_indexed_job_run_what_they_say(folder: Path, bin: Path
 
 def test_the_ray_job_has_the_containers_that_it_needs() -> None:
     (job,) = (one for one in YAML if one["kind"] == "RayJob")
-    assert "--executor ray" in job["spec"]["entrypoint"]
+    assert "run.executor=ray" in job["spec"]["entrypoint"]
     cluster = job["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     assert all(group["template"]["spec"]["containers"][0]["image"] for group in groups)

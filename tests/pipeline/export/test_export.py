@@ -48,29 +48,6 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
     return ask
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("--to megatorn", "megatorn"),
-        ("--to mds --dtype uint16", "--dtype is for --to megatron or olmo-core, not for mds; leave it out"),
-        ("--to megatron --dtype uint32", "--dtype uint32: choose int32 or uint16 for --to megatron"),
-        ("--to megatron --eos-id 3", "--eos-id is for --to olmo-core, not for megatron; leave it out"),
-        ("--to olmo-core", "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig"),
-        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2,147,483,647"),
-        ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65,535"),
-    ],
-)
-def test_options(refused: Callable[..., str], made: Made, arguments: str, reason: str) -> None:
-    assert reason in refused(made("bfd"), *arguments.split())
-
-
-def test_a_dataset_that_is_not_one(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
-    assert f"{tmp_path / 'nowhere'} does not exist" in refused(tmp_path / "nowhere", "--to", "mds")
-    half = Path(shutil.copytree(made("bfd"), tmp_path / "half"))
-    (half / "manifest.json").unlink()
-    assert f"{half} is not finished: it has no manifest.json" in refused(half, "--to", "mds")
-
-
 def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
     for shape in ("bfd", "parquet"):
         folder = Path(shutil.copytree(made(shape), tmp_path / shape))
@@ -140,50 +117,6 @@ def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made:
         said = refused(folder, "--to", "megatron")
         assert "its manifest has a split named" in said
         assert "\x1b" not in said
-
-
-def test_preference_pairs(refused: Callable[..., str], little: Any, tmp_path: Path) -> None:
-    pair = {"prompt": "which way", "chosen": "up the hill", "rejected": "down"}
-    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n")
-    config = {
-        "out": "pairs",
-        "cache": str(tmp_path / "cache"),
-        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
-        "sources": [{"name": "pairs", "format": "preference", "path": "pairs.jsonl"}],
-        "run": {"workers": 1, "report": False},
-    }
-    run(config, base=tmp_path)
-    assert "holds preference pairs, which are not packed" in refused(tmp_path / "pairs", "--to", "mds")
-
-
-def test_places_that_cannot_be_used(
-    packtrain: Command, refused: Callable[..., str], made: Made, tmp_path: Path
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("x")
-    assert f"{file} is there already, and no folder" in refused(made("bfd"), "--to", "mds", out=file)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "thesis.tex").write_text("x")
-    assert f"{other} is not empty; delete it" in refused(made("bfd"), "--to", "mds", out=other)
-    (tmp_path / "link").symlink_to(tmp_path / "gone")
-    assert "and no folder" in refused(made("bfd"), "--to", "mds", out=tmp_path / "link")
-    dataset = Path(shutil.copytree(made("bfd"), tmp_path / "dataset"))
-    inside = dataset / "train" / "mds"
-    inside.mkdir()
-    for _ in ("finished", "unfinished"):
-        assert f"lies inside {dataset}, a dataset" in refused(made("bfd"), "--to", "mds", out=inside)
-        (dataset / "manifest.json").unlink(missing_ok=True)
-
-    export = tmp_path / "export"
-    assert packtrain("export", made("bfd"), "--to", "megatron", "--out", export).code == 0
-    (export / "train" / "00000.bin").unlink()
-    said = refused(made("bfd"), "--to", "megatron", out=export)
-    assert f"{export} holds an export, whole or damaged; delete it" in said
-    done = packtrain("verify", export)
-    assert (done.code, "is an export, not a dataset" in done.err) == (2, True)
-    done = packtrain("export", made("bfd"), "--to", "mds", "--out", "s3://bucket/x")
-    assert (done.code, "is written to a folder of this machine" in done.err) == (2, True)
 
 
 def test_an_empty_folder_is_taken_and_the_bytes_are_a_function_of_the_rows(

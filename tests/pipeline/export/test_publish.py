@@ -243,16 +243,16 @@ def test_preference_pairs(little: Any, hub: HubStandIn, tmp_path: Path) -> None:
 
 
 def test_the_command(made: Made, hub: HubStandIn, packtrain: Callable[..., Any]) -> None:
-    dry = packtrain("publish", made("bfd"), HERE, "--dry-run")
+    dry = packtrain("export", made("bfd"), "--to", HERE, "--dry-run")
     assert dry.code == 0, dry.err
     assert dry.out.startswith("---\nconfigs:\n")
     assert "# Packed training rows" in dry.out
     assert dry.out.endswith("nothing was published: --dry-run\n")
     assert hub.asked == []
-    done = packtrain("publish", made("bfd"), HERE)
+    done = packtrain("export", made("bfd"), "--to", HERE)
     assert done.code == 0, done.err
     assert re.search(r"hf://me/packed: \d+ files, [\d.]+ KiB\n  README.md \([\d.]+ KiB\)\n  holdout/shards", done.out)
     assert f"{hub.url}/datasets/me/packed" in done.out.replace("\n", "")
     assert WRITER not in done.out + done.err
-    again = packtrain("publish", made("bfd"), HERE, "--json")
+    again = packtrain("export", made("bfd"), "--to", HERE, "--json")
     assert set(json.loads(again.out)["files"]) == set(hub.files("me/packed")) - {".gitattributes"}

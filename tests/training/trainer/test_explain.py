@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.pipeline.cli.explain_loss import explain_loss  # noqa: E402
+from packtrain.pipeline.cli.training import explain_loss  # noqa: E402
 from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.trainer.config import TrainConfig  # noqa: E402

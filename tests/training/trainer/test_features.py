@@ -116,7 +116,7 @@ def test_a_dry_run_looks_for_data_and_model(
     capsys: pytest.CaptureFixture[str],
     as_json: bool,
 ) -> None:
-    from packtrain.pipeline.cli.train import train as start
+    from packtrain.pipeline.cli.training import train as start
 
     def dry(**keys: Any) -> None:
         config = tmp_path / "train.yaml"
@@ -145,7 +145,7 @@ def test_a_dry_run_looks_for_data_and_model(
 
 
 def test_the_demo_trains_on_one_thread(two_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.cli.train import train as start
+    from packtrain.pipeline.cli.training import train as start
 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "demo").symlink_to(two_sources)

@@ -9,8 +9,8 @@ import os
 import sys
 from typing import Any, TextIO
 
-from ....schemas.errors import PacktrainError
-from ....schemas.escape import escape
+from ...schemas.errors import PacktrainError
+from ...schemas.escape import escape
 
 _FULL = (
     "standard output cannot be written (%s), so what was printed is incomplete. Make room, or redirect it elsewhere, "

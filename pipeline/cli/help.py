@@ -10,9 +10,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "clean"),
-    "Give it away": ("export", "publish"),
+    "Give it away": ("export",),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
-    "Sample and judge": ("sample", "eval-apps", "export-model"),
+    "Sample and judge": ("sample", "eval-apps"),
     "For editors": ("schema",),
 }
 """Heading → commands."""
@@ -49,11 +49,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",
         "packtrain export packed --to megatron --dtype uint16 --out packed-megatron",
-        "packtrain export packed --to mds --out packed-mds",
-    ),
-    "publish": (
-        "packtrain publish packed hf://me/packed --dry-run",
-        "packtrain publish packed hf://me/packed --private",
+        "packtrain export packed --to hf://me/packed --private",
+        "packtrain export trained/checkpoint-2 --to model --tokenizer tokenizer --out gathered",
     ),
     "train": (
         "packtrain train --demo",
@@ -75,7 +72,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
         "packtrain eval-apps --references --data train.jsonl --out calibrated",
     ),
-    "export-model": ("packtrain export-model trained/checkpoint-2 --tokenizer tokenizer --out gathered",),
     "schema": ("packtrain schema > packtrain.schema.json",),
 }
 """Command → the command lines below its help. A test runs them as they are."""

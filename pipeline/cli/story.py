@@ -7,12 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ....schemas.escape import escape, escape_line
-from ....schemas.rows import RunKind
-from ....schemas.units import plural
-from ...dataset.decode import MASKED, TRAINED, has_colour
-from ...explain.story import CutTokens, Standing, Story
-from ...explain.tokens import Stretch, TokenFate
+from ...schemas.escape import escape, escape_line
+from ...schemas.rows import RunKind
+from ...schemas.units import plural
+from ..dataset.decode import MASKED, TRAINED, has_colour
+from ..explain.story import CutTokens, Standing, Story
+from ..explain.tokens import Stretch, TokenFate
 
 STYLES: dict[RunKind | None, str] = {
     RunKind.PROMPT: "dim",

@@ -3,30 +3,20 @@
 import gzip
 import io
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.find import Found, InputKind
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.report.rejects import Rejects
-from packtrain.pipeline.report.sample.sample_folder import sample_folder
-from packtrain.pipeline.report.sample.sampling import sampled
-from packtrain.pipeline.report.sample.sampling_rows import look, take_lines
+from packtrain.pipeline.report.plan_sample import sampled, take_lines
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.errors import InputError
-from packtrain.schemas.report import Reject
 
 from tests.support.examples import examples
 
@@ -88,29 +78,18 @@ def numbers(rows: Rows) -> list[int]:
     st.floats(0, 0.4),
     st.booleans(),
 )
-def test_lines_are_whole_and_stand_once(
-    tmp_path: Path, lengths: list[int], places: list[float], span: float, ended: bool
+def test_the_lines_that_begin_in_a_stretch_are_taken_once(
+    lengths: list[int], places: list[float], span: float, ended: bool
 ) -> None:
     every = [f"{number}:" + "x" * length for number, length in enumerate(lengths)]
     text = "\n".join(every) + ("\n" if ended else "")
-    (tmp_path / "a.jsonl").write_text(text)
-    piece = look(Found(InputKind.LOCAL, str(tmp_path / "a.jsonl"), len(text), 0))
-    with (tmp_path / "b").open("wb") as to:
-        out = take_lines(piece, sorted(places), span, to)
-    found = (tmp_path / "b").read_text().splitlines()
-    assert out.rows == len(found)
-    where = [every.index(line) for line in found]
-    assert where == sorted(set(where))
-    for first, start in out.starts:
-        assert text[start:].startswith(found[first])
-    # Exactly the lines that begin in a stretch.
+    to = io.BytesIO()
+    take_lines(io.BytesIO(text.encode()), len(text), sorted(places), span, to)
     begins = [sum(len(line) + 1 for line in every[:number]) for number in range(len(every))]
     size = len(text)
     spans = [(int(place * size), max(int((place + span) * size), int(place * size) + 1)) for place in places]
-    inside = {number for number, begin in enumerate(begins) if any(low <= begin < high for low, high in spans)}
-    assert inside <= set(where)
-    if span * size > 1:
-        assert len(set(where) - inside) <= len(places)
+    inside = [every[n] for n, begin in enumerate(begins) if any(low <= begin < high for low, high in spans)]
+    assert to.getvalue().decode() == "".join(f"{line}\n" for line in inside)
 
 
 @pytest.mark.parametrize("far", [False, True])
@@ -210,20 +189,6 @@ def test_what_can_be_read_from_its_beginning_only_says_so(name: str, tmp_path: P
         assert sample.origins[str(written)][:2] == (name, str(path))
 
 
-def test_rejects_are_those_of_the_input(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
-    with sampled(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), Path(), 100, Silent()) as sample:
-        (written,) = sample.config.sources[0].path
-        line = 40
-        row = read(Path(written))[line - 1]
-        given = Reject("s0", "a.jsonl", line, "empty", "nothing in it", written)
-        (found,) = sample.true_rejects(Rejects([given], None)).shown
-    assert (found.file, found.path, found.line) == ("a.jsonl", str(tmp_path / "a.jsonl"), None)
-    byte = int(found.detail.rpartition("byte ")[2].rstrip(")").replace(",", ""))
-    rest = (tmp_path / "a.jsonl").read_text()[byte:]
-    assert json.dumps(row) in rest.split("\n")[:40]
-
-
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -231,36 +196,6 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "out").exists()
-
-
-def test_what_a_killed_plan_left_is_gone_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what others use stays, as does what is not a sample, or may be one that is just made."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    kept = {tmp_path / name for name in ("packtrain-sample-young", "packtrain-other", "packtrain-sample-file")}
-    for path in kept - {tmp_path / "packtrain-sample-file"}:
-        path.mkdir()
-    (tmp_path / "packtrain-sample-file").touch()
-    (tmp_path / "packtrain-sample-old").mkdir()
-    os.utime(tmp_path / "packtrain-sample-old", (0, 0))
-    killed = """
-import os, signal, sys, tempfile
-tempfile.tempdir = sys.argv[1]
-from packtrain.pipeline.report.sample.sample_folder import sample_folder
-with sample_folder() as folder:
-    (folder / "rows").write_bytes(b"x" * 1000)
-    print(folder, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with sample_folder() as mine:
-        (mine / "rows").touch()
-        done = subprocess.run([sys.executable, "-c", killed, tmp_path], capture_output=True, text=True, check=False)
-        left = Path(done.stdout.strip())
-        assert (done.returncode, {*tmp_path.iterdir()}) == (-9, {*kept, mine, left})
-        assert (left / "rows").stat().st_size == 1000
-        with sample_folder() as another:
-            assert {*tmp_path.iterdir()} == {*kept, mine, another}
-            assert (mine / "rows").exists()
-    assert {*tmp_path.iterdir()} == kept
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -278,12 +213,6 @@ def test_a_share_of_rows_is_estimated_without_bias(seed: int, tmp_path: Path) ->
     assert abs(every - 20_000) < 1500
 
 
-def test_rows_that_were_counted_are_not_estimated(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(5000)))
-    (_, every, exhaustive) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
-    assert (every, exhaustive) == (5000, False)
-
-
 @pytest.mark.parametrize("count", [5_000, 60_000])
 def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, tmp_path: Path) -> None:
     text = "".join(json.dumps({"text": f"{number} " + "mule " * 60}) + "\n" for number in range(count))
@@ -292,36 +221,18 @@ def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, 
     assert every == pytest.approx(count, rel=0.05)
 
 
-def test_a_long_line_is_gone_through_once(tmp_path: Path) -> None:
-    text = "short\n" + "x" * 8_000_000 + "\nlast\n"
-    (tmp_path / "a.jsonl").write_text(text)
-    piece = look(Found(InputKind.LOCAL, str(tmp_path / "a.jsonl"), len(text), 0))
+def test_a_long_line_is_gone_through_once() -> None:
+    text = b"short\n" + b"x" * 8_000_000 + b"\nlast\n"
     read = 0
 
-    class Counting(io.FileIO):
-        def read(self, size: int | None = -1) -> bytes:
+    class Counting(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
             nonlocal read
-            data = super().read(-1 if size is None else size)
-            read += len(data)
-            return data
+            line = super().readline(size)
+            read += len(line)
+            return line
 
-    counting = replace(piece, open=lambda: cast("BinaryIO", Counting(tmp_path / "a.jsonl")))
-    with (tmp_path / "b").open("wb") as to:
-        out = take_lines(counting, [number / 100 for number in range(100)], 1e-3, to)
-    assert out.rows >= 1
-    assert read < 3 * len(text)
-
-
-def test_a_url_is_sampled_where_it_lies(tmp_path: Path) -> None:
-    import fsspec
-
-    text = "".join(f'{{"text": "row {number}"}}\n' for number in range(50)).encode()
-    fsspec.filesystem("memory").pipe_file("/sampled/a.jsonl", text)
-    piece = look(Found(InputKind.URL, "memory://sampled/a.jsonl", len(text), 0))
-    with (tmp_path / "b").open("wb") as to:
-        taken = take_lines(piece, [0.0, 0.5], 0.1, to)
-    found = (tmp_path / "b").read_bytes().splitlines()
-    assert 0 < taken.rows == len(found) < 50
-    assert set(found) <= set(text.splitlines())
-    with pytest.raises(InputError):
-        look(Found(InputKind.URL, "memory://sampled/b.jsonl", 0, 0))
+    to = io.BytesIO()
+    take_lines(Counting(text), len(text), [number / 100 for number in range(100)], 1e-3, to)
+    assert to.getvalue() == b"short\n" + text[6:-5]
+    assert read < 2 * len(text)

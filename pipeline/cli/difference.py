@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ....schemas.escape import escape, escape_line
-from ....schemas.units import exact, share
-from ...report.diff import KINDS, SHARES, Change, Difference, Examples, NamedExample
+from ...schemas.escape import escape, escape_line
+from ...schemas.units import exact, share
+from ..report.diff import KINDS, SHARES, Change, Difference, Examples, NamedExample
 
 MOST = 8
 """Lines of a section that are printed, unless all are."""

@@ -1,4 +1,4 @@
-"""`packtrain sample`: what a model answers to the prompts of a test set."""
+"""Answers of a model: `sample` draws them, `eval-apps` runs those that are programs."""
 
 import math
 from dataclasses import asdict
@@ -9,20 +9,22 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .arguments import completion
-from .arguments.options import Format, Json, Set, seconds_option, without_file
-from .views.streams import print_json
+from .options import Format, Json, Set, no_words, seconds_option, size_option, without_file
+from .streams import print_json
 
 if TYPE_CHECKING:
     import torch
 
     from ...schemas.samples import SampleSettings
     from ...training.generate import ModelFolder
+    from ..judge.judging import Judging
     from ..observer import Observer
     from ..samples.prompts import PromptSet
 
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
+_LONGEST = 3600.0
+_LEAST_MEMORY = 64 << 20
 
 
 def sample(
@@ -31,7 +33,7 @@ def sample(
         typer.Argument(
             metavar="MODEL",
             help="A model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.",
-            autocompletion=completion.path,
+            autocompletion=no_words,
         ),
     ],
     data: Annotated[
@@ -39,7 +41,7 @@ def sample(
         typer.Option(
             metavar="PATH",
             help="What packtrain prep --prompt-only wrote, or test rows.",
-            autocompletion=completion.path,
+            autocompletion=no_words,
         ),
     ],
     out: Annotated[
@@ -68,14 +70,14 @@ def sample(
     ] = "auto",
     device: Annotated[
         str | None,
-        typer.Option(help="cpu or cuda.", show_default="CUDA if available", autocompletion=completion.device),
+        typer.Option(help="cpu or cuda.", show_default="CUDA if available"),
     ] = None,
     base: Annotated[
         Path | None,
         typer.Option(
             help="The model under an adapter or a sharded checkpoint.",
             show_default="what the folder says",
-            autocompletion=completion.path,
+            autocompletion=no_words,
         ),
     ] = None,
     endpoint: Annotated[
@@ -94,7 +96,7 @@ def sample(
     from ..samples.prompts import read_prompts
     from ..samples.samples_file import check_place
     from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
-    from .views.console import ConsoleObserver, make_console
+    from .console import ConsoleObserver, make_console
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
@@ -209,3 +211,105 @@ def _fitted(
             "neither the template, the tokenizer nor the model says what ends an answer; all run to their limit"
         )
     return replace(settings, stop_ids=stops)
+
+
+def eval_apps(
+    samples: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SAMPLES",
+            help="What `packtrain sample` wrote, or JSON lines with id, row, sample and text.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="APPS rows with their tests: the data that the samples were made from.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for results; the same command continues there.",
+            show_default=False,
+            metavar="DIR",
+        ),
+    ] = None,
+    k: Annotated[
+        str | None, typer.Option("-k", metavar="K,K,…", help="The k of pass@k.", show_default="1,5,10 up to n")
+    ] = None,
+    comparator: Annotated[
+        Literal["exact", "tokens", "numbers", "tokens+numbers"],
+        typer.Option(help="exact, tokens, numbers or tokens+numbers.", metavar="NAME"),
+    ] = "tokens+numbers",
+    timeout: Annotated[
+        float, seconds_option("CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
+    ] = 10.0,
+    memory: Annotated[int, size_option("Memory of a program.", "--memory", default="1GiB")] = 1 << 30,
+    all_tests: Annotated[
+        bool, typer.Option("--all-tests", help="Run the tests after the first that fails, too.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Programs at once.", show_default="one per core")] = None,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Run programs WITHOUT a sandbox, with all rights of this user.")
+    ] = False,
+    references: Annotated[
+        bool, typer.Option("--references", help="Run the data's own solutions in place of samples, to calibrate.")
+    ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The --out of such a run of the same data.")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The --out of another evaluation of the same data: do they differ?"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty."""
+    from ..judge.evaluation import EvaluationRequest, run_evaluation
+    from ..judge.summary import lines
+    from ..report.printing import say
+    from .console import ConsoleObserver, make_console
+
+    missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
+    if data is None or out is None:
+        raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
+    if (samples is None) is not references:
+        raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
+    request = EvaluationRequest(
+        data, out, samples, _judging(comparator, timeout, memory, all_tests), unsafe, jobs, _numbers(k), calibration,
+        compare,
+    )  # fmt: skip
+    console = make_console(stderr=as_json)
+    with ConsoleObserver(console) as observer:
+        summary = run_evaluation(request, observer)
+    if as_json:
+        print_json(summary)
+        return
+    for line in lines(summary):
+        say(console, line)
+    say(console, f"{out}: results.jsonl has every sample, summary.json these numbers")
+
+
+def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "Judging":
+    from ...stages.judge.comparators import Comparator
+    from ..judge.judging import Judging
+    from ..judge.programs import ProgramLimits
+
+    if not 0 < timeout <= _LONGEST:
+        raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")
+    if not _LEAST_MEMORY <= memory < 1 << 48:
+        raise ConfigError("--memory: give at least 64MiB, which Python needs itself")
+    limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout, memory_bytes=memory)
+    return Judging(Comparator(comparator), limits, all_tests)
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        shown = text if len(text) <= 80 else f"{text[:80]}…"
+        raise ConfigError(f"-k {shown}: give whole numbers, such as 1,5,10") from None

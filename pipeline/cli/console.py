@@ -9,9 +9,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.segment import Segment
 from rich.text import Text
 
-from ....schemas.escape import escape
-from ....schemas.units import duration, rate
-from ...report.printing import say
+from ...schemas.escape import escape
+from ...schemas.units import duration, rate
+from ..report.printing import say
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this print nothing."""

@@ -1,23 +1,66 @@
-"""Options shared by several commands, and helpers that turn them into a configuration."""
+"""Options shared by several commands, how shells complete them, and what turns them into a configuration."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from ....schemas.config.source import AUTO, default_name
-from ....schemas.errors import ConfigError
-from ....schemas.units import parse_duration
-from . import completion
+from ...schemas.config.source import AUTO, default_name
+from ...schemas.errors import ConfigError
+from ...schemas.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from ...report.options import ReportOptions
+    from ..report.options import ReportOptions
+
+
+def no_words(incomplete: str) -> list[str]:
+    """Nothing, so that the shell completes files and folders itself."""
+    return []
+
+
+def _keys_of_run(incomplete: str) -> list[str]:
+    return [f"{key}=" for key in config_keys(training=False) if key.startswith(incomplete)]
+
+
+def _keys_of_training(incomplete: str) -> list[str]:
+    return [f"{key}=" for key in config_keys(training=True) if key.startswith(incomplete)]
+
+
+def config_keys(*, training: bool) -> list[str]:
+    """The keys of a run's configuration, or of a training's."""
+    if training:
+        from ...training.trainer.config import TrainConfig
+
+        return list(_keys(TrainConfig))
+    from ...schemas.config.config import RunConfig
+
+    return list(_keys(RunConfig))
+
+
+def _keys(model: Any, before: str = "") -> Iterator[str]:
+    """The keys of a pydantic model and of its sections; in a list of sections, those of the first."""
+    for name, field in model.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        section = next((one for one in kinds if hasattr(one, "model_fields")), None)
+        if section is None:
+            yield f"{before}{name}"
+        else:
+            in_list = section is not field.annotation and type(None) not in kinds
+            yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
 
 
 def _seconds(text: str) -> float:
     try:
         return parse_duration(str(text))  # typer passes a default as a number
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(str(text))  # typer passes a default as a number
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -40,6 +83,11 @@ def days_option(help: str, *names: str, default: str) -> Any:
     return typer.Option(*names, parser=_days, metavar="DAYS", help=help, show_default=default)
 
 
+def size_option(help: str, *names: str, default: str) -> Any:
+    """An option that takes a number of bytes."""
+    return typer.Option(*names, parser=_bytes, metavar="SIZE", help=help, show_default=default)
+
+
 Config = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="A YAML configuration, such as mix.yaml.", show_default=False)
 ]
@@ -49,7 +97,7 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a key, e.g. truncate.max_length=4096, or tokenizer.allow_lost='[system, tools]'.",
-        autocompletion=completion.setting,
+        autocompletion=_keys_of_run,
     ),
 ]
 TrainSet = Annotated[
@@ -58,7 +106,7 @@ TrainSet = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a key, e.g. trainer.max_steps=100.",
-        autocompletion=completion.train_setting,
+        autocompletion=_keys_of_training,
     ),
 ]
 Format = Annotated[
@@ -76,7 +124,7 @@ Input = Annotated[
         "--input",
         metavar="PATH",
         help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated.",
-        autocompletion=completion.path,
+        autocompletion=no_words,
     ),
 ]
 Tokenizer = Annotated[
@@ -85,9 +133,7 @@ Tokenizer = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="one per core")]
 MaxLength = Annotated[int | None, typer.Option(help="Tokens per packed row; overrides the configuration.")]
-Folder = Annotated[
-    str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=completion.path)
-]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=no_words)]
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 
@@ -114,7 +160,7 @@ Model = Annotated[
     typer.Option(
         help="Advise no length above the positions of this model: its folder or config.json.",
         show_default="the model in the tokenizer's folder",
-        autocompletion=completion.path,
+        autocompletion=no_words,
     ),
 ]
 Output = Annotated[
@@ -150,7 +196,7 @@ def config_or_options(
 
 def overriding(settings: list[str] | None, out: str | None, workers: int | None, max_length: int | None) -> list[str]:
     """Overrides of configuration keys: those of `--set`, then the options that stand for a key."""
-    from ...store.open import resolve_place
+    from ..store.open import resolve_place
 
     found = list(settings or [])
     if out is not None:
@@ -211,8 +257,8 @@ def report_options(lengths: str | None, max_length_limit: int | None, model: Pat
     Raises:
         ConfigError: a length is invalid, or the model's configuration cannot be read.
     """
-    from ....stages.forecast.sweep import CANDIDATES
-    from ...report.options import ReportOptions, limit_of_model
+    from ...stages.forecast.sweep import CANDIDATES
+    from ..report.options import ReportOptions, limit_of_model
 
     return ReportOptions(
         lengths=_lengths(lengths) if lengths is not None else CANDIDATES,
@@ -222,7 +268,7 @@ def report_options(lengths: str | None, max_length_limit: int | None, model: Pat
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    from ...report.lengths import check_length
+    from ..report.lengths import check_length
 
     try:
         found = sorted({int(one.replace("_", "")) for one in text.split(",")})

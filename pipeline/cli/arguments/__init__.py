@@ -1,1 +1,0 @@
-"""What commands take: the options they share, help, and completion in a shell."""

@@ -1,1 +1,0 @@
-"""What commands print: to a terminal, to a pipe or as JSON."""

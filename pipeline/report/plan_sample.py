@@ -1,0 +1,384 @@
+"""The sample of `plan --rows`: some rows of every source, written to files for the ordinary encoder.
+
+No input is scanned or hashed as a whole, so the sample takes seconds however large the inputs are. Every source gets
+its share of the rows. Rows of JSON lines, Parquet and Arrow are taken in stretches from evenly spaced places; other
+files can be read only from the start, and their first rows become lines of JSON.
+"""
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.errors import ConfigError, InputError
+from ..inputs.blocks import split_name
+from ..inputs.detect import HEAD, Compression, Container, detect
+from ..inputs.find import Found, InputKind, find_inputs, labels
+from ..inputs.formats import NoRowsError
+from ..inputs.spool import decompressed, rows_of
+from ..observer import Observer
+from ..store.open import cache_root, is_url, resolve_place
+from .rejects import Rejects
+
+_STRETCH = 100
+"""Maximum number of consecutive rows to take."""
+_PLACES = 100
+"""Minimum number of stretches of a source, if it has enough rows; neighbouring rows are often alike."""
+_LEAST = 20
+"""Minimum number of rows of a source, however small its share; a source without rows would look broken."""
+_MEASURED = 64
+"""Files of a source, and places in them, that are measured to estimate its rows."""
+_PROBE = 1 << 16
+"""Bytes to read at a place to measure line lengths."""
+_READ_ALL = 1.05
+"""All rows are read if the inputs have at most this multiple of the requested rows."""
+_LONGEST = 64 << 20
+"""Longer lines, and what follows them in a file, are not sampled; of other files, no more than this is decompressed."""
+_FIRST_BYTES = 4 << 20
+"""Bytes to look at first where rows can be read only from the start."""
+_ENOUGH = 1 << 20
+"""Bytes of a compressed file that an estimate needs; it is read in steps of 64 KiB."""
+_GROUP = 128 << 20
+"""Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
+_ARROW = (Container.ARROW_FILE, Container.ARROW_STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A configuration whose sources are a sample."""
+
+    config: RunConfig
+    asked: RunConfig
+    """The user's configuration."""
+    rows_estimated: float
+    """Estimated rows of all inputs."""
+    exhaustive: bool
+    """Whether the sample has all rows; if so, `config` is the user's configuration."""
+    origins: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    """(name, path) of the input for the path of each file of the sample."""
+
+    def true_rejects(self, rejects: Rejects) -> Rejects:
+        """Return the rejects of the sample, with the names of the real inputs and without lines."""
+        shown = []
+        for reject in rejects.shown:
+            name, path = self.origins.get(reject.path or "", (reject.file, reject.path))
+            line = reject.line if reject.path not in self.origins else None
+            shown.append(replace(reject, file=name, path=path, line=line))
+        return Rejects(shown, rejects.file)
+
+    def true_place(self, error: NoRowsError) -> NoRowsError:
+        """Return the error, with the name of the real input."""
+        name, path = self.origins.get(error.path, (error.path, None))
+        said = error.said.replace("none of its ", "of what was looked at, none of ", 1)
+        return NoRowsError(error.where, path or name, None, said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One input to take rows from."""
+
+    found: Found
+    container: Container
+    packing: Compression | None
+
+    @property
+    def leading(self) -> bool:
+        """Whether rows can be taken only from the start."""
+        return self.packing is not None or self.container not in (Container.JSONL, Container.PARQUET, *_ARROW)
+
+    def open(self) -> BinaryIO:
+        return _open(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A source to sample."""
+
+    config: SourceConfig
+    pieces: list[_Piece]
+    weights: list[float]
+    """Rows of each piece, estimated."""
+    rows: float
+    """Rows of all pieces, limited by `max_rows`."""
+
+
+@contextmanager
+def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Iterator[Sampled]:
+    """Make a sample of about `rows` rows, which exists until the context ends.
+
+    Raises:
+        ConfigError: `rows` is not positive; an input is missing.
+        InputError: an input cannot be read.
+    """
+    if rows < 1:
+        raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
+    place = cache_root(config.cache, resolve_place(config.out, base), base)
+    cache = Path(tempfile.gettempdir() if is_url(place) else place)
+    observer.begin("sample", 0, "")
+    sources = [_measure(source, base, cache, observer) for source in config.sources]
+    every = sum(source.rows for source in sources)
+    if every <= rows * _READ_ALL:
+        observer.end()
+        yield Sampled(config, config, every, True)
+        return
+    with tempfile.TemporaryDirectory(prefix="packtrain-sample-", ignore_cleanup_errors=True) as temporary:
+        home, origins, chosen = Path(temporary), dict[str, tuple[str, str | None]](), []
+        for number, source in enumerate(sources):
+            share = max(rows * source.rows / every, min(_LEAST, source.rows)) / source.rows if source.rows else 1.0
+            chosen.append(_take(source, min(share, 1.0), home / str(number), config.seed + number, origins))
+        (home / "cache").mkdir()
+        update = {"sources": tuple(chosen), "cache": str(home / "cache")}
+        observer.end()
+        yield Sampled(config.model_copy(update=update), config, every, False, origins)
+
+
+def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:
+    """Return a source's inputs, with their rows estimated."""
+    pieces = [piece for found in find_inputs(source, base) for piece in _here(found, source, cache, observer)]
+    weights = [0.0] * len(pieces)
+    for container in dict.fromkeys((piece.container, piece.packing) for piece in pieces):
+        alike = [number for number, piece in enumerate(pieces) if (piece.container, piece.packing) == container]
+        some = [pieces[number] for number in alike[:: -(-len(alike) // _MEASURED)]]
+        rows = sum(_rows(piece, -(-_MEASURED // len(some))) for piece in some)
+        density = rows / sum(max(piece.found.size, 1) for piece in some)
+        for number in alike:
+            weights[number] = density * max(pieces[number].found.size, 1)
+    if any(piece.leading for piece in pieces):
+        observer.note(
+            f"sources.{source.name}: only the first rows of compressed files and CSV are sampled; they may differ "
+            "from the others"
+        )
+    return _Source(source, pieces, weights, min(sum(weights), source.max_rows or float("inf")))
+
+
+def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[_Piece]:
+    """The input's files, copied to this machine if they cannot be sampled remotely.
+
+    Raises:
+        InputError: an input is empty or cannot be read.
+    """
+    if found.kind is InputKind.HUB:
+        from ..inputs.hub import load
+
+        observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
+        loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+        return [piece for path, _ in loaded for piece in _here(_local(path), source, cache, observer)]
+    try:
+        with _open(found) as file:
+            head = file.read(HEAD)
+    except Exception as error:  # each file system of fsspec raises its own errors
+        raise InputError(f"{found.shown} cannot be read: {error}") from error
+    if not head:
+        raise InputError(f"{found.shown} is empty; remove it from the source's path, or fill it")
+    container, packing = detect(found.path, found.shown, head)
+    if found.kind is InputKind.URL and container in _ARROW:
+        from ..inputs.fetch import fetch
+
+        found = _local(fetch(found.name, found.size, found.stamp, cache))
+    return [_Piece(found, container, packing)]
+
+
+def _local(path: Path) -> Found:
+    stat = path.stat()
+    return Found(InputKind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+
+
+def _open(found: Found) -> BinaryIO:
+    if found.kind is InputKind.URL:
+        from ...schemas.files.clients import filesystem
+
+        fs, inner = filesystem(found.name)
+        far: BinaryIO = fs.open(inner, "rb")
+        return far
+    return found.path.open("rb")
+
+
+def _rows(piece: _Piece, probes: int) -> float:
+    """A piece's rows: those that a table says, or an estimate by its lines at some places, or by its first rows."""
+    size = piece.found.size
+    if piece.leading:
+        lines, part = _first_rows(piece, 10 * _STRETCH)
+        return len(lines) / part
+    if piece.container is not Container.JSONL:
+        with _damage(piece), piece.open() as file:
+            if piece.container is Container.PARQUET:
+                return float(pq.ParquetFile(file).metadata.num_rows)
+            return float(_arrow(piece).num_rows)
+    with piece.open() as file:
+        if size <= probes * _PROBE:
+            data = file.read()
+            return float(data.count(b"\n") + (data[-1:] != b"\n"))
+        ends = read = 0
+        for number in range(probes):
+            file.seek(int((number + 0.5) / probes * (size - _PROBE)))
+            data = file.read(_PROBE)
+            ends, read = ends + data.count(b"\n"), read + len(data)
+    return size * max(ends, 1) / max(read, 1)
+
+
+def _take(
+    source: _Source, share: float, folder: Path, seed: int, origins: dict[str, tuple[str, str | None]]
+) -> SourceConfig:
+    """Write a share of a source's rows, from 0 to 1, and return its configuration."""
+    count, whole = max(1, round(share * source.rows)), sum(source.weights)
+    space = source.rows / whole if whole else 1.0  # what `max_rows` leaves
+    stretches = max(min(count, _PLACES), -(-count // _STRETCH))
+    chance = random.Random(seed)
+    places = [(number + chance.random() * (1 - share)) / stretches * space for number in range(stretches)]
+    span = share / stretches * space
+    paths: list[str] = []
+    before = 0.0
+    names = labels([piece.found.path for piece in source.pieces])
+    for number, (piece, rows, name) in enumerate(zip(source.pieces, source.weights, names, strict=True)):
+        part = rows / whole if whole else 0.0
+        mine = [(place - before) / part for place in places if before <= place < before + part]
+        before += part
+        if not mine:
+            continue
+        stem, suffix = split_name(piece.found.path.name)
+        target = folder / f"{number:05d}" / (f"{stem}.jsonl" if piece.leading else piece.found.path.name)
+        target.parent.mkdir(parents=True)
+        each = max(1.0, span * whole)
+        if piece.leading:
+            most = round(each * len(mine))
+            target.write_bytes(b"".join(_first_rows(piece, most)[0][:most]))
+        elif piece.container is Container.JSONL:
+            with target.open("wb") as to:
+                take_lines(piece.open(), piece.found.size, mine, span / part, to)
+        else:
+            _take_table(piece, mine, round(each), target)
+        if not target.stat().st_size:
+            continue
+        paths.append(str(target))
+        local = str(piece.found.path) if piece.found.kind is InputKind.LOCAL else None
+        origins[str(target)] = (name if name.endswith(suffix) else name + suffix, local)
+    if not paths:
+        raise InputError(f"sources.{source.config.name}: the sample found no row; leave out --rows")
+    return source.config.model_copy(update={"path": tuple(paths), "split": None, "subset": None, "max_rows": None})
+
+
+def take_lines(file: BinaryIO, size: int, places: Sequence[float], span: float, to: BinaryIO) -> None:
+    """Take the lines that start within given stretches of bytes.
+
+    Stretches are measured in bytes, not lines, so that long lines are not taken too often.
+
+    Args:
+        size: bytes of the file.
+        places: the starts of the stretches, from 0 to 1, ascending.
+        span: the length of each, as a share of the file.
+    """
+    at = 0  # where a line starts; no later one starts before the next place
+    with file:
+        for place in places:
+            start = int(place * size)
+            stop = max(int((place + span) * size), start + 1)
+            if start > at:
+                file.seek(start - 1)
+                skipped = file.readline(_LONGEST)
+                at = start - 1 + len(skipped) if skipped.endswith(b"\n") else size
+            elif at < stop:
+                file.seek(at)
+            while at < min(stop, size):
+                line = file.readline(_LONGEST)
+                at += len(line)
+                if not line.endswith(b"\n") and at < size:
+                    at = size
+                else:
+                    to.write(line.removesuffix(b"\n") + b"\n")
+
+
+def _first_rows(piece: _Piece, count: int) -> tuple[list[bytes], float]:
+    """(at least `count` first rows as lines of JSON, if there are as many; the share of the file that they span)."""
+    limit = _FIRST_BYTES
+    while True:
+        lines, read, ended = _first_bytes(piece, limit)
+        if ended:
+            return lines, 1.0
+        if limit >= _LONGEST or (len(lines) > count and (piece.packing is None or read >= _ENOUGH)):
+            return lines[:-1], read / max(piece.found.size, 1)
+        limit *= 4
+
+
+def _first_bytes(piece: _Piece, limit: int) -> tuple[list[bytes], int, bool]:
+    """(lines of JSON, bytes of the file that they span, whether these are all) of the first decompressed bytes."""
+    left, parts = limit, list[bytes]()
+    with piece.open() as file:
+        with decompressed(file, piece.found.shown, piece.packing) as source:
+
+            def read(count: int) -> bytes:
+                nonlocal left
+                data = source(min(count, left)) if left else b""
+                left -= len(data)
+                return data
+
+            try:
+                scratch = Path(tempfile.gettempdir())
+                with rows_of(read, piece.found.shown, piece.container, piece.packing, _LONGEST, scratch) as rows:
+                    parts.extend(rows.lines)
+            except InputError:
+                if left:  # otherwise the limit cut it
+                    raise
+        at = max(1, min(file.tell(), piece.found.size))
+    return [line + b"\n" for line in b"".join(parts).split(b"\n") if line], at, left > 0
+
+
+def _take_table(piece: _Piece, places: Sequence[float], each: int, to: Path) -> None:
+    """Take rows of a table, and write them in the same format.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    with _damage(piece), piece.open() as file:
+        if piece.container is not Container.PARQUET:
+            table = _slices(whole := _arrow(piece), [int(place * whole.num_rows) for place in places], each)
+            with pa.ipc.new_file(str(to), table.schema) as writer:
+                writer.write_table(table)
+            return
+        parquet = pq.ParquetFile(file)
+        starts, first, tables = [int(place * parquet.metadata.num_rows) for place in places], 0, []
+        for number in range(parquet.metadata.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            mine = [start - first for start in starts if first <= start < first + group.num_rows]
+            first += group.num_rows
+            if mine and group.total_byte_size <= _GROUP:
+                tables.append(_slices(parquet.read_row_group(number), mine, each))
+            elif mine:
+                tables.append(pa.Table.from_batches([next(parquet.iter_batches(each * len(mine), [number]))]))
+        pq.write_table(pa.concat_tables(tables or [parquet.schema_arrow.empty_table()]), to)
+
+
+def _slices(table: pa.Table, starts: Sequence[int], each: int) -> pa.Table:
+    """Return `each` rows from each start, without repeats."""
+    pieces, at = [], 0
+    for start in starts:
+        pieces.append(table.slice(max(at, start), each))
+        at = max(at, start) + pieces[-1].num_rows
+    return pa.concat_tables(pieces)
+
+
+def _arrow(piece: _Piece) -> pa.Table:
+    """The whole table, memory-mapped."""
+    source = pa.memory_map(str(piece.found.path))
+    opened: Any = pa.ipc.open_file if piece.container is Container.ARROW_FILE else pa.ipc.open_stream
+    return opened(source).read_all()
+
+
+@contextmanager
+def _damage(piece: _Piece) -> Iterator[None]:
+    """Turn a reader's error into an `InputError` that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, pa.ArrowException, ValueError, StopIteration) as error:
+        raise InputError(
+            f"{piece.found.shown} is damaged or cut short: it cannot be read as {piece.container.value} "
+            f"({str(error).rstrip('.')}); copy it again, or write it again"
+        ) from error
