@@ -15,8 +15,9 @@ import pyarrow as pa
 from ....schemas.errors import InputError
 from ...inputs.blocks import split_name
 from ...inputs.detect import HEAD, Compression, Container, detect
+from ...inputs.divide import rows_of
 from ...inputs.find import Found, InputKind
-from ...inputs.spool import decompressed, rows_of
+from ...inputs.spool import decompressed
 
 PROBE = 1 << 16
 """Number of bytes to read at a place to measure line lengths."""
