@@ -218,7 +218,7 @@ def misfit(line: bytes) -> str:
         why = str(error)
     if found := mistaken(line):
         return "{} is not a JSON object; the file {}: {}".format(seen, *found)
-    todo = 'call the file .csv, .tsv or .txt if it is that; each line must be an object, such as {"text": "a document"}'
+    todo = 'call the file .csv, .tsv or .txt if it is one; in JSONL each line is an object, such as {"text": "x"}'
     if line.lstrip().startswith((b"{", b"[")):
         todo = "`jq -c .` puts each object on a line of its own, if some go over several or share one"
     return f"{seen} is not a JSON object ({why}): {todo}"

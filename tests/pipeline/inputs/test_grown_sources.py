@@ -84,7 +84,9 @@ def write(folder: Path, name: str, count: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["jsonl.gz", "parquet", "arrow", "csv"])
+@pytest.mark.parametrize(
+    "name", ["csv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jsonl.gz", "parquet", "arrow"))]
+)
 def test_appended_rows_encode_only_their_blocks(name: str, base: Config, tmp_path: Path) -> None:
     path = write(tmp_path, name, 380)
     _, first = run(base, path)

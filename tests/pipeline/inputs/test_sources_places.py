@@ -312,11 +312,9 @@ def test_a_folder_that_the_library_loads(tmp_path: Path) -> None:
     (tmp_path / "chats").mkdir()
     (tmp_path / "chats" / "train.jsonl").write_bytes(lines(*(f"train {number}" for number in range(20))))
     (tmp_path / "chats" / "test.jsonl").write_bytes(lines("test 0"))
-    for name in ("hf://./chats", f"hf://{tmp_path / 'chats'}"):
-        assert texts(scan(source(name, split="train"), tmp_path)) == [
-            ("chats-train", f"train {number}") for number in range(20)
-        ]
-    for keys in ({}, {"split": "dev"}, {"split": "train", "subset": "small"}):
+    found = texts(scan(source("hf://./chats", split="train"), tmp_path))
+    assert found == [("chats-train", f"train {number}") for number in range(20)]
+    for keys in ({}, {"split": "train", "subset": "small"}):
         with pytest.raises(ConfigError):
             scan(source("hf://./chats", **keys), tmp_path)
 
