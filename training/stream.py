@@ -131,7 +131,6 @@ class PackedStream:
         split: `train` or `holdout`. This and the next four arguments do not apply to your own windows.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
         workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
-        cache_bytes: maximum bytes of encoded parts in the cache; None keeps all, for later epochs and runs.
         seed: seed of the order; by default the configuration's.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
@@ -155,7 +154,6 @@ class PackedStream:
         split: str = "train",
         window_bytes: int = 64 << 20,
         workers: int = 2,
-        cache_bytes: int | None = None,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -179,7 +177,12 @@ class PackedStream:
             from ..pipeline.stream.stream import LiveWindows
 
             self._windows = LiveWindows(
-                data, split=split, window_bytes=window_bytes, workers=workers, cache_bytes=cache_bytes, seed=seed
+                data,
+                split=split,
+                window_bytes=window_bytes,
+                workers=workers,
+                share=(self.place.rank, self.place.world_size),
+                seed=seed,
             )
         self._state = StreamState(self._windows.fingerprint, self._windows.seed)
         self._last: list[_Span] = []

@@ -23,13 +23,6 @@ def inspect(
     ] = None,
     doc: Annotated[int | None, typer.Option(help="Follow one example, by its doc id.")] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="the run's")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --id or --doc: the run's configuration, which allows its own reader functions to run.",
-            show_default=False,
-        ),
-    ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --row: show token by token, with ids.")] = False,
     width: Annotated[
         int | None, typer.Option(min=20, help="With --id or --doc: columns.", show_default="the terminal's")
@@ -47,10 +40,10 @@ def inspect(
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
             raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
-        _inspect_example(folder, example, doc, tokenizer, config, width, full=full, as_json=as_json)
+        _inspect_example(folder, example, doc, tokenizer, width, full=full, as_json=as_json)
         return
-    if full or width is not None or config is not None:
-        raise ConfigError("--full, --width and --config work with one example; add --id or --doc")
+    if full or width is not None:
+        raise ConfigError("--full and --width work with one example; add --id or --doc")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
@@ -70,7 +63,6 @@ def _inspect_example(
     id: str | None,
     doc: int | None,
     tokenizer: Path | None,
-    config: Path | None,
     width: int | None,
     *,
     full: bool,
@@ -82,7 +74,7 @@ def _inspect_example(
     from .views.console import make_console
     from .views.explain import Teller
 
-    follower = Follower(open_dataset(folder), tokenizer, config)
+    follower = Follower(open_dataset(folder), tokenizer)
     story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
     if as_json:
         print_json(story_json(story))

@@ -1,26 +1,38 @@
-"""Follows one example through all stages: source row, example, rendered text, tokens, and what happened to it.
+"""Follows one example of a finished dataset: its source row, its tokens, and what happened to them.
 
-Each stage is shown from what the folder and the cache still have. What is missing is reported as missing, never
-guessed.
+Why an example is left out is read from the table of documents, `rejects.jsonl` and the shards; nothing is decided,
+rendered or tokenized a second time. What is missing is reported as missing, never guessed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ...schemas.config.config import RunConfig
-from ...schemas.errors import InputError
+import numpy as np
+
+from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.escape import escape_line
+from ...schemas.jsontext import decode_note
+from ...schemas.reasons import cause_of
+from ...schemas.rows import UNPADDED
+from ...stages.arrays import view
+from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode import MIXED, UNPROVED
-from ..configfile import load_config
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
+from ..dataset.decode import Decoder, Piece, load_decoder, pieces
 from ..dataset.ids import Address, Documents, PackedDocument, parse_id
 from ..dataset.open import Finished
+from ..dataset.output_folder import REJECTS, tokenizer_folder
+from ..dataset.run_notes import recall_files, recall_spec
 from ..inputs.blocks import split_name
-from .fate import cuts_of, decide, open_documents, rejected
-from .packed_rows import Standing, find_pair, find_standings
-from .source_row import Inputs
-from .stages import Stages
-from .story import Story
+from ..pack.outcomes import REASONS
+from ..pack.table import NAME as TABLE
+from ..pack.table import Documents as Table
+from ..pack.table import open_table
+from .source_row import source_row
+from .story import CutTokens, Standing, Story
+from .tokens import Stretch, TokenFate, stretches_of
 
 _LISTED = 20
 
@@ -30,169 +42,153 @@ class Follower:
 
     Args:
         tokenizer: the folder of the tokenizer that turns tokens into text; by default the run's.
-        config: the run's configuration. It is needed for sources with a reader function, because code runs only if the
-        user names it.
 
     All methods may raise:
-        ConfigError: `config` is needed.
         InputError: there is no such example; the message names the nearest ids.
         IntegrityError: a file of the folder is missing or damaged.
     """
 
-    def __init__(self, dataset: Finished, tokenizer: Path | None = None, config: Path | None = None) -> None:
-        self.dataset = dataset
-        self.config = config_of(dataset)
-        self.documents = Documents(dataset)
+    def __init__(self, dataset: Finished, tokenizer: Path | None = None) -> None:
+        self.dataset, self._plan = dataset, dataset.manifest.plan
         opened = open_parts(dataset)
         self.cached = opened if isinstance(opened, CachedParts) else None
-        self.decided = open_documents(dataset, self.cached.count) if self.cached is not None else None
-        self.inputs = Inputs(dataset, self.config, self.cached.scratch if self.cached is not None else None)
-        given = load_config(config) if config is not None else None
-        self.stages = Stages(dataset, self.config, given, self.cached, tokenizer)
-        self.notes = [opened] if isinstance(opened, str) else []
-        self.notes += self.stages.notes
+        self._notes = [opened] if isinstance(opened, str) else []
+        self._documents, self._table = Documents(dataset), _open_table(dataset, self.cached)
+        files = recall_files(dataset.store, self._plan) or []
+        self._files = {(file.source, file.label): file for file in files}
+        self._decoder = self._find_decoder(tokenizer)
+        try:
+            self._mask = Mask.of_plan(self._plan["config"]["mask"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{dataset.store.url} was made by another version of packtrain, and this one cannot read its mask "
+                f"({error}); use that version, or make the dataset again"
+            ) from error
 
     def by_id(self, id: str) -> Story:
         """Return the story of an example, by its id."""
-        found = self.documents.by_id(id)
+        found = self._documents.by_id(id)
         if found is None:
             address = self._address(id)
-            found = self.documents.by_id(address.id)
+            found = self._documents.by_id(address.id)
             if found is None:
                 return self._unpacked(address, id)
         return self._packed(found)
 
     def by_number(self, doc: int) -> Story:
         """Return the story of an example, by its doc id."""
-        found = self.documents.by_number(doc)
+        found = self._documents.by_number(doc)
         if found is not None:
             return self._packed(found)
-        cached = self.cached
-        if cached is None:
+        if self.cached is None:
             raise InputError(
                 f"no packed document of {self.dataset.store.url} has the doc id {doc:,}, and documents that are not "
-                f"packed cannot be found: {self.notes[0]}. documents.parquet lists the packed documents"
+                f"packed cannot be found: {self._notes[0]}. documents.parquet lists the packed documents"
             )
-        if not 0 <= doc < cached.count:
+        if not 0 <= doc < self.cached.count:
             raise InputError(
-                f"there is no document {doc:,} in {self.dataset.store.url}; doc ids are 0 to {cached.count - 1:,}"
+                f"there is no document {doc:,} in {self.dataset.store.url}; doc ids are 0 to {self.cached.count - 1:,}"
             )
-        one, part = cached.document(doc), cached.of_document(doc)
+        one, part = self.cached.document(doc), self.cached.of_document(doc)
         file, line = part.file.at(part.block, one.line)
-        address = Address(file.source, file.label, line, one.sub)
-        return self._dropped(address, one)
+        return self._dropped(self.cached, Address(file.source, file.label, line, one.sub), one)
 
     def _packed(self, found: PackedDocument) -> Story:
-        address = _address_of(found)
-        one = self.cached.document(found.doc_id) if self.cached is not None else None
-        story = self._begin(address, found.doc_id, "packed")
-        story.group, story.total = found.group, found.tokens
+        story = self._begin(_address_of(found), found.doc_id, "packed", total=found.tokens)
+        rows = list(_rows_of(self.dataset, found.doc_id))
         if self.dataset.manifest.preference:
-            return self._pair(story)
-        story.standings, by_layout = find_standings(self.dataset, found.doc_id, found.tokens)
-        story.copies = _copies(found.tokens, story.standings)
-        if not by_layout:
-            story.notes.append("the run's layout is gone, so the shards were searched instead")
-            if self.config.pack.align > 1 and self.config.pack.parallel is None:
-                story.notes.append("without the layout, padding at the ends of pieces looks like tokens")
-        self.stages.fill(story, one)
-        if one is not None and self.cached is not None:
-            story.cuts = cuts_of(self.decided, one, story.standings)
-        return story
-
-    def _pair(self, story: Story) -> Story:
-        """Fill in the story of a preference pair; its row has all three parts."""
-        self.stages.example(story)
-        assert story.doc_id is not None
-        split, row = find_pair(self.dataset, story.doc_id)
-        story.state, story.row = "a preference pair, not packed", (split, row)
-        return story
-
-    def _dropped(self, address: Address, one: EncodedDocument) -> Story:
-        story = self._begin(address, one.doc_id, "dropped")
-        assert self.cached is not None
-        story.total, story.group = len(one.ids), one.group
-        if self.dataset.manifest.preference:
-            self.stages.example(story)
-            story.detail = "a preference pair; the ledger counts the pairs left out by reason"
+            story.state, story.row = "a preference pair, not packed", rows[0][:2]
             return story
-        self.stages.fill(story, one)
-        decision = decide(self.decided, one.doc_id)
-        story.reason, story.detail = decision.reason, decision.detail
-        if decision.reason in (UNPROVED, MIXED) and story.text is not None and story.text.unproved:
-            story.detail = f"{decision.detail}: {story.text.unproved}"
-        if decision.twin is not None:
-            twin = self.documents.by_number(decision.twin)
-            story.twin = twin.id if twin is not None else f"document {decision.twin}"
+        one = self.cached.document(found.doc_id) if self.cached is not None else None
+        if one is None and UNPADDED not in self.dataset.manifest.schema and self._plan["config"]["pack"]["align"] > 1:
+            story.notes.append("without the cache, padding at the ends of pieces looks like tokens")
+        for split, row, shard, shard_row in rows:
+            at = 0
+            for piece in pieces(self.dataset, row, split):
+                if piece.doc_id == found.doc_id:
+                    piece_only = _without_padding(piece, found.tokens, one)
+                    story.standings.append(Standing(split, row, shard, shard_row, at, piece_only))
+                at += len(piece.ids) + piece.padding
+        story.standings.sort(key=lambda standing: (standing.piece.start, standing.split, standing.row))
+        self._fill(story, one)
+        if self._table is not None:
+            story.copies = int(self._table.copies[found.doc_id])
+            story.cuts = _cuts(story.stretches, self._table.at(slice(found.doc_id, found.doc_id + 1)))
+        return story
+
+    def _dropped(self, cached: CachedParts, address: Address, one: EncodedDocument) -> Story:
+        story = self._begin(address, one.doc_id, "dropped", total=len(one.ids))
+        if not self.dataset.manifest.preference:
+            self._fill(story, one)
+        if self._table is None:
+            story.detail = "_run/documents.arrow, which says why, is gone or damaged; run again"
+            return story
+        code = int(self._table.outcome[one.doc_id])
+        story.reason = REASONS[code] if code < len(REASONS) else ""
+        story.detail = cause_of(story.reason)
+        if story.reason in (UNPROVED, MIXED) and (why := cached.unproved_detail(one)):
+            story.detail += f": {why}"
+        if story.reason == "duplicate":
+            twin = _twin(self._table, one.doc_id)
+            packed = self._documents.by_number(twin) if twin is not None else None
+            story.twin = packed.id if packed is not None else f"document {twin}" if twin is not None else ""
         return story
 
     def _unpacked(self, address: Address, asked: str) -> Story:
-        """Return the story of an id that documents.parquet lacks: dropped, rejected, never made, or wrong."""
-        entry = rejected(self.dataset, address)
+        """Return the story of an id that documents.parquet lacks: left out, rejected, never made, or wrong."""
         part = self.cached.of_row(address) if self.cached is not None else None
-        here: list[tuple[int, int]] = []
+        subs = [_address_of(one).sub for one in self._documents.of_line(address)]
         if part is not None and self.cached is not None:
-            here = self.cached.documents_of_row(*part)
-            mine = next((doc_id for doc_id, sub in here if sub == address.sub), None)
-            if mine is not None:
-                return self._dropped(address, self.cached.document(mine))
-        subs = [sub for _, sub in here] or [_address_of(one).sub for one in self.documents.of_line(address)]
-        if entry is None:
-            self._refuse_sub(address, asked, subs)
+            made = {sub: doc_id for doc_id, sub in self.cached.documents_of_row(*part)}
+            if address.sub in made:
+                return self._dropped(self.cached, address, self.cached.document(made[address.sub]))
+            subs = list(made)
         story = self._begin(address, None, "rejected")
+        entry = _rejected(self.dataset, address)
         if entry is not None:
             story.reason, story.detail = entry["reason"], entry["detail"]
-            self.stages.example(story)
             return story
-        return self._never_made(story, asked)
-
-    def _never_made(self, story: Story, asked: str) -> Story:
-        """Return the story of a row that gave no such document. Prep runs on the row again, if it is unchanged."""
-        prepared = self.stages.prepared(story)
-        if prepared is None:
-            refusal = self.documents.refuse(asked)
-            if story.origin.past_end:
-                raise refusal
-            raise InputError(f"{refusal}. What happened to its row is unknown: {escape_line(story.origin.said)}")
-        mine = next((one for one in prepared.examples if one.sub == story.address.sub), None)
-        if prepared.blank:
+        if subs:
+            ids = [Address(address.source, address.file, address.line, sub).id for sub in subs]
+            shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+            raise InputError(
+                f"there is no example {escape_line(asked)} in {self.dataset.store.url}; its row gave {shown}"
+            )
+        item = story.origin.item
+        if story.origin.state == "unknown":
+            raise self._documents.refuse(asked)
+        if story.origin.state == "not taken":
+            story.state, story.detail = "not taken", story.origin.said
+        elif isinstance(item, bytes) and not item.strip():
             story.state, story.detail = "blank", "the line is blank"
-        elif prepared.rejects:
-            _, story.reason, story.detail = prepared.rejects[0]
-        elif prepared.filtered:
-            story.state, story.reason = "filtered", next(iter(prepared.filtered))
-            story.detail = "its row is valid, but a filter excludes it"
-        elif mine is not None:
-            story.example, story.state = mine, "dropped"
-            story.detail = "the reason is unknown, because the cache is gone"
-            if not self.inputs.taken(story.address):
-                story.state, story.detail = "not taken", "its row lies beyond the source's max_rows"
-            elif self.cached is not None:
-                story.state, story.detail = "rejected", "rejects.jsonl counts this row without listing it"
+        elif self.cached is None:
+            story.state, story.detail = "dropped", "the reason is unknown, because the cache is gone"
         else:
-            self._refuse_sub(story.address, asked, [one.sub for one in prepared.examples])
-            if not prepared.skipped:
-                raise self.documents.refuse(asked)
-            reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(prepared.skipped.items()))
-            story.state, story.reason = "skipped", reasons
-            story.detail = "left out of its row before examples were made"
+            story.state = "left out"
+            story.detail = (
+                "no example was made of its row: it is blank, its format or a condition leaves it out, or it is a "
+                "reject that rejects.jsonl only counts; the ledger has the numbers"
+            )
         return story
 
-    def _refuse_sub(self, address: Address, asked: str, subs: Sequence[int]) -> None:
-        """Refuse an id without a number if its row gave several examples, and an id with a number if it gave only
-        one.
-        """
-        if not subs or (address.sub >= 0 and set(subs) != {-1}):
-            return
-        ids = [Address(address.source, address.file, address.line, sub).id for sub in subs]
-        shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
-        raise InputError(f"there is no example {escape_line(asked)} in {self.dataset.store.url}; its row gave {shown}")
+    def _begin(self, address: Address, doc_id: int | None, state: str, total: int = 0) -> Story:
+        origin = source_row(self._files.get((address.source, address.file)), address)
+        policy, notes = str(self._mask.policy), list(self._notes)
+        return Story(address, self.dataset.store.url, doc_id, origin, state, total=total, policy=policy, notes=notes)
 
-    def _begin(self, address: Address, doc_id: int | None, state: str) -> Story:
-        story = Story(address, self.dataset.store.url, doc_id, self.inputs.row(address), state)
-        story.notes += self.notes
-        story.policy = self.config.mask.policy
-        return story
+    def _fill(self, story: Story, one: EncodedDocument | None) -> None:
+        found = [standing.piece for standing in story.standings]
+        story.stretches = stretches_of(story.total, found, one, self._mask, self._decoder)
+
+    def _find_decoder(self, folder: Path | None) -> Decoder | None:
+        spec = recall_spec(self.cached.store, self._plan) if folder is None and self.cached is not None else None
+        if spec is not None:
+            return Decoder.of_json(spec.tokenizer_json)
+        place = folder or tokenizer_folder(self.dataset.store)
+        if place is not None:
+            return load_decoder(place)
+        self._notes.append("the run's tokenizer was not found; give its folder with --tokenizer to see text")
+        return None
 
     def _address(self, id: str) -> Address:
         """Return the address of an id, with the file's name as the run knows it.
@@ -201,54 +197,114 @@ class Follower:
             InputError: it is not an id, or names no input of the run.
         """
         address = parse_id(id)
-        labels = {(one["source"], one["file"]) for one in self.dataset.manifest.plan["inputs"]}
+        labels = {(one["source"], one["file"]) for one in self._plan["inputs"]}
         if address is not None and address.line > 0:
-            if (address.source, address.file) in labels:
-                return address
-            folder, slash, name = address.file.rpartition("/")
-            short = f"{folder}{slash}{split_name(name)[0]}"  # with the suffix, as in rejects.jsonl
-            if (address.source, short) in labels:
-                return Address(address.source, short, address.line, address.sub)
-        raise self.documents.refuse(id)
+            for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
+                if (address.source, label) in labels:
+                    return replace(address, file=label)
+        raise self._documents.refuse(id)
 
 
-def config_of(dataset: Finished) -> RunConfig:
-    """Return the configuration of a finished run from its plan, which has no paths and no settings of the machine.
+def _open_table(dataset: Finished, cached: CachedParts | None) -> Table | None:
+    """Map what the run decided about its documents; None if that is gone, damaged, or of another run."""
+    try:
+        documents, _ = open_table(dataset.store.local(TABLE))
+    except (PacktrainError, OSError, ValueError, KeyError):  # of another version
+        return None
+    return documents if cached is not None and len(documents) == cached.count else None
+
+
+def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int, str, int]]:
+    """Yield (split, row, shard, row of the shard) of each row with a document.
 
     Raises:
-        InputError: another version of packtrain wrote it.
+        IntegrityError: a shard is missing or damaged, or no row has the document.
     """
-    plan = dataset.manifest.plan["config"]
-    data = {
-        **plan,
-        "out": str(dataset.store.url),
-        "tokenizer": {**plan["tokenizer"], "path": "-"},
-        "sources": [{**source, "path": "-"} for source in plan["sources"]],
-        "decontaminate": {**plan["decontaminate"], "against": "-"} if plan["decontaminate"] else None,
-    }
-    try:
-        return RunConfig.model_validate(data)
-    except ValueError as error:
-        raise InputError(
-            f"{dataset.store.url} was made by another version of packtrain, and this one cannot read its configuration "
-            f"({error}); use that version, or make the dataset again"
-        ) from error
+    found = False
+    for split, record in dataset.manifest.splits.items():
+        first = 0
+        for shard in record.shards:
+            row = 0
+            for batch in dataset.batches(shard):
+                column = batch.column("doc_ids")
+                here = np.flatnonzero(view(column.values) == doc_id)
+                for one in np.unique(np.searchsorted(view(column.offsets), here, side="right") - 1).tolist():
+                    found = True
+                    yield split, first + row + one, shard.name, row + one
+                row += batch.num_rows
+            first += shard.rows
+    if not found:
+        raise IntegrityError(
+            f"document {doc_id:,} is listed, but no shard of {dataset.store.url} contains it; run packtrain verify"
+        )
+
+
+def _without_padding(piece: Piece, count: int, one: EncodedDocument | None) -> Piece:
+    """The piece up to where its document, of `count` tokens, ends or goes on differently."""
+    length = min(len(piece.ids), count - piece.start)
+    if one is not None:
+        same = np.array(piece.ids[:length]) == np.array(one.ids[piece.start : piece.start + length])
+        length = length if same.all() else int(np.argmin(same))
+    weights = piece.weights[:length] if piece.weights is not None else None
+    return replace(piece, ids=piece.ids[:length], labels=piece.labels[:length], weights=weights)
+
+
+def _cuts(stretches: Sequence[Stretch], one: Table) -> list[CutTokens]:
+    """The tokens of a packed document that the limits cut, and those of pieces that are left out.
+
+    Args:
+        one: the document's row of the table.
+    """
+    prompt, low, high, total = (int(column[0]) for column in (one.prompt_cut, one.low, one.high, one.length))
+    completion = total - int(one.completion_cut[0])
+    cuts = [
+        CutTokens(0, prompt, "truncate.max_prompt_length"),
+        CutTokens(prompt, low, "truncate.max_length"),
+        CutTokens(high, completion, "truncate.max_length"),
+        CutTokens(completion, total, "truncate.max_completion_length"),
+    ]
+    for cut in stretches:
+        if cut.fate is TokenFate.CUT:
+            begin, end = max(cut.begin, low), min(cut.begin + len(cut.ids), high)
+            cuts.append(CutTokens(begin, end, "a piece in which nothing would be trained"))
+    return sorted((cut for cut in cuts if cut.begin < cut.end), key=lambda cut: cut.begin)
+
+
+def _twin(documents: Table, doc_id: int) -> int | None:
+    """The earlier document that a duplicate repeats."""
+    same = documents.first_digest == documents.first_digest[doc_id]
+    same &= documents.second_digest == documents.second_digest[doc_id]
+    same &= (documents.outcome == 0) | (documents.outcome == REASONS.index("not_sampled"))
+    first = np.flatnonzero(same)
+    return int(first[0]) if len(first) else None
+
+
+def _rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
+    """Return the entry of an example in the rejects file, or of its whole row; None if there is neither."""
+    data = dataset.store.read(REJECTS) or b""
+    whole = None
+    needle = f'"line":{address.line},'.encode()
+    for line in data.splitlines():
+        if needle not in line:
+            continue
+        entry: dict[str, Any] = decode_note(line, dict[str, Any])
+        labels = (entry["file"], _without_suffix(entry["file"]))
+        if entry["source"] != address.source or address.file not in labels or entry["reason"] == "more":
+            continue
+        if entry.get("example", -1) == address.sub:
+            return entry
+        if "example" not in entry:
+            whole = entry
+    return whole
+
+
+def _without_suffix(file: str) -> str:
+    """The name of a file in ids, from its name in rejects, which has the suffix."""
+    folder, slash, name = file.rpartition("/")
+    return f"{folder}{slash}{split_name(name)[0]}"
 
 
 def _address_of(document: PackedDocument) -> Address:
     stem = f"{document.source}/{document.file}:{document.line}"
     rest = document.id.removeprefix(stem).removeprefix("/")
     return Address(document.source, document.file, document.line, int(rest) if rest else -1)
-
-
-def _copies(tokens: int, standings: Sequence[Standing]) -> int:
-    """Return how often a document is packed: the most pieces that contain the same token, not counting overlaps."""
-    stands = [0] * (tokens + 1)
-    for standing in standings:
-        stands[standing.start + (standing.repeated or 0)] += 1
-        stands[min(standing.start + len(standing.ids), tokens)] -= 1
-    most = running = 0
-    for change in stands:
-        running += change
-        most = max(most, running)
-    return most

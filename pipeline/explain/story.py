@@ -3,40 +3,34 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...schemas.rows import IGNORE_INDEX, Example, RunKind
-from ...stages.prep.public import public_row
+from ..dataset.decode import Piece
 from ..dataset.ids import Address
-from .fate import CutTokens
-from .packed_rows import Standing
 from .source_row import SourceRow
-from .tokens import Token
+from .tokens import Stretch, TokenFate
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of text of one kind that is trained as a whole, or not at all."""
+class Standing:
+    """One piece of a document in a packed row."""
 
-    text: str
-    kind: RunKind | None
-    """Kind of the run; None if only the shards are left."""
-    turn: int
-    train: bool
-    """Whether its message allows training."""
-    trained: bool
-    """Whether a packed row trains it."""
+    split: str
+    row: int
+    """Row of the split, counted from 0."""
+    shard: str
+    shard_row: int
+    """Row of the shard, counted from 0."""
+    at: int
+    """Position of the piece's first token in the row."""
+    piece: Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """The text of an example."""
+class CutTokens:
+    """Tokens of a packed document that no row contains."""
 
-    spans: list[Span]
-    rendered: bool
-    """Whether the template rendered it; otherwise it is decoded from the tokens."""
-    unproved: str
-    """Why the assistant's turns, or parts of one, could not be located, or ""."""
-    checks: list[tuple[str, bool]]
-    """(what was compared, whether it agrees) of each comparison."""
+    begin: int
+    end: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -48,18 +42,16 @@ class Story:
     doc_id: int | None
     origin: SourceRow
     state: str
-    """`packed`, `dropped`, `rejected`, `filtered`, `skipped`, `blank`, `not taken`."""
+    """`packed`, `dropped`, `rejected`, `blank`, `not taken` or `left out`."""
     reason: str = ""
     detail: str = ""
-    group: str = ""
-    example: Example | None = None
-    text: Text | None = None
-    tokens: list[Token] = field(default_factory=list)
     total: int = 0
-    """Tokens at full length."""
+    """Tokens before any cut."""
     policy: str = ""
+    stretches: list[Stretch] = field(default_factory=list)
     standings: list[Standing] = field(default_factory=list)
     copies: int = 0
+    """How often it is packed; 0 if that is unknown."""
     cuts: list[CutTokens] = field(default_factory=list)
     twin: str = ""
     """Id of the earlier example, if this one is a duplicate."""
@@ -68,65 +60,39 @@ class Story:
     notes: list[str] = field(default_factory=list)
     """Sentences that say what is missing, and why."""
 
+    @property
+    def trained(self) -> int:
+        """Tokens that some row trains."""
+        return sum(len(one.ids) for one in self.stretches if one.fate is TokenFate.TRAINED)
+
 
 def story_json(story: Story) -> dict[str, Any]:
     """The story as plain data."""
-    example = None
-    if story.example is not None:
-        form: Any = "any" if story.example.rejected or story.example.completion != [] else "messages"
-        example = public_row(story.example, form)
+    stretches = [
+        {**asdict(one), "kind": one.kind.name.lower() if one.kind is not None else None} for one in story.stretches
+    ]
+    found = []
+    for standing in story.standings:
+        piece = standing.piece
+        place = {key: getattr(standing, key) for key in ("split", "row", "shard", "shard_row", "at")}
+        weight = {"weight": sum(piece.weights)} if piece.weights is not None else {}
+        found.append({**place, "start": piece.start, "length": len(piece.ids), "trained": piece.trained, **weight})
+    origin = {key: getattr(story.origin, key) for key in ("path", "state", "said")}
     return {
         "id": story.address.id,
         "doc_id": story.doc_id,
         "source": {
-            "source": story.address.source,
-            "file": story.address.file,
-            "line": story.address.line,
-            "path": story.origin.path,
-            "state": story.origin.state.value,
-            "said": story.origin.said,
+            **{key: getattr(story.address, key) for key in ("source", "file", "line")},
+            **origin,
             "row": story.origin.value,
         },
-        "group": story.group,
-        "example": example,
-        "text": _text_json(story.text),
         "mask": story.policy,
-        "tokens": [{**asdict(token), "kind": _kind(token.kind), "fate": token.fate.value} for token in story.tokens],
+        "tokens": stretches,
         "outcome": {
-            "state": story.state,
-            "reason": story.reason,
-            "detail": story.detail,
-            "twin": story.twin,
-            "row": list(story.row) if story.row is not None else None,
+            **{key: getattr(story, key) for key in ("state", "reason", "detail", "twin", "row", "copies")},
             "tokens": story.total,
-            "copies": story.copies,
-            "pieces": [
-                {key: value for key, value in asdict(standing).items() if key not in ("ids", "labels", "weights")}
-                | {"length": len(standing.ids), "trained": trained_in(standing)}
-                | ({"weight": sum(standing.weights)} if standing.weights is not None else {})
-                for standing in story.standings
-            ],
+            "pieces": found,
             "cut": [asdict(cut) for cut in story.cuts],
         },
         "notes": story.notes,
     }
-
-
-def trained_in(standing: Standing) -> int:
-    """The number of trained labels in a piece."""
-    return sum(label != IGNORE_INDEX for label in standing.labels)
-
-
-def _text_json(text: Text | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    return {
-        "spans": [{**asdict(span), "kind": _kind(span.kind)} for span in text.spans],
-        "rendered": text.rendered,
-        "unproved": text.unproved,
-        "checks": [{"what": what, "agrees": agrees} for what, agrees in text.checks],
-    }
-
-
-def _kind(kind: RunKind | None) -> str | None:
-    return kind.name.lower() if kind is not None else None

@@ -1,15 +1,18 @@
-"""Finds out what happened to every token of a document: whether it is trained, and if not, why."""
+"""Says what happened to every token of a document: whether it is trained, and if not, why."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.rows import IGNORE_INDEX, RunKind
 from ...stages.mask.policy import Mask, supervised_runs
-from .packed_rows import Standing
+from ..dataset.cached_parts import EncodedDocument
+from ..dataset.decode import Decoder, Piece
 
 
 class TokenFate(StrEnum):
@@ -31,94 +34,98 @@ class TokenFate(StrEnum):
     """The token has no label; without the cache, the reason is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token of a document."""
+_FATES = list(TokenFate)
 
-    index: int
-    """Position in the document, counted from 0."""
-    id: int
-    text: str
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring tokens of a document to which the same happened."""
+
+    begin: int
+    """Position of the first in the document, counted from 0."""
+    ids: list[int]
     kind: RunKind | None
-    """Kind of the run; None without the cache."""
+    """Kind of their run; None without the cache."""
     turn: int
-    """Index of its message, or -1."""
+    """Index of their message, or -1."""
     fate: TokenFate
     trained: int
-    """Number of pieces that train it."""
+    """Number of pieces that train them."""
     stands: int
-    """Number of pieces that contain it."""
+    """Number of pieces that contain them."""
+    text: str = ""
+    """Their text; "" without a tokenizer."""
+    texts: tuple[str, ...] = ()
+    """The text of each token."""
 
 
-Run = tuple[int, int, int, bool]
-"""(end, kind, turn, train) of a run"""
+def stretches_of(
+    count: int, pieces: Sequence[Piece], cached: EncodedDocument | None, mask: Mask, decoder: Decoder | None
+) -> list[Stretch]:
+    """Return the tokens of a document, without those of which nothing is known: without the cache, cut ones.
+
+    Args:
+        count: T, the document's tokens before any cut.
+        pieces: what rows have of it, without padding; empty for a document that is left out.
+    """
+    ids, trained, stands = np.zeros((3, count), np.int64)
+    heads = np.zeros(count, np.bool_)
+    for piece in pieces:
+        here = slice(piece.start, piece.start + len(piece.ids))
+        ids[here], stands[here] = piece.ids, stands[here] + 1
+        trained[here] += np.array(piece.labels) != IGNORE_INDEX
+        heads[piece.start] = True
+    kinds, turns = np.full((2, count), -1)
+    fate = np.where(trained > 0, _code(TokenFate.TRAINED), _code(TokenFate.NOT_TRAINED))
+    known = stands > 0
+    if cached is not None:
+        ids, known = np.array(cached.ids, np.int64), np.ones(count, np.bool_)
+        kinds, turns, supervised, flagged = _of_runs(cached, mask)
+        which = {
+            TokenFate.TRAINED: trained > 0,
+            TokenFate.DROPPED: np.full(count, not pieces),
+            TokenFate.CUT: stands == 0,
+            TokenFate.FLAGGED: flagged,
+            TokenFate.MASKED: ~supervised,
+            TokenFate.HEAD: heads,
+        }
+        fate = np.select(list(which.values()), [_code(one) for one in which], _code(TokenFate.OVERLAP))
+    columns = np.stack([known, kinds, turns, fate, trained, stands])
+    changes = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
+    bounds = [0, *changes.tolist(), count] if count else []
+    found = []
+    for begin, end in pairwise(bounds):
+        seen, kind, turn, code, *counts = columns[:, begin].tolist()
+        if seen:
+            what = RunKind(kind) if kind >= 0 else None
+            found.append(Stretch(begin, ids[begin:end].tolist(), what, turn, _FATES[code], *counts))
+    return _with_text(found, decoder) if decoder is not None else found
 
 
-def asked_for(runs: Sequence[Run], mask: Mask) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (T,) which tokens the mask selects, and (T,) which it would select without the train flags of the data."""
-    ends, kinds, turns, trains = (np.array(column) for column in zip(*runs, strict=True))
-    offsets = np.array([0, len(runs)])
+def _code(fate: TokenFate) -> int:
+    return _FATES.index(fate)
+
+
+def _of_runs(cached: EncodedDocument, mask: Mask) -> tuple[NDArray[Any], ...]:
+    """(T,) kind, turn, whether the mask selects it, and whether only the train flags of the data leave it out."""
+    ends, kinds, turns, trains = (np.array(column) for column in zip(*cached.runs, strict=True))
+    kinds, turns, offsets = kinds.astype(np.int8), turns.astype(np.int16), np.array([0, len(ends)])
+    supervised = supervised_runs(kinds, turns, trains.astype(np.bool_), offsets, mask)
+    always = supervised_runs(kinds, turns, np.ones(len(ends), np.bool_), offsets, mask)
     sizes = np.diff(ends, prepend=0)
-    supervised = supervised_runs(kinds.astype(np.int8), turns.astype(np.int16), trains.astype(np.bool_), offsets, mask)
-    always = supervised_runs(kinds.astype(np.int8), turns.astype(np.int16), np.ones(len(runs), np.bool_), offsets, mask)
-    return np.repeat(supervised, sizes), np.repeat(always & ~supervised, sizes)
+    return tuple(np.repeat(column, sizes) for column in (kinds, turns, supervised, always & ~supervised))
 
 
-def tokens_of(
-    ids: Sequence[int], texts: Sequence[str], runs: Sequence[Run], mask: Mask, standings: Sequence[Standing]
-) -> list[Token]:
-    """Return all tokens of a document that is in the cache.
-
-    Args:
-        runs: the runs over its tokens.
-        standings: its pieces; empty for a dropped document.
-    """
-    supervised, flagged = asked_for(runs, mask)
-    ends = np.array([run[0] for run in runs])
-    owner = np.searchsorted(ends, np.arange(len(ids)), side="right")
-    trained, stands = _counts(len(ids), standings)
-    heads = {standing.start for standing in standings}
-    out = []
-    for index, (id, text) in enumerate(zip(ids, texts, strict=True)):
-        _, kind, turn, _ = runs[int(owner[index])]
-        if trained[index]:
-            fate = TokenFate.TRAINED
-        elif not standings:
-            fate = TokenFate.DROPPED
-        elif not stands[index]:
-            fate = TokenFate.CUT
-        elif not supervised[index]:
-            fate = TokenFate.FLAGGED if flagged[index] else TokenFate.MASKED
-        else:
-            fate = TokenFate.HEAD if index in heads else TokenFate.OVERLAP
-        out.append(Token(index, id, text, RunKind(kind), turn, fate, int(trained[index]), int(stands[index])))
+def _with_text(found: Sequence[Stretch], decoder: Decoder) -> list[Stretch]:
+    """The stretches with their texts. A text starts over where tokens are missing."""
+    out: list[Stretch] = []
+    gaps = [0, *(at for at, one in enumerate(found) if at and one.begin != _end(found[at - 1])), len(found)]
+    for first, last in pairwise(gaps):
+        some = found[first:last]
+        for one, text in zip(some, decoder.spans([each.ids for each in some]), strict=True):
+            out.append(replace(one, text=text, texts=tuple(decoder.pieces(one.ids))))
     return out
 
 
-def tokens_of_pieces(count: int, standings: Sequence[Standing], texts: Sequence[Sequence[str]]) -> list[Token]:
-    """Return a document's tokens from the packed rows, if the cache is gone; kinds and cut tokens are then unknown.
-
-    Args:
-        count: tokens of the whole document.
-        texts: the texts of each piece's tokens.
-    """
-    trained, stands = _counts(count, standings)
-    known: dict[int, tuple[int, str]] = {}
-    for standing, mine in zip(standings, texts, strict=True):
-        for offset, (id, text) in enumerate(zip(standing.ids, mine, strict=True)):
-            known[standing.start + offset] = id, text
-    out = []
-    for index, (id, text) in sorted(known.items()):
-        fate = TokenFate.TRAINED if trained[index] else TokenFate.NOT_TRAINED
-        out.append(Token(index, id, text, None, -1, fate, int(trained[index]), int(stands[index])))
-    return out
-
-
-def _counts(count: int, standings: Sequence[Standing]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (T,) how many pieces train each token, and (T,) how many contain it."""
-    trained, stands = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for standing in standings:
-        here = slice(standing.start, standing.start + len(standing.labels))
-        trained[here] += np.array(standing.labels) != IGNORE_INDEX
-        stands[here] += 1
-    return trained, stands
+def _end(stretch: Stretch) -> int:
+    return stretch.begin + len(stretch.ids)

@@ -29,12 +29,6 @@ class BlockRows:
     records: Records | None = None
     rejects: list[Reject] = field(default_factory=list)
 
-    def only(self, number: int) -> "BlockRows":
-        """Only the row with this number."""
-        lines = None if self.lines is None else [one for one in self.lines if one[0] == number]
-        records = None if self.records is None else [one for one in self.records if one[0] == number]
-        return BlockRows(lines, records, [one for one in self.rejects if one[0] == number])
-
 
 class Block(msgspec.Struct, frozen=True):
     """Whole neighbouring rows of one file, or of several small ones."""

@@ -1,6 +1,6 @@
 """Closes a run's ledger: the table says what became of every document, and the shards what was written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
 from .outcomes import REASONS
-from .shard import PackResult
+from .shard import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
 
@@ -24,21 +24,26 @@ def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
         _copies(entry, some)
 
 
-def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackResult]) -> None:
-    """Add what was written, so that the ledger closes only if it is what was decided."""
-    for result in results:
-        for source, written in result.written_by.items():
+def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Written]) -> None:
+    """Add what was written, so that the ledger closes only if it is what was decided.
+
+    Raises:
+        IntegrityError: it does not.
+    """
+    for written in rows:
+        for source, tokens in written.tokens.items():
             entry = ledger.sources[names[source]]
             trained, heads, padding = (
-                counts.get(source, 0) for counts in (result.trained_by, result.heads_by, result.padding_by)
+                counts.get(source, 0) for counts in (written.trained, written.heads, written.padding)
             )
             entry.labels_trained += trained
-            entry.weight_trained += result.weights_by.get(source, 0.0)
+            entry.weight_trained += written.weights.get(source, 0.0)
             entry.labels_head += heads
-            entry.labels_not_asked += written - trained - heads
+            entry.labels_not_asked += tokens - trained - heads
             entry.tokens_packed += padding
-            entry.turns_cut += result.cuts_by.get(source, 0)
+            entry.turns_cut += written.cuts.get(source, 0)
             _add(entry.tokens_created, {"alignment": padding})
+    ledger.check()
 
 
 def _left_out(entry: SourceLedger, some: Documents) -> None:

@@ -30,7 +30,7 @@ from ..store.open import Store
 from .accounts import open_ledger
 from .documents import DocumentsTask
 from .finished import FinishedShards
-from .ledger import account_shards, account_table
+from .ledger import account_rows, account_table
 from .outcomes import limits_of
 from .outcomes import select as select_documents
 from .pairs import PAIR_TOKEN_BYTES, pair_limits, plan_pairs, select_pairs
@@ -187,8 +187,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
         for split in splits
     }
     ledger = deepcopy(selected.ledger)
-    account_shards(ledger, names, [result for split in splits for result in found[split]])
-    ledger.check()
+    account_rows(ledger, names, (result.written for split in splits for result in found[split]))
     files: tuple[FileRecord, ...] = ()
     if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         files = tuple(sizes[split].put(out, split_folder(config, split)) for split in splits)

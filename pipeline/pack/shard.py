@@ -37,25 +37,32 @@ batch.
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What rows hold, by the number of its source."""
+
+    trained: dict[int, int]
+    """Trained labels."""
+    heads: dict[int, int]
+    """Labels lost at first tokens of pieces."""
+    padding: dict[int, int]
+    """Alignment padding."""
+    tokens: dict[int, int]
+    """All tokens, with padding."""
+    cuts: dict[int, int]
+    """Cuts through trained turns."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """Sums of the loss weights of trained labels; empty without weights."""
+
+
+@dataclass(frozen=True, slots=True)
 class PackResult:
     """A shard, and its counts for the ledger."""
 
     shard: ShardRecord
-    trained_by: dict[int, int]
-    """Trained labels, by the source's number."""
-    heads_by: dict[int, int]
-    """Labels lost at first tokens of pieces, by source."""
-    padding_by: dict[int, int]
-    """Alignment padding, by source."""
-    written_by: dict[int, int]
-    """All tokens with padding, by source."""
-    cuts_by: dict[int, int]
-    """Cuts through trained turns, by source."""
+    written: Written
     record: str
     """Name of the record of this result."""
     seconds: float
-    weights_by: dict[int, float] = field(default_factory=dict)
-    """Sums of the loss weights of trained labels, by source; empty without weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ class ShardTask:
         Raises:
             IntegrityError: an earlier run of the task wrote a different shard.
         """
-        began, account = time.perf_counter(), _Account()
+        began, account = time.perf_counter(), Account()
         schema = packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
         if self.pairs is not None:
             schema = PREFERENCE
@@ -125,12 +132,10 @@ class ShardTask:
             name = f"{self.prefix}/{self.shard.index:05d}-{put.hash[:16]}.{self.format}"
             self.out.put(draft, name, replace_damaged=True)
         rows = self.shard.last_row - self.shard.first_row
-        trained, heads, padding, written, cuts = account.by_source()
-        shard = ShardRecord(
-            name, put.bytes, put.hash, put.sha256, rows, account.tokens, sum(trained.values()), account.max_docs
-        )
-        seconds = time.perf_counter() - began
-        result = PackResult(shard, trained, heads, padding, written, cuts, self.record, seconds, account.weights)
+        written = account.written()
+        trained = sum(written.trained.values())
+        shard = ShardRecord(name, put.bytes, put.hash, put.sha256, rows, account.tokens, trained, account.max_docs)
+        result = PackResult(shard, written, self.record, time.perf_counter() - began)
         self._note(result)
         return result
 
@@ -147,7 +152,7 @@ class ShardTask:
                 "please report it with the configuration"
             )
 
-    def _batches(self, account: "_Account", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, account: "Account", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         shard = self.shard
         if shard.first_row == shard.last_row:
             yield pa.RecordBatch.from_pylist([], schema)  # datasets cannot open a stream without a batch
@@ -161,7 +166,7 @@ class ShardTask:
         padded = self.alignment.padded(pieces.lengths, row_offsets)
         ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
         account.tokens, account.max_docs = int(ends[-1]), int(np.diff(row_offsets).max())
-        for first, last in _chunks(ends):
+        for first, last in chunks_of(ends):
             here = slice(int(row_offsets[first]), int(row_offsets[last]))
             chunk = pieces.at(here)
             some = documents.at(chunk.documents)
@@ -176,10 +181,7 @@ class ShardTask:
             laid = lay_out_pieces(
                 some, segments, chunk, chunk.documents, offsets, self.alignment, self.pad_id, self.weights, sources
             )
-            cuts = cuts_through_turns(some, segments, chunk.starts + chunk.repeated, chunk.starts + chunk.lengths)
-            account.add(sources, laid.trained, laid.heads, padded[here] - chunk.lengths, padded[here], cuts)
-            if laid.weights is not None:
-                account.weigh(sources, laid.weights)
+            account.add_laid(laid, some, segments, chunk, padded[here], sources)
             yield laid.batch
 
 
@@ -219,7 +221,7 @@ def lay_out_pieces(
     return lay_out(planned, alignment, pad_id)
 
 
-def _chunks(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def chunks_of(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the first row and the end (one past the last row) of each group that is laid out at once.
 
     Args:
@@ -253,13 +255,12 @@ def cuts_through_turns(
     return out
 
 
-class _Account:
+class Account:
     """Counts what is laid out, by source: trained labels, lost first labels, padding, tokens, cuts through turns."""
 
     def __init__(self) -> None:
         self.tokens = self.max_docs = 0
-        self.weights: dict[int, float] = {}
-        """Sums of loss weights."""
+        self._weights: dict[int, float] = {}
         self._totals = np.zeros((5, 0), np.int64)
 
     def add(self, sources: NDArray[np.int64], *counts: NDArray[Any]) -> None:
@@ -271,15 +272,34 @@ class _Account:
             totals[:, : one.shape[1]] += one
         self._totals = totals
 
-    def weigh(self, sources: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Add the sum of the loss weights of each piece."""
-        sums = np.bincount(sources, weights=weights)
-        for source in np.flatnonzero(sums).tolist():
-            self.weights[source] = self.weights.get(source, 0.0) + float(sums[source])
+    def add_laid(
+        self,
+        laid: LaidOut,
+        some: Documents,
+        segments: Segments,
+        pieces: Pieces,
+        padded: NDArray[np.int32],
+        sources: NDArray[np.int64],
+    ) -> None:
+        """Add what was laid out of pieces; see `lay_out_pieces`.
 
-    def by_source(self) -> list[dict[int, int]]:
-        """The totals, by the source's number."""
-        return [{source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals]
+        Args:
+            padded: (D,) the tokens of each piece with its padding.
+        """
+        cuts = cuts_through_turns(some, segments, pieces.starts + pieces.repeated, pieces.starts + pieces.lengths)
+        self.add(sources, laid.trained, laid.heads, padded - pieces.lengths, padded, cuts)
+        if laid.weights is None:
+            return
+        sums = np.bincount(sources, weights=laid.weights)
+        for source in np.flatnonzero(sums).tolist():
+            self._weights[source] = self._weights.get(source, 0.0) + float(sums[source])
+
+    def written(self) -> Written:
+        """The totals."""
+        trained, heads, padding, tokens, cuts = (
+            {source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals
+        )
+        return Written(trained, heads, padding, tokens, cuts, self._weights)
 
 
 @lru_cache(maxsize=1)

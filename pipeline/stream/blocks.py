@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
 from ..inputs.blocks import InputFile
-from ..pack.windows import mix64, window_seed
+from ..pack.windows import compose, window_seed
 
 BLOCK_ORDER = 2**63
 """Number that seeds an epoch's order of blocks. It differs from all window numbers, which seed the order of rows."""
@@ -41,11 +41,8 @@ class Blocks:
         )
         """(blocks,) source bytes."""
         names = {name: number for number, name in enumerate(dict.fromkeys(file.source for file in files))}
-        self._sources = np.array([names[file.source] for file in files])[self._file]
+        self._sources = [names[file.source] for file in files for _ in file.blocks]
         self._windows = lru_cache(maxsize=2)(self._cut)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the windows of an epoch in order, each as the numbers of its blocks, ascending.
@@ -56,20 +53,8 @@ class Blocks:
         return self._windows(epoch)
 
     def _cut(self, epoch: int) -> list[NDArray[np.int64]]:
-        keys = mix64(np.arange(len(self), dtype=np.uint64), window_seed(window_seed(self.seed, epoch), BLOCK_ORDER))
-        share = np.zeros(len(self))
-        for source in np.unique(self._sources):
-            mine = np.flatnonzero(self._sources == source)
-            mine = mine[np.argsort(keys[mine], kind="stable")]
-            share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
-        order = np.lexsort((self._sources, share))
-        cuts, size = [0], 0
-        for place, more in enumerate(self.sizes[order].tolist()):
-            if size and size + more > self.window_bytes:
-                cuts.append(place)
-                size = 0
-            size += more
-        return [np.sort(part) for part in np.split(order.astype(np.int64), cuts[1:])]
+        seed = window_seed(window_seed(self.seed, epoch), BLOCK_ORDER)
+        return compose(self.sizes, self._sources, self.window_bytes, seed)
 
     @property
     def not_taken(self) -> dict[str, int]:

@@ -5,19 +5,20 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
-from .shared_encoding import StoppedError
-
 _Item = TypeVar("_Item")
 _POLL_SECONDS = 0.1
 
 
-def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[_Item]:
-    """Yield the items, which a thread produces up to `size` items ahead. `stop` ends it early."""
-    left = threading.Event()
-    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(size)
+class StoppedError(Exception):
+    """Raised by a producer that has been asked to stop."""
+
+
+def ahead(items: Iterator[_Item], stop: threading.Event) -> Iterator[_Item]:
+    """Yield the items, of which a thread makes the next two before they are asked for. `stop` ends it early."""
+    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(1)
 
     def put(item: _Item | None, error: BaseException | None = None) -> bool:
-        while not (stop.is_set() or left.is_set()):
+        while not stop.is_set():
             try:
                 ready.put((item, error), timeout=_POLL_SECONDS)
             except queue.Full:
@@ -53,9 +54,6 @@ def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[
             if item is None:
                 return
             yield item
-    except KeyboardInterrupt:
-        stop.set()  # do not wait for a producer that itself consumes from `ahead`
-        raise
     finally:
-        left.set()
+        stop.set()
         thread.join()

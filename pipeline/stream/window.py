@@ -4,24 +4,24 @@ Selection, planning and layout use the same functions as a run. Shapes: `D` piec
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import InputError, IntegrityError
+from ...schemas.errors import InputError
 from ...schemas.layout import Certificate
-from ...schemas.ragged import offsets_of, sums_of
-from ...stages.arrays import numbers, strings, view
-from ...stages.mask.policy import Mask, label_weights, supervised_tokens
+from ...schemas.ragged import sums_of
+from ...stages.arrays import view
+from ...stages.mask.policy import Mask
+from ...stages.pack.layout import LaidOut
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
-from ..pack.documents import example_ids
+from ..pack.ledger import account_rows
 from ..pack.pack import Selected, loss_weights, select, weighs
 from ..pack.segments import Segments
-from ..pack.shard import cuts_through_turns, lay_out_pieces
+from ..pack.shard import Account, chunks_of, lay_out_pieces
 from ..pack.window_plan import arrange, pieces_of, planned_pieces
 from ..pack.windows import window_seed
 from ..store.open import scratch_of
@@ -51,7 +51,11 @@ class RowDocument:
 
 
 class PlannedWindow:
-    """The packed rows of one window, planned but not yet laid out. See `plan_window`."""
+    """The packed rows of one window, planned but not yet laid out. See `plan_window`.
+
+    Raises:
+        IntegrityError: the ledger does not close.
+    """
 
     def __init__(
         self, place: tuple[int, int], selected: Selected, blocks: NDArray[np.int64], split: str, seed: int
@@ -71,12 +75,13 @@ class PlannedWindow:
         self._documents = table.documents.at(self._pieces.documents)
         self._part = np.searchsorted(table.origins.starts, self._pieces.documents, side="right") - 1
         self._sources = np.array(table.origins.sources, dtype=np.int64)[self._part]
-        self._doc_ids = (blocks[self._part] << DOC_BITS) + (self._pieces.documents - table.origins.starts[self._part])
+        self._index = self._pieces.documents - table.origins.starts[self._part]  # of the document in its part
+        self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
         self._row_offsets = plan.row_offsets
         self._padded = self._alignment.padded(plan.lengths, plan.row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, plan.row_offsets)
         """(R,) tokens of each row, with alignment padding."""
-        self._asked, self._heads, self._weights = self._count_asked()
+        self._close_ledger()
 
     @property
     def rows(self) -> int:
@@ -84,14 +89,32 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`.
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
+        return self._laid(first, last).batch
 
-        Raises:
-            IntegrityError: the rows have other labels than planned.
-        """
-        low, high = int(self._row_offsets[first]), int(self._row_offsets[last])
+    def documents(self, first: int, last: int) -> list[RowDocument]:
+        """Return the origins of all pieces in rows `first` to `last - 1`."""
+        out, lines = [], dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]]()
+        for row in range(first, last):
+            for piece in range(*self._row_offsets[row : row + 2].tolist()):
+                part, index = int(self._part[piece]), int(self._index[piece])
+                place = self._places[part]
+                if part not in lines:
+                    batches = EncodedPart(place.path).batches
+                    columns = [[view(batch.column(name)) for batch in batches] for name in ("line", "sub")]
+                    lines[part] = np.concatenate(columns[0]), np.concatenate(columns[1])
+                numbers, subs = lines[part]
+                file, line = place.lines.find(int(numbers[index]))
+                source, label, sub = self._names[place.source], place.lines.files[file], int(subs[index])
+                name = f"{source}/{label}:{line}" + (f"/{sub}" if sub >= 0 else "")
+                start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
+                out.append(RowDocument(row, int(self._doc_ids[piece]), name, source, label, line, start, tokens))
+        return out
+
+    def _laid(self, first: int, last: int) -> LaidOut:
+        low, high = self._row_offsets[[first, last]].tolist()
         here = slice(low, high)
-        laid = lay_out_pieces(
+        return lay_out_pieces(
             self._documents.at(here),
             self._segments,
             self._pieces.at(here),
@@ -102,91 +125,16 @@ class PlannedWindow:
             self._loss,
             self._sources[here],
         )
-        # The ledger was closed on the planned numbers, so every piece must have as many labels as planned.
-        other = laid.weights is not None and not np.allclose(laid.weights, self._weights[here], rtol=1e-5, atol=0)
-        if other or not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
-            raise IntegrityError(
-                f"rows {first} to {last - 1} of window {self.number}, epoch {self.epoch}, have other labels than "
-                "planned; the cache or its disk is damaged: delete the cache and start again"
-            )
-        return laid.batch
 
-    def documents(self, first: int, last: int) -> list[RowDocument]:
-        """Return the origins of all pieces in rows `first` to `last - 1`."""
-        low, high = int(self._row_offsets[first]), int(self._row_offsets[last])
-        rows = np.repeat(np.arange(first, last), np.diff(self._row_offsets[first : last + 1]))
-        out: dict[int, RowDocument] = {}
-        for part in np.unique(self._part[low:high]).tolist():
-            mine = low + np.flatnonzero(self._part[low:high] == part)
-            place = self._places[part]
-            batches = EncodedPart(place.path).batches
-            columns = [np.concatenate([view(batch.column(name)) for batch in batches]) for name in ("line", "sub")]
-            line, sub = (column[self._doc_ids[mine] & ((1 << DOC_BITS) - 1)] for column in columns)
-            (file,) = place.lines.files  # a stream joins no files
-            _, lines = place.lines.find_all(line)
-            source = self._names[place.source]
-            ids = example_ids(strings([f"{source}/{file}"]), numbers(lines), numbers(sub))
-            for piece, name, number in zip(mine.tolist(), ids.to_pylist(), lines.tolist(), strict=True):
-                out[piece] = RowDocument(
-                    row=int(rows[piece - low]),
-                    doc_id=int(self._doc_ids[piece]),
-                    id=name,
-                    source=source,
-                    file=file,
-                    line=number,
-                    start=int(self._pieces.starts[piece]),
-                    tokens=int(self._pieces.lengths[piece]),
-                )
-        return [out[piece] for piece in sorted(out)]
-
-    def account(self) -> None:
-        """Add the rows' labels, padding and cuts to the ledger, by source, and check that it closes.
-
-        Raises:
-            IntegrityError: it does not.
-        """
-        lengths, begins = self._pieces.lengths, self._pieces.starts + self._pieces.repeated
-        cuts = cuts_through_turns(self._documents, self._segments, begins, self._pieces.starts + lengths)
-
-        def by_source(values: NDArray[Any]) -> list[int]:
-            return [int(one) for one in np.bincount(self._sources, weights=values, minlength=len(self._names))]
-
-        asked, heads, written, padding = map(
-            by_source, (self._asked, self._heads, self._padded, self._padded - lengths)
-        )
-        weights = np.bincount(self._sources, weights=self._weights, minlength=len(self._names))
-        for index, (name, cut) in enumerate(zip(self._names, by_source(cuts), strict=True)):
-            entry = self.ledger.sources[name]
-            entry.labels_trained += asked[index] - heads[index]
-            entry.weight_trained += float(weights[index])
-            entry.labels_head += heads[index]
-            entry.labels_not_asked += written[index] - asked[index]
-            entry.tokens_packed += padding[index]
-            entry.turns_cut += cut
-            if padding[index]:
-                created = entry.tokens_created
-                created["alignment"] = created.get("alignment", 0) + padding[index]
-        self.ledger.check()
-
-    def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float64]]:
-        """Return (D,) how many tokens of each piece the mask selects here, (D,) whether the first token is one of
-        them, and (D,) the sum of the weights of its labels; zeros for rows without weights.
-        """
-        some, pieces = self._documents, self._pieces
-        ends, supervised = self._segments.runs(some)
-        offsets, fresh, last = (
-            offsets_of(some.run_count),
-            pieces.starts + pieces.repeated,
-            pieces.starts + pieces.lengths,
-        )
-        count, first = supervised_tokens(supervised, ends, offsets, fresh, last)
-        head = first & (pieces.repeated == 0)
-        if self._loss is None:
-            return count, head, np.zeros(len(count))
-        runs = self._segments.weights(some)
-        weights = label_weights(runs, supervised, ends, offsets, fresh + (pieces.repeated == 0), last)
-        weights *= np.array(self._loss.sources)[self._sources]
-        return count, head, weights / np.maximum(count - head, 1) if self._loss.by_document else weights
+    def _close_ledger(self) -> None:
+        """Lay out all rows once, some at a time, to count what they hold."""
+        account = Account()
+        for first, last in chunks_of(np.cumsum(self.tokens)):
+            here = slice(*self._row_offsets[[first, last]].tolist())
+            some, pieces = self._documents.at(here), self._pieces.at(here)
+            laid = self._laid(first, last)
+            account.add_laid(laid, some, self._segments, pieces, self._padded[here], self._sources[here])
+        account_rows(self.ledger, self._names, [account.written()])
 
 
 def stream_weighs(config: RunConfig) -> bool:
@@ -224,6 +172,4 @@ def plan_window(
             "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
             "has loss_weights, or none; set loss.column=always, or remove the weights"
         )
-    planned = PlannedWindow(place, selected, blocks, split, seed)
-    planned.account()
-    return planned
+    return PlannedWindow(place, selected, blocks, split, seed)

@@ -77,11 +77,10 @@ def stands_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def remove_unused(path: Path, *before: Path, age: float = 0.0) -> bool:
+def remove_unused(path: Path, *, age: float = 0.0) -> bool:
     """Remove a file that is not locked. False if it is locked, or belongs to another user.
 
     Args:
-        before: files to remove first, because they must not outlive this one.
         age: without locks, a file written to within these last seconds counts as used.
     """
     try:
@@ -97,8 +96,6 @@ def remove_unused(path: Path, *before: Path, age: float = 0.0) -> bool:
             return False
         if not stands_at(descriptor, path):
             return False
-        for one in before:
-            one.unlink(missing_ok=True)
         path.unlink()
         return True
     except OSError:

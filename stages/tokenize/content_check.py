@@ -4,7 +4,10 @@ which no mask trains as the assistant's, and special tokens in contents, which b
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from ...schemas.escape import escape_line
 from ...schemas.rows import Messages
@@ -37,6 +40,7 @@ class ContentCheck:
         special = tuple(special)
         self._special = stop_pattern(special)
         self._starts = sorted({token[:2] for token in special if token.strip()})  # `in` is faster than a pattern
+        self._json_starts = [msgspec.json.encode(start)[1:-1] for start in self._starts]
 
     def count_roles(self, line: int, messages: Messages, counts: EncodeCounts) -> None:
         """Count a conversation under each unknown role.
@@ -63,6 +67,10 @@ class ContentCheck:
                 look = True
         if self._special is None or not look:
             return
+        with suppress(TypeError, ValueError):  # no JSON, which `_texts` can search all the same
+            whole = msgspec.json.encode([messages, tools])
+            if not any(start in whole for start in self._json_starts):
+                return
         found = set[str]()
         for text in _texts([messages, tools]):
             found.update(self._special.findall(text))

@@ -179,7 +179,7 @@ def test_json_has_the_values_themselves(made: Callable[[str], Path]) -> None:
     folder = made(EVIL)
     story = json.loads(cli("inspect", output(folder), "--doc", "0", "--json").out)
     assert story["source"]["row"]["messages"][0]["content"] == EVIL
-    assert "".join(span["text"] for span in story["text"]["spans"]).count(EVIL) >= 2
+    assert "".join(one["text"] for one in story["tokens"]).count(EVIL) >= 2
 
 
 SCRIPT = re.compile(r"<script(?! type=.application/json)[^>]*>.*?</script>", re.DOTALL)

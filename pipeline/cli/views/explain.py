@@ -2,22 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from ....schemas.escape import escape, escape_line
-from ....schemas.rows import MIXED_KINDS, Example, RunKind
+from ....schemas.rows import RunKind
 from ....schemas.units import plural
-from ....stages.template.train_flags import loss_weight
 from ...dataset.decode import MASKED, TRAINED, has_colour
-from ...explain.fate import CutTokens
-from ...explain.packed_rows import Standing
-from ...explain.story import Span, Story, trained_in
-from ...explain.tokens import Token, TokenFate
+from ...explain.story import CutTokens, Standing, Story
+from ...explain.tokens import Stretch, TokenFate
 
 STYLES: dict[RunKind | None, str] = {
     RunKind.PROMPT: "dim",
@@ -64,7 +59,6 @@ class Teller:
     def tell(self, story: Story) -> None:
         """Print one story, stage by stage."""
         self._source(story)
-        self._example(story)
         self._text(story)
         self._tokens(story)
         self._outcome(story)
@@ -81,100 +75,55 @@ class Teller:
         if origin.path and not origin.said.startswith(origin.path):
             self._line(f"{origin.path}: {origin.said}")
         else:
-            self._line(origin.said, "" if origin.state.value == "same" else "yellow")
+            self._line(origin.said, "" if origin.state == "same" else "yellow")
         if origin.item is not None:
             self._value(origin.value)
 
-    def _example(self, story: Story) -> None:
-        self._title(2, "the example that prep made of it")
-        example = story.example
-        if example is None:
-            self._line("none" if story.origin.item is not None else "its row is not available", MASKED)
-            return
-        for name, side in _sides(example):
-            if isinstance(side, str):
-                self._line(f"{name}: {self._short(side)}")
-                continue
-            for number, message in side:
-                weight = loss_weight(message)
-                flag = "" if weight == 1 else f", weight {weight:g}" if weight else ", train: false"
-                self._line(f"{name}, message {number}, {message.get('role')}{flag}", "bold")
-                content = message.get("content")
-                self._line(self._short(content if isinstance(content, str) else _json(content)))
-                for key, value in message.items():
-                    if key not in ("role", "content", "train", "weight"):
-                        self._line(f"{key}: {self._short(_json(value))}")
-        if example.weight != 1:
-            self._line(f"weight of the row: {example.weight:g}")
-        if example.ids is not None:
-            trained = len(example.ids) if example.trained is None else sum(example.trained)
-            self._line(f"{plural(len(example.ids), 'token')} from the source, {trained:,} of them trained")
-        if example.tools:
-            self._line(f"tools: {', '.join(map(_tool, example.tools))}")
-
     def _text(self, story: Story) -> None:
-        text = story.text
-        if text is None:
+        if not any(stretch.text for stretch in story.stretches):
             return
-        self._title(3, "its text, as rendered" if text.rendered else "its text, decoded from its tokens")
-        for what, agrees in text.checks:
-            if not agrees:
-                self._line(f"rendered and tokenized again, it DIFFERS from {what}", "bold red")
-        if text.checks and all(agrees for _, agrees in text.checks):
-            agreed = ", ".join(what for what, _ in text.checks)
-            self._line(f"rendered by jinja2 and tokenized by tokenizers again, it agrees with {agreed}")
-        if text.unproved:
-            mixed = any(span.kind in MIXED_KINDS for span in text.spans)
-            what = "thoughts or tool calls of a turn" if mixed else "the assistant's turns"
-            self._line(f"{what} could not be located: {text.unproved}", "red")
-        kinds = dict.fromkeys(span.kind for span in text.spans if span.kind is not None)
+        self._title(2, "its text, decoded from its tokens")
+        kinds = dict.fromkeys(stretch.kind for stretch in story.stretches if stretch.kind is not None)
         if not self._colour:
             self._line("legend: ⟦trained⟧ · not trained")
         elif kinds:
             legend = [Text(_word(kind), STYLES[kind]) for kind in kinds]
             self._print(Text(" · ").join([*legend, Text("underlined: trained", "underline")]))
         out = Text()
-        for span in text.spans:
-            out.append(self._marked(span))
-        if text.spans:
-            self._print(out)
+        for stretch in story.stretches:
+            out.append(self._marked(stretch))
+        self._print(out)
 
-    def _marked(self, span: Span) -> Text:
-        body = escape(self._short(span.text))
+    def _marked(self, stretch: Stretch) -> Text:
+        body, trained = escape(self._short(stretch.text)), stretch.fate is TokenFate.TRAINED
         if self._colour:
-            return Text(body, f"{STYLES[span.kind]}{' underline' if span.trained else ''}".strip())
-        return Text(f"⟦{body}⟧" if span.trained else body)
+            return Text(body, f"{STYLES[stretch.kind]}{' underline' if trained else ''}".strip())
+        return Text(f"⟦{body}⟧" if trained else body)
 
     def _tokens(self, story: Story) -> None:
-        if not story.tokens:
+        if not story.stretches:
             return
-        trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
-        self._title(4, f"its {plural(story.total, 'token')}, {trained:,} of them trained (mask {story.policy})")
-
-        def key(token: Token) -> tuple[Any, ...]:
-            return token.kind, token.turn, token.fate, token.trained, token.stands
-
-        for _, group in groupby(story.tokens, key):
-            stretch = list(group)
-            self._line(_stretch(stretch), TRAINED if stretch[0].fate is TokenFate.TRAINED else MASKED)
+        self._title(3, f"its {plural(story.total, 'token')}, {story.trained:,} of them trained (mask {story.policy})")
+        for stretch in story.stretches:
+            self._line(_stretch(stretch), TRAINED if stretch.fate is TokenFate.TRAINED else MASKED)
             self._print(self._pieces(stretch))
 
-    def _pieces(self, stretch: list[Token]) -> Text:
-        style = TRAINED if stretch[0].fate is TokenFate.TRAINED else ""
-        shown: Iterable[Token | None] = stretch
-        if not self._full and len(stretch) > _HEAD + _TAIL + 1:
-            shown = [*stretch[:_HEAD], None, *stretch[-_TAIL:]]
+    def _pieces(self, stretch: Stretch) -> Text:
+        style = TRAINED if stretch.fate is TokenFate.TRAINED else ""
+        shown = list(zip(stretch.ids, stretch.texts or [""] * len(stretch.ids), strict=True))
+        left_out = 0 if self._full or len(shown) <= _HEAD + _TAIL + 1 else len(shown) - _HEAD - _TAIL
         out = Text("  ")
-        for token in shown:
-            if token is None:
-                out.append(f"… {len(stretch) - _HEAD - _TAIL:,} more …  ", "italic")
+        for index, (id, text) in enumerate(shown):
+            if _HEAD <= index < _HEAD + left_out:
+                if index == _HEAD:
+                    out.append(f"… {left_out:,} more …  ", "italic")
                 continue
-            out.append(f"{token.id} ", "cyan")
-            out.append(f"'{escape_line(token.text)}'  ", style)
+            out.append(f"{id} ", "cyan")
+            out.append(f"'{escape_line(text)}'  ", style)
         return out
 
     def _outcome(self, story: Story) -> None:
-        self._title(5, "what happened to it")
+        self._title(4, "what happened to it")
         if story.state != "packed":
             words = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
             self._line(words, "bold")
@@ -196,14 +145,12 @@ class Teller:
             self._line(_cut(cut), "red")
 
     def _standing(self, story: Story, standing: Standing) -> None:
-        end = standing.at + len(standing.ids)
-        last = standing.start + len(standing.ids) - 1
-        again = f", the first {standing.repeated:,} of them repeated (overlap)" if standing.repeated else ""
-        weight = "" if standing.weights is None else f", loss weights add up to {sum(standing.weights):.4g}"
+        piece = standing.piece
+        weight = "" if piece.weights is None else f", loss weights add up to {sum(piece.weights):.4g}"
         self._line(
             f"row {standing.row:,} of {standing.split} (row {standing.shard_row:,} of {standing.shard}), positions "
-            f"{standing.at:,} to {end - 1:,}: tokens {standing.start:,} to {last:,} of the example{again}, "
-            f"{trained_in(standing):,} trained{weight}"
+            f"{standing.at:,} to {standing.at + len(piece.ids) - 1:,}: tokens {piece.start:,} to "
+            f"{piece.start + len(piece.ids) - 1:,} of the example, {piece.trained:,} trained{weight}"
         )
         self._line(f"  packtrain inspect {_quote(story)} --row {standing.row} --split {standing.split}", MASKED)
 
@@ -256,11 +203,10 @@ def _verdict(story: Story) -> str:
         state = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
         none = (
             f"; none of its {plural(story.total, 'token')} is trained"
-            if story.total and story.state != "packed"
+            if story.total and story.state != "packed" and story.row is None
             else ""
         )
         return f"{state}{of_pair}{none}"
-    trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
     where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
     rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
     pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"
@@ -272,43 +218,18 @@ def _verdict(story: Story) -> str:
     )
     of = plural(story.total, "token is", "tokens are")
     mask = f" (mask {story.policy})" if story.policy else ""
-    return f"packed in {rows}{pieces}{copies}: {trained:,} of {of} trained{mask}{cut}"
+    return f"packed in {rows}{pieces}{copies}: {story.trained:,} of {of} trained{mask}{cut}"
 
 
-def _sides(example: Example) -> Iterator[tuple[str, Any]]:
-    """(name, text or messages with their numbers, from 1) of each part of an example."""
-    number = 1
-    for name, side in (
-        ("prompt", example.prompt),
-        ("completion" if example.rejected is None else "chosen", example.completion),
-        ("rejected", example.rejected),
-        ("text", example.text),
-    ):
-        if isinstance(side, list):
-            first = number
-            yield name, [(first + index, message) for index, message in enumerate(side)]
-            number += len(side) if name == "prompt" else 0
-            number += len(side) if name == "completion" else 0
-        elif side is not None:
-            yield name, side
-
-
-def _tool(tool: Any) -> str:
-    """The name of a tool."""
-    inner = tool.get("function", tool) if isinstance(tool, dict) else tool
-    name = inner.get("name") if isinstance(inner, dict) else None
-    return str(name) if name else _json(tool)[:40]
-
-
-def _stretch(stretch: list[Token]) -> str:
-    first, last = stretch[0], stretch[-1]
-    where = f"token {first.index:,}" if first is last else f"tokens {first.index:,} to {last.index:,}"
-    kind = f" · {_word(first.kind)}" if first.kind is not None else ""
-    turn = f" · message {first.turn + 1}" if first.turn >= 0 else ""
+def _stretch(stretch: Stretch) -> str:
+    last = stretch.begin + len(stretch.ids) - 1
+    where = f"token {last:,}" if last == stretch.begin else f"tokens {stretch.begin:,} to {last:,}"
+    kind = f" · {_word(stretch.kind)}" if stretch.kind is not None else ""
+    turn = f" · message {stretch.turn + 1}" if stretch.turn >= 0 else ""
     often = ""
-    if first.stands > 1:
-        often = f", in {first.stands:,} pieces, trained in {first.trained:,}"
-    return f"{where}{kind}{turn} · {first.fate.value}{often}"
+    if stretch.stands > 1:
+        often = f", in {stretch.stands:,} pieces, trained in {stretch.trained:,}"
+    return f"{where}{kind}{turn} · {stretch.fate.value}{often}"
 
 
 def _cut(cut: CutTokens) -> str:
@@ -322,7 +243,3 @@ def _word(kind: RunKind) -> str:
 
 def _quote(story: Story) -> str:
     return shlex.quote(story.folder)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

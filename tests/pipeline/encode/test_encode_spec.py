@@ -7,16 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 from packtrain.pipeline.encode.encode_spec import EncodeSpec
-from packtrain.pipeline.encode.prepared import make_spec
 from packtrain.pipeline.encode.task import EncodeTask, load_encoder
-from packtrain.pipeline.encode.tokenizer import load_tokenizer
-from packtrain.pipeline.explain.redo import Reencoded, ReferenceEncoder
 from packtrain.pipeline.inputs.blocks import Block
 from packtrain.pipeline.store.checksummed import seal
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config.config import TokenizerConfig
 from packtrain.schemas.errors import IntegrityError, TokenizerError
-from packtrain.schemas.rows import Example
 from packtrain.stages.prep.messages import MessagesOptions
 
 
@@ -55,19 +50,3 @@ def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> N
     with pytest.raises(TokenizerError):
         load_encoder(cache, other.save(cache))
     load_encoder(cache, same.save(cache))
-
-
-def test_a_template_that_may_never_end_is_rendered_by_another_process(tiny_tokenizer: Path) -> None:
-    """A single row, as `inspect --id` shows it: the same as in this process, which one step could hang for ever."""
-    tokenizer = load_tokenizer(
-        tiny_tokenizer, chat_template="{% for m in messages %}{{ [m.role, m.content] }}{% endfor %}"
-    )
-    spec = make_spec(tokenizer, TokenizerConfig(path=""), "tokenizers", "", needs_template=True)
-    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
-    example = Example(0, -1, "", chat[:1], chat[1:], None)
-    here = ReferenceEncoder(spec, apart=False)(example)
-    assert isinstance(here, Reencoded)
-    assert here.text == "['user', 'Why?']['assistant', 'Because.']"
-    assert ReferenceEncoder(spec)(example) == here
-    refused = replace(spec, template="{{ [messages] }}{{ raise_exception('no') }}")
-    assert "no" in str(ReferenceEncoder(refused)(example))
