@@ -96,6 +96,11 @@ def is_text(name: str) -> bool:
     return _bare(name).endswith(".txt")
 
 
+def is_mds(name: str) -> bool:
+    """Whether a file's name is that of a shard of MosaicML's MDS, compressed or not."""
+    return _bare(name).endswith(".mds")
+
+
 def _bare(name: str) -> str:
     lower = name.lower()
     for suffix in _PACKED_SUFFIX:
@@ -115,6 +120,8 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
         InputError: it is of an unsupported kind, or not what its name says.
     """
     _, suffixes = split_name(path.name.lower())
+    if is_mds(path.name):  # begins with a number, which may be any magic
+        raise InputError(f"{shown} is an MDS shard (docs/exchange.md shows how to convert it); give {TAKEN}")
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
     for magic, packing in _PACKED.items():
         if head.startswith(magic):

@@ -21,7 +21,7 @@ from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
-from .detect import is_data, is_text
+from .detect import is_data, is_mds, is_text
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -207,6 +207,11 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
             )
     state = _json(folder / _STATE)
     names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise InputError(
+            f"{folder} was saved with a separate index of rows by an old version of `datasets`; load it and save it "
+            "again with a newer one"
+        )
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
     for name in map(str, names):
@@ -308,7 +313,7 @@ def _data_files(folder: Path, where: str) -> list[Path]:
     Names that begin with a dot or an underscore are skipped.
 
     Raises:
-        ConfigError: a link leads to a folder that was already entered.
+        ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
         InputError: a folder cannot be read.
     """
     found = [
@@ -317,6 +322,8 @@ def _data_files(folder: Path, where: str) -> list[Path]:
         for entry in _entries(inner)
         if not entry.name.startswith((".", "_")) and not _is_folder(entry)
     ]
+    if any(is_mds(one.name) for one in found):  # its index.json looks like data
+        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
     return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
 
 

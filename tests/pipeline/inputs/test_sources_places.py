@@ -24,8 +24,6 @@ from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
-from packtrain.schemas.files import remote
-from packtrain.schemas.files.remote import Remote
 from packtrain.stages.prep import make_format
 
 from tests.support.hub_stand_in import Blob, taken_for_the_hub
@@ -159,55 +157,51 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
     memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[str] = []
-    pieces = Remote.pieces
+    copy = fetch._copy
 
-    def counted(self: Remote, name: str, size: int) -> Iterator[bytes]:
-        copied.append(self.url)
-        return pieces(self, name, size)
+    def counted(fs: Any, path: str, *arguments: Any) -> Any:
+        copied.append(path)
+        return copy(fs, path, *arguments)
 
-    monkeypatch.setattr(Remote, "pieces", counted)
+    monkeypatch.setattr(fetch, "_copy", counted)
     chosen = source(f"{memory}/a.jsonl")
     for _ in range(2):
-        assert texts(scan(chosen, tmp_path)) == [("a", "one"), ("a", "uno")]
+        files = scan(chosen, tmp_path)
+        assert texts(files) == [("a", "one"), ("a", "uno")]
     assert len(copied) == 1
+    stamp = find_inputs(chosen, tmp_path)[0].stamp
+    time.sleep(0.01)
     fsspec.filesystem("memory").pipe_file("/bucket/a.jsonl", lines("neu", "uno"))
+    assert find_inputs(chosen, tmp_path)[0].stamp != stamp
     assert texts(scan(chosen, tmp_path)) == [("a", "neu"), ("a", "uno")]
     assert len(copied) == 2
 
 
 def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two failures are waited out, one of them a truncated file; the one after all attempts is reported."""
+    """Two failures are waited out, one of them a truncated file; the third is reported."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    read = MemoryFileSystem.cat_file
+    opened = MemoryFileSystem._open
     tries: list[str] = []
 
-    def shaky(self: Any, path: str, *arguments: Any, **options: Any) -> bytes:
+    def shaky(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
         tries.append(path)
-        if len(tries) == 1 or path.endswith("b.jsonl"):
+        if len(tries) == 1:
             raise ConnectionResetError("gone")
-        return bytes(read(self, path, *arguments, **options))[5 if len(tries) == 2 else 0 :]
+        file = opened(self, path, *arguments, **options)
+        if len(tries) == 2:
+            file.seek(5)
+        return file
 
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", shaky)
+    monkeypatch.setattr(MemoryFileSystem, "_open", shaky)
     assert len(texts(scan(source(f"{memory}/a.jsonl"), tmp_path))) == 2
     assert len(tries) == 3
-    with pytest.raises(InputError, match="gone"):
+
+    def broken(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", broken)
+    with pytest.raises(InputError):
         scan(source(f"{memory}/b.jsonl"), tmp_path)
-
-
-def test_a_large_url_that_changes_meanwhile(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read in several pieces, which would be of different states."""
-    monkeypatch.setattr(remote, "PIECE", 8)
-    monkeypatch.setattr(fetch, "PIECE", 8)
-    read, store = MemoryFileSystem.cat_file, fsspec.filesystem("memory")
-
-    def replaced(self: Any, path: str, *arguments: Any, **options: Any) -> bytes:
-        data = bytes(read(self, path, *arguments, **options))
-        store.pipe_file("/bucket/a.jsonl", lines("neu", "uno"))
-        return data
-
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", replaced)
-    with pytest.raises(InputError, match="changed while it was copied"):
-        scan(source(f"{memory}/a.jsonl"), tmp_path)
 
 
 def test_what_a_url_keeps_to_itself() -> None:
