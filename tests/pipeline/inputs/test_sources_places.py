@@ -269,6 +269,14 @@ def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.M
         server.shutdown()
 
 
+def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with pytest.raises(InputError):
+        find_inputs(source(f"http://127.0.0.1:{port}/a.jsonl"), tmp_path)
+
+
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object store as it answers: listing, sizes, and the hash that it keeps."""
     pytest.importorskip("s3fs")
