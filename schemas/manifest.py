@@ -12,7 +12,7 @@ from .ledger import Ledger
 from .names import check_hash, check_name
 from .parallel import Parallel
 
-FORMAT = 3
+FORMAT = 4
 
 _Record = TypeVar("_Record")
 
@@ -26,8 +26,6 @@ class FileRecord:
     bytes: int
     hash: str
     """BLAKE3 of the content."""
-    sha256: str
-    """SHA-256 of the content, for checking downloads."""
 
     def __post_init__(self) -> None:
         _check_record(self)
@@ -41,8 +39,6 @@ class ShardRecord:
     bytes: int
     hash: str
     """BLAKE3 of the content; its beginning is in the name."""
-    sha256: str
-    """SHA-256 of the content."""
     rows: int
     tokens: int
     trained: int
@@ -236,7 +232,5 @@ def _check_record(record: FileRecord | ShardRecord) -> None:
     """
     check_name(record.name)
     check_hash(record.hash)
-    if record.sha256:
-        check_hash(record.sha256)
     if record.bytes < 0:
         raise ValueError(f"{record.name} has {record.bytes} bytes")

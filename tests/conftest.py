@@ -18,7 +18,6 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.store import object_store as objectstore
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
@@ -42,6 +41,9 @@ SITE = Path(__file__).parent / "support" / "site"
 """The folder whose `sitecustomize` every Python process of the tests loads first."""
 runpy.run_path(str(SITE / "sitecustomize.py"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+
+_preload = forkserver.set_forkserver_preload
+forkserver.set_forkserver_preload = lambda modules_names: _preload([*modules_names, "few_fuzz_texts"])
 
 # What forks commands is shared by the processes of this session, and ends with it.
 os.environ.setdefault(warm.OWNER, str(os.getpid()))
@@ -191,7 +193,7 @@ def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def s3_server() -> "Iterator[Faulty]":
     """An S3 server that has faults on demand; see `tests/support/faulty.py`."""
-    pytest.importorskip("s3fs")
+    pytest.importorskip("obstore")
     pytest.importorskip("moto")
     from botocore.loaders import JSONFileLoader
 
@@ -210,11 +212,8 @@ def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fa
         monkeypatch.setenv(key, value)
     # Workers have the environment that their fork server was started with, which may have been an earlier test.
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
-    monkeypatch.setattr(objectstore, "_proved", set())
     s3_server.calm()
     yield s3_server
     s3_server.calm()

@@ -150,12 +150,6 @@ def unpack(rows: Sequence[Row], pad_id: int = 0, *, weights: bool | None = None)
     return batch
 
 
-def padding_share(rows: Sequence[Row]) -> float:
-    """The share of a batch of `unpack` that is padding."""
-    lengths = np.concatenate([row.seq_lengths for row in rows])
-    return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
-
-
 def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict[str, Any]:
     """The tokens of a batch that one device of a context-parallel group holds.
 

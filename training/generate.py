@@ -1,22 +1,29 @@
-"""The embedded engine of `packtrain sample`: transformers' `generate`, one group of prompts after another.
+"""The embedded engine of `packtrain sample`: the model that a folder holds, and transformers' `generate`, one group of
+prompts after another.
 
 Each group starts from a seed of its own, so an answer does not depend on the groups before it, on which machine drew
 them, or on an interruption. It does depend on its group: another batch size draws other samples.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
-from pickle import UnpicklingError
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..schemas.errors import ConfigError
+from ..schemas.fingerprint import hash_bytes
+from ..schemas.jsontext import parse_json
 from ..schemas.samples import SampleAnswer, SampleRequest, SampleSettings
-from .model_folder import ModelFolder
+from .model import load_weights, put_adapter, read_config
 
 SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given, by type of device."""
+_WEIGHTS = (".safetensors", ".bin")
+_ADAPTER = ("adapter_model",)
+"""How names of an adapter's weights begin; where peft finds none, it looks in a hub."""
+_EDGE = 1 << 20
 
 
 class GenerateEngine:
@@ -81,46 +88,132 @@ class GenerateEngine:
         return SampleAnswer(request.key, "stop", tuple(tokens[: end + 1]))
 
 
-def load_for_generation(place: ModelFolder, *, dtype: str, device: torch.device) -> Any:
+def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.device) -> Any:
     """A model (transformers.PreTrainedModel) in evaluation mode, whose own generation settings are forgotten.
 
     Args:
         dtype: `float32`, `bfloat16`, `float16`, or `auto` for what the weights have.
 
     Raises:
-        ConfigError: peft is missing, or transformers cannot load the model.
+        ConfigError: see `load_weights` and `put_adapter`; or the device has no room.
     """
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
     from transformers.utils import logging
 
-    if place.adapter is not None and find_spec("peft") is None:
-        raise ConfigError("MODEL: an adapter needs the package peft: pip install 'packtrain[lora]'")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            str(place.folder), dtype=kind, trust_remote_code=False, local_files_only=True, output_loading_info=True
-        )
-        if place.adapter is not None:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, str(place.adapter)).merge_and_unload()
-    except UnpicklingError as error:  # torch reads tensors alone, and advises otherwise
-        raise ConfigError(
-            f"MODEL: {place.adapter or place.folder} holds a pickle with more than weights, which is not loaded; take "
-            "weights in *.safetensors"
-        ) from error
-    except Exception as error:  # of a hostile or damaged folder: pickle's, peft's and any of the architecture
-        said = " ".join(str(error).split())[:300]
-        raise ConfigError(f"MODEL: transformers cannot load {place.adapter or place.folder}: {said}") from error
-    if missing := sorted(report["missing_keys"]):  # transformers draws them at random
-        raise ConfigError(
-            f"MODEL: {place.folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; "
-            "give the complete folder"
-        )
+    model = load_weights(place.folder, dtype=kind, trust_remote_code=False, local_files_only=True)
+    if place.adapter is not None:
+        model = put_adapter(model, place.adapter).merge_and_unload()
     model.generation_config = GenerationConfig()  # its top_k or penalties would change what is drawn
     try:
         return model.to(device).eval()
     except RuntimeError as error:
         raise ConfigError(f"--device {device}: {' '.join(str(error).split())[:300]}") from error
+
+
+# What MODEL names
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model that can be loaded; no weights are read yet."""
+
+    folder: Path
+    """The whole model, or the model under the adapter."""
+    adapter: Path | None
+    vocabulary: int
+    """Token ids with embeddings, as the configuration says."""
+    positions: int | None
+    """`max_position_embeddings`; None if the model does not say."""
+    stop_ids: tuple[int, ...]
+    """End-of-sequence tokens of generation_config.json and config.json."""
+
+    @property
+    def digest(self) -> str:
+        """Says that the weights are others: a hash of configurations, and of the ends of each file of weights."""
+        return hash_bytes(b"".join(_edges(one) for one in (self.folder, self.adapter) if one is not None))[:16]
+
+
+def find_model(model: Path, base: Path | None = None) -> ModelFolder:
+    """The model in a folder of `save_pretrained`, or under an adapter of peft.
+
+    Args:
+        base: the model under an adapter, if not the one that the adapter names.
+
+    Raises:
+        ConfigError: there is no model; says what is missing.
+    """
+    if not model.is_dir():
+        raise ConfigError(f"MODEL: there is no folder {model}; give a model's folder, such as the export of a training")
+    adapter = None
+    if (model / "adapter_config.json").is_file():
+        adapter = model
+        named = base or Path(str(_json(model / "adapter_config.json").get("base_model_name_or_path") or ""))
+        if not (named / "config.json").is_file():
+            raise ConfigError(
+                f"MODEL: {model} is an adapter of {str(named)!r}, where there is no config.json; give the folder of "
+                "the model that it adapts with --base"
+            )
+        model = named
+    elif base is not None:
+        raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
+    if not (model / "config.json").is_file():
+        inside = model / "model"  # of a training's folder
+        raise ConfigError(
+            f"MODEL: {model} has no config.json; give "
+            f"{inside if (inside / 'config.json').is_file() else 'a folder that holds a whole model'}"
+        )
+    _check_weights(model, ("",))
+    if adapter is not None:
+        _check_weights(adapter, _ADAPTER)
+    text = read_config(model).get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        raise ConfigError(f"MODEL: the configuration of {model} has no vocab_size; give a causal language model")
+    noted = _json(model / "generation_config.json") if (model / "generation_config.json").is_file() else {}
+    ends = [noted.get("eos_token_id"), getattr(text, "eos_token_id", None)]
+    stops = [id for end in ends for id in (end if isinstance(end, list) else [end]) if isinstance(id, int)]
+    positions = getattr(text, "max_position_embeddings", None) or None
+    return ModelFolder(model, adapter, vocabulary, positions, tuple(dict.fromkeys(stops)))
+
+
+def _check_weights(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse a folder without weights, or whose index of weights leads out of it.
+
+    Raises:
+        ConfigError: as said.
+    """
+    for path in folder.glob("*.index.json"):
+        files = _json(path).get("weight_map")
+        for name in files.values() if isinstance(files, dict) else ():
+            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+                raise ConfigError(f"MODEL: {path} names weights outside of its folder: {name!r}; copy the model again")
+    if not any(one.suffix in _WEIGHTS and one.name.startswith(names) for one in folder.iterdir()):
+        what = "an adapter_config.json" if names == _ADAPTER else "a config.json"
+        raise ConfigError(f"MODEL: {folder} has {what} but no weights; give a folder with *.safetensors")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is not a JSON object; copy it again")
+    return found
+
+
+def _edges(folder: Path) -> bytes:
+    parts = []
+    for path in sorted(folder.iterdir()):
+        if path.name in ("config.json", "adapter_config.json"):
+            parts.append(path.read_bytes())
+        elif path.suffix in _WEIGHTS and path.is_file():
+            with path.open("rb") as file:
+                size = path.stat().st_size
+                parts.append(f"{path.name} {size}".encode() + file.read(_EDGE))
+                file.seek(max(0, size - _EDGE))
+                parts.append(file.read(_EDGE))
+    return b"\0".join(parts)

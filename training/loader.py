@@ -20,9 +20,9 @@ from ..schemas.errors import ConfigError
 from ..schemas.flops import SEVEN_BILLION, ModelShape
 from ..schemas.units import plural
 from .ahead import ShardsAhead, Watchdog, made_ahead
-from .batch import FixedShape, flatten, padding_share, pinned, unpack, untrained
-from .files import CACHE_BYTES, Verify
-from .order import EpochOrder, MixBy, Order, Source, Until, mixture_of
+from .batch import FixedShape, flatten, pinned, unpack, untrained
+from .files import CACHE_BYTES
+from .order import EpochOrder, Order, Source, mixture_of
 from .place import detect_rank, divisible
 from .rows import ConcatRows, PackedRows, document_names
 from .shard import Row
@@ -53,7 +53,7 @@ class PackedLoader:
     """Iterates over one rank's batches of a packed dataset, or of a mixture of several.
 
     Args:
-        data: folder or URL (of any kind that fsspec knows) that `packtrain run` wrote; or a list of `Source`.
+        data: folder or URL that `packtrain run` wrote; or a list of `Source`.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
         split: `train` or `holdout`; each `Source` has its own.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which. Devices
@@ -66,14 +66,13 @@ class PackedLoader:
         balance: group rows of similar cost (`Balance`), and deal each step's rows to the ranks by cost. `auto` groups
             them if that saves time; `balance_note` says what was chosen. None keeps the order.
         model: shape of the model, for the costs.
-        mix_by, until: for a mixture with weights: what the weights are shares of, and where the mixture ends.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
             watchdog.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
-            documents. It loses what packing saves; the share of padding is logged.
+            documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
         loss_weights: return the loss weights of data that has some; in a mixture, labels of other data weigh 1.
             `model(**batch)` ignores them.
@@ -82,7 +81,6 @@ class PackedLoader:
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
         cache, cache_bytes, storage_options: for remote shards; see `files.open_files`.
-        verify: `first` compares each local file with its hash in the manifest when this process first opens it.
         watchdog: when to warn, and when to give up, if a batch takes long.
 
     Raises:
@@ -106,8 +104,6 @@ class PackedLoader:
         first_epoch_sequential: bool | None = None,
         balance: Balance | str | None = "auto",
         model: ModelShape = SEVEN_BILLION,
-        mix_by: str = "tokens",
-        until: str = "first",
         prefetch: int = 2,
         pin_memory: bool = False,
         static_shapes: bool | int = False,
@@ -119,7 +115,6 @@ class PackedLoader:
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
-        verify: str = Verify.NEVER,
         watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
     ) -> None:
         self.place = detect_rank(rank, world_size)
@@ -133,11 +128,10 @@ class PackedLoader:
         self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
         self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
         tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
-        mixed, ends = choice("mix_by", mix_by, MixBy), choice("until", until, Until)
         sources = [Source(data, split=split)] if isinstance(data, str | Path) else list(data)
-        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "verify": verify}
+        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
         self.corpus = corpus = _open(sources, remote)
-        mixture = mixture_of(sources, corpus.parts, epochs, mixed, ends)
+        mixture = mixture_of(sources, corpus.parts, epochs)
         shuffled = all(part.packing["shuffle"] for part in corpus.parts)
         in_order = shuffled if first_epoch_sequential is None else first_epoch_sequential
         self.balance_note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
@@ -183,8 +177,6 @@ class PackedLoader:
             raise ConfigError(
                 "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
-        if unpacked:
-            self._warn_of_padding()
 
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
@@ -295,16 +287,6 @@ class PackedLoader:
             )
         return pinned(batch) if self.pin_memory else batch
 
-    def _warn_of_padding(self) -> None:
-        share = self.rows_per_step // self.place.world_size
-        rows = [self.corpus.row(index) for index in range(min(len(self.corpus), 16 * share))]
-        parts = [padding_share(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
-        _LOG.warning(
-            "unpacked=True: documents are padded to the longest of their batch; %.0f %% of the tokens that the model "
-            "computes will be padding. Packed batches have none",
-            100 * sum(parts) / len(parts),
-        )
-
     def _whereabouts(self, position: int) -> str:
         """What the batches of a step wait for."""
         rows = self.steps.near(position, min(position + self.rows_per_step, self.total_rows))
@@ -326,7 +308,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         where: folder or URL that `packtrain run` wrote.
         split: `train` or `holdout`.
         loss_weights: as in `PackedLoader`.
-        remote: `cache`, `cache_bytes`, `storage_options`, `verify`: see `files.open_files`.
+        remote: `cache`, `cache_bytes`, `storage_options`: see `files.open_files`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.

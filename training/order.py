@@ -44,24 +44,6 @@ class Order(StrEnum):
     """
 
 
-class MixBy(StrEnum):
-    """What the weights of a mixture refer to."""
-
-    TOKENS = "tokens"
-    """Weights are shares of tokens."""
-    ROWS = "rows"
-    """Weights are shares of packed rows."""
-
-
-class Until(StrEnum):
-    """When a mixture with weights ends."""
-
-    FIRST = "first"
-    """As soon as any source has been read for its number of epochs."""
-    ALL = "all"
-    """When every source has been read for its number of epochs; shorter sources are repeated until then."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """One packed dataset of a mixture."""
@@ -188,9 +170,7 @@ class Mixture:
         return out
 
 
-def mixture_of(
-    sources: Sequence[Source], parts: Sequence[PackedRows], epochs: int, by: MixBy, until: Until
-) -> Mixture | None:
+def mixture_of(sources: Sequence[Source], parts: Sequence[PackedRows], epochs: int) -> Mixture | None:
     """How several sources are mixed; None for one.
 
     Args:
@@ -210,18 +190,17 @@ def mixture_of(
         raise ConfigError(
             "some sources of the mixture have a weight and others do not; give all of them a weight, or none"
         )
-    if by is MixBy.TOKENS:
-        # By the average tokens per row: sources with fuller rows get fewer rows.
-        weights = [weight * len(part) / max(part.tokens, 1) for weight, part in zip(weights, parts, strict=True)]
-    return weighted_mixture(weights, limits, until)
+    # By the average tokens per row: sources with fuller rows get fewer rows.
+    rows = [weight * len(part) / max(part.tokens, 1) for weight, part in zip(weights, parts, strict=True)]
+    return weighted_mixture(rows, limits)
 
 
-def weighted_mixture(shares: Sequence[float], limits: Sequence[int], until: Until) -> Mixture:
-    """Mix datasets in given shares of the rows.
+def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
+    """Mix datasets in given shares of the rows, until one is used up.
 
     Args:
         shares: (S,) positive; only the proportions count.
-        limits: (S,) how many rows of each dataset are read, see `until`.
+        limits: (S,) how many rows of each dataset are read.
 
     Raises:
         ConfigError: a share is not a positive number, or too small compared with the others.
@@ -233,21 +212,13 @@ def weighted_mixture(shares: Sequence[float], limits: Sequence[int], until: Unti
     if not all(whole):
         raise ConfigError(f"a source has the share {min(shares) / sum(shares):.1e} of the mixture: leave it out")
     endless = Mixture(whole, 0)
-
-    def done(position: int) -> bool:
-        given = zip(endless.counts(position), limits, strict=True)
-        if until is Until.ALL:
-            return all(count >= limit for count, limit in given)
-        return any(count > limit for count, limit in given)
-
-    # Binary search for the last position at which no source (or the first at which every source) is used up.
-    low, high = 0, 1
-    while not done(high):
-        low, high = high, 2 * high
+    # Binary search for the last position at which no source has given more than it has.
+    low, high = 0, sum(limits) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if done(middle) else (middle, high)
-    return Mixture(whole, high if until is Until.ALL else low)
+        over = any(count > limit for count, limit in zip(endless.counts(middle), limits, strict=True))
+        low, high = (low, middle) if over else (middle, high)
+    return Mixture(whole, low)
 
 
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:

@@ -20,7 +20,7 @@ from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
-from .files import CACHE_BYTES, Files, LocalFiles, MappedFile, Verify, open_files
+from .files import CACHE_BYTES, Files, LocalFiles, MappedFile, open_files
 from .shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
@@ -36,7 +36,7 @@ class PackedRows:
     Args:
         where: folder or URL that `packtrain run` wrote.
         split: `train`, or `holdout` if there is one.
-        cache, cache_bytes, storage_options, verify: see `files.open_files`.
+        cache, cache_bytes, storage_options: see `files.open_files`.
 
     Raises:
         InputError: there is no finished dataset, no such split, or its shards are Parquet.
@@ -51,9 +51,8 @@ class PackedRows:
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
-        verify: str = Verify.NEVER,
     ) -> None:
-        options = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "verify": verify}
+        options = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
         self._arguments = (where, split, options)
         self.where, self.split = where, split
         self.files = open_files(where, **options)  # type: ignore[arg-type]
@@ -145,7 +144,7 @@ class PackedRows:
         """Download shard `number` into the cache, without keeping it open."""
         shard = self.shards[number]
         if number not in self._open:
-            self.files.map(shard.name, shard.bytes, shard.sha256)
+            self.files.map(shard.name, shard.bytes, shard.hash)
 
     def documents(self) -> pa.BufferReader:
         """The table of documents, as a Parquet file."""
@@ -154,7 +153,7 @@ class PackedRows:
     def _file(self, name: str) -> MappedFile:
         for file in self.manifest.files:
             if file.name == name:
-                return self.files.map(name, file.bytes, file.sha256)
+                return self.files.map(name, file.bytes, file.hash)
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
 
     def _map(self, number: int) -> Shard:

@@ -101,7 +101,7 @@ class Shard:
         where = files.url(record.name)
         if record.name.endswith(".parquet"):
             raise InputError(f"{where} is Parquet; pack with output.format: arrow, which can be mapped into memory")
-        self.file = files.map(record.name, record.bytes, record.sha256)
+        self.file = files.map(record.name, record.bytes, record.hash)
         try:
             self._batches = list(pa.ipc.open_stream(self.file.buffer))
         except (OSError, ValueError, pa.ArrowInvalid) as error:

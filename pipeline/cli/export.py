@@ -165,7 +165,7 @@ def export_model(
 
 def _import_export() -> Any:
     try:
-        from ...training.gather import export_checkpoint
+        from ...training.sharded import export_checkpoint
     except ImportError as error:
         raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
     return export_checkpoint

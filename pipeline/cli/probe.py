@@ -46,7 +46,7 @@ def probe(
     from .views.console import make_console
 
     try:
-        from ...training.probe.command import probe_model
+        from ...training.probe_command import probe_model
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"

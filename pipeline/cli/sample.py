@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...schemas.samples import SampleSettings
-    from ...training.model_folder import ModelFolder
+    from ...training.generate import ModelFolder
     from ..observer import Observer
     from ..samples.prompts import PromptSet
 
@@ -171,17 +171,16 @@ def _place(
 ) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
     """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
-        from ...training.device import choose_device
-        from ...training.gather import export_checkpoint
-        from ...training.generate import SEQUENCES
-        from ...training.model_folder import find_model, is_sharded
+        from ...training.generate import SEQUENCES, find_model
+        from ...training.model import choose_device
+        from ...training.sharded import export_checkpoint, find_shards
     except ImportError as error:
         raise ConfigError(
             f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
         ) from None
     on = choose_device(device)
     size = batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
-    if not is_sharded(model):
+    if find_shards(model) is None:
         return find_model(model, base), on, size
     gathered = out.with_name(f"{out.name}.model")
     if not gathered.exists():

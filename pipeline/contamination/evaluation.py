@@ -18,7 +18,7 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...stages.overlap.evaluation_row import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
 from ...stages.overlap.words import unicode_version
-from ...stages.prep.rowjson import check_depth
+from ...stages.prep.rowjson import require_shallow
 from ..inputs.blocks import InputFile
 from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
@@ -180,8 +180,8 @@ def _rows(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
             count += 1
             try:
-                check_depth(line, "the row")
                 row = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
+                require_shallow(row, "the row")
                 problem = "" if isinstance(row, dict) else "the line is JSON but not an object"
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 problem = f"the line is not JSON ({error})"

@@ -1,6 +1,5 @@
 """contamination.jsonl: every hit, an example and an evaluation row a line; some lines with both texts."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -8,7 +7,6 @@ from itertools import groupby
 import msgspec
 
 from ...schemas.escape import escape_json
-from ...schemas.fingerprint import hash_bytes
 from ...schemas.manifest import FileRecord
 from ...stages.overlap.evaluation_row import ANSWER, PROMPT
 from ...stages.overlap.index import OverlapIndex
@@ -64,14 +62,12 @@ def hit_lines(found: Contamination) -> Iterator[HitLine]:
 
 def put_hits(found: Contamination, out: Store, name: str = NAME) -> FileRecord:
     """Write the file, and return its entry in the manifest."""
-    with out.draft("", sha256=True) as draft:
+    with out.draft("") as draft:
         for line in hit_lines(found):
             draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
         put = draft.result
-        if not put.bytes:  # an empty file has no bytes to hash
-            put = type(put)(0, hash_bytes(b""), hashlib.sha256(b"").hexdigest())
         out.put(draft, name, replace_damaged=True)
-    return FileRecord(name, put.bytes, put.hash, put.sha256)
+    return FileRecord(name, put.bytes, put.hash)
 
 
 def _rows_of(index: OverlapIndex, rows: EvaluationRows, some: Iterable[BlockHit]) -> Iterator[tuple[BlockHit, int]]:

@@ -115,8 +115,8 @@ def check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> It
     elif actual != record.bytes:
         yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
     elif deep:
-        found = store.hash(record.name, sha256=True)
-        if found is None or (found.hash, found.sha256) != (record.hash, record.sha256):
+        found = store.hash(record.name)
+        if found is None or found.hash != record.hash:
             yield Finding(record.name, "does not match its hash in the manifest")
 
 

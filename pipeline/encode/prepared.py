@@ -10,7 +10,7 @@ from ..contamination.evaluation import Evaluation
 from ..inputs.blocks import InputFile
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.formats import SourceFormat, is_plain
+from ..inputs.formats import SourceFormat
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask
@@ -51,7 +51,7 @@ class Prepared:
         out = []
         for file in self.joined:
             source, form = sources[file.source], self.formats[file.source]
-            conversational = not is_plain(form.options)
+            conversational = not form.make().is_plain
             out += [
                 EncodeTask(
                     file.where(block),

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
-from ...stages.prep.rowjson import check_depth
+from ...stages.prep.rowjson import require_shallow
 from .blocks import split_name
 
 
@@ -216,8 +216,7 @@ def misfit(line: bytes) -> str:
     """Describe a line that is not a JSON object, and what to do about its file."""
     seen = f"`{_shown(line)}`"
     try:
-        check_depth(line, "it")
-        msgspec.json.decode(line.strip())
+        require_shallow(msgspec.json.decode(line.strip()), "it")
         why = "it is another value"
     except RowRejectedError as error:
         return f"{seen} cannot be used: {error.detail}; flatten the row"

@@ -1,16 +1,16 @@
-"""Remote files: read through fsspec, and copied into the cache, named by their hash, before they are cut."""
+"""Remote files: found, and copied into the cache, named by their hash, before they are cut."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import blake3
 import msgspec
 
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.files.http_errors import describe
-from ...schemas.files.remote import CutError, Remote, RemoteError
+from ...schemas.files.clients import WEB, filesystem, web
+from ...schemas.files.remote import Remote, RemoteError, ShortError, describe
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_name
@@ -18,12 +18,10 @@ from ..store.local import LocalStore
 from .blocks import split_name
 from .detect import is_data, is_mds, is_text
 
-_CHUNK = 4 << 20
 _COPIES = "remote"
 """The cache folder of copies and notes about them."""
 _MOST = 1 << 40
 """Most bytes that are read of a file whose size the server does not say."""
-_WEB = ("http", "https")
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
@@ -37,19 +35,8 @@ def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
         ConfigError: there is none, or fsspec does not know the protocol.
         InputError: the store cannot be reached.
     """
-    remote = Remote(text, attempts=_LOOKS, shared=True)
-
-    def look(fs: Any, path: str, limit: dict[str, float]) -> list[tuple[str, int, int]]:
-        found = []
-        for info in _infos(fs, path, web):
-            size = info.get("size")
-            url = info["name"] if web else fs.unstrip_protocol(info["name"])
-            found.append((url, -1 if size is None else int(size), _stamp(info)))
-        return found
-
-    web = remote.protocol in _WEB
     try:
-        found = remote.ask("", look, parts=True)
+        found = Remote(text, attempts=_LOOKS).ask("", lambda: _look(text))
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no file {text}; check the spelling") from None
     except RemoteError as error:
@@ -64,13 +51,27 @@ def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def _infos(fs: Any, path: str, web: bool) -> list[dict[str, Any]]:
-    """The store's metadata of each file."""
-    if set("*?[") & set(path) and not web:
-        return [info for info in map(fs.info, sorted(fs.glob(path))) if info["type"] == "file"]
+def _look(url: str) -> list[tuple[str, int, int]]:
+    """See `find_urls`."""
+    if urlsplit(url).scheme in WEB:
+        with web(url, {}) as answer:
+            return [(url, _size(answer.length), _stamp(dict(answer.headers)))]
+    fs, path = filesystem(url)
+    infos = _infos(fs, path).items()
+    return [(fs.unstrip_protocol(name), _size(info.get("size")), _stamp(info)) for name, info in infos]
+
+
+def _size(known: int | None) -> int:
+    return -1 if known is None else int(known)
+
+
+def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    """The store's metadata of each file, by its path."""
+    if set("*?[") & set(path):
+        return {name: info for name, info in sorted(fs.glob(path, detail=True).items()) if info["type"] == "file"}
     info = fs.info(path)
     if info["type"] == "file":
-        return [info]
+        return {path: info}
     if info["type"] != "directory":
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
     every = fs.find(path, detail=True)
@@ -78,7 +79,7 @@ def _infos(fs: Any, path: str, web: bool) -> list[dict[str, Any]]:
     if any(is_mds(name) for name in names):
         raise ConfigError(f"{path} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
-    return [every[name] for name in names]
+    return {name: every[name] for name in names}
 
 
 def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
@@ -96,12 +97,8 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
             if store.size(name) == length:
                 return copy
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
-    remote = Remote(url, shared=True)
     try:
-        if remote.protocol in _WEB and size >= 0:  # a server may send more than it announced
-            name, length = _put(url, remote.pieces("", size), size, suffix, store)
-        else:
-            name, length = remote.ask("", lambda fs, path, limit: _copy(url, fs, path, size, suffix, store), parts=True)
+        name, length = _put(Remote(url), size, suffix, store)
     except (FileNotFoundError, RemoteError) as error:
         raise InputError(
             f"{url} cannot be read ({describe(error.__cause__ or error)}); check the connection and the rights, or "
@@ -125,47 +122,17 @@ def copy_of(file: str, store: LocalStore) -> Path:
     return copy
 
 
-class _FarError(Exception):
-    """The remote store failed with an error that could also come from the local disk."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def _copy(url: str, fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
-    """Copy a file from the beginning; returns (name in the cache, bytes)."""
-    try:
-        return _put(url, _pieces(fs, path), size, suffix, store)
-    except _FarError as error:
-        raise error.error  # noqa: B904  # its own cause says more
-
-
-def _put(url: str, pieces: Iterator[bytes], size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
+def _put(remote: Remote, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
     """Put the content of a file into the cache; returns (name there, bytes)."""
     with store.draft(_COPIES) as draft:
-        for data in pieces:
+        for data in remote.pieces("", most=size if size >= 0 else _MOST):
             draft.file.write(data)
-            if draft.file.bytes > (size if size >= 0 else _MOST):
-                break  # it may never end
         put = draft.result
-        if size < 0 and put.bytes > _MOST:
-            raise InputError(f"{url} sends more than {_MOST:,} bytes, and does not say how many; copy it yourself")
-        if size >= 0 and put.bytes != size:
-            received = f"more than {size:,}" if put.bytes > size else f"{put.bytes:,}"
-            raise CutError(f"received {received} bytes, but the store announced {size:,}")
+        if put.bytes < size:
+            raise ShortError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
         name = f"{_COPIES}/{put.hash[:40]}{suffix}"
         store.put(draft, name, replace_damaged=True)
     return name, put.bytes
-
-
-def _pieces(fs: Any, path: str) -> Iterator[bytes]:
-    try:
-        with fs.open(path, "rb", cache_type="readahead", block_size=_CHUNK) as file:
-            while data := file.read(_CHUNK):
-                yield data
-    except OSError as error:
-        raise _FarError(error) from error
 
 
 def _hidden(name: str, root: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,7 @@ from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural
-from ...stages.prep import (
-    AlpacaOptions,
-    AppsOptions,
-    MessagesOptions,
-    Options,
-    PreferenceOptions,
-    PromptCompletionOptions,
-    ShareGPTOptions,
-    TextOptions,
-    TokenizedOptions,
-    make_format,
-)
+from ...stages.prep import Format, Options, make_format
 from ...stages.prep.detect import Detection, detect
 from ..configfile import with_format
 from .blocks import InputFile
@@ -51,6 +40,10 @@ class SourceFormat:
     said: str | None = None
     """What was detected and why, if the configuration left it open."""
 
+    def make(self) -> Format:
+        """The format itself."""
+        return make_format(self.name, self.options)
+
     def payload(self) -> dict[str, Any]:
         """The format in the plan."""
         options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
@@ -63,46 +56,17 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     Raises:
         ConfigError: a renamed key is invalid.
     """
-    keys = {f"{key}_key": name for key, name in source.keys.items()}
-    per_turn = source.expand == "per_turn"
-    style = source.style or ("chat" if source.format == "alpaca" else "plain")
-    match source.format:
-        case "apps":
-            return AppsOptions(
-                **keys,
-                style=source.apps.style,
-                max_solutions=source.apps.max_solutions,
-                dedupe=source.apps.dedupe,
-                difficulties=source.apps.difficulties,
-                prompt_only=prompt_only,
-            )
-        case "prompt_completion":
-            return PromptCompletionOptions(**keys, style=style, prompt_only=prompt_only, per_turn=per_turn)
-        case "messages":
-            return MessagesOptions(**keys, per_turn=per_turn)
-        case "sharegpt":
-            return ShareGPTOptions(**keys, per_turn=per_turn)
-        case "alpaca":
-            return AlpacaOptions(**keys, style=style, per_turn=per_turn)
-        case "preference":
-            return PreferenceOptions(**keys, style=style)
-        case "tokenized":
-            return TokenizedOptions(**keys)
-        case "text":
-            return TextOptions(**keys)
-    raise AssertionError(f"format {source.format} was not resolved")
-
-
-def needs_template(options: Options) -> bool:
-    """Whether rows need a chat template."""
-    return isinstance(options, MessagesOptions | ShareGPTOptions) or getattr(options, "style", "plain") == "chat"
-
-
-def is_plain(options: Options) -> bool:
-    """Whether rows are never conversations."""
-    if isinstance(options, AppsOptions | AlpacaOptions):
-        return options.style != "chat"
-    return isinstance(options, TextOptions | TokenizedOptions)
+    apps = source.format == "apps"
+    options = Options(
+        keys={str(key): name for key, name in source.keys.items()},
+        style=source.apps.style if apps else source.style,
+        per_turn=source.expand == "per_turn",
+        prompt_only=prompt_only,
+        max_solutions=source.apps.max_solutions if apps else None,
+        dedupe=source.apps.dedupe or not apps,
+        difficulties=source.apps.difficulties if apps else None,
+    )
+    return replace(options, style=make_format(source.format, options).style)
 
 
 def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:

@@ -9,7 +9,7 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
-from ...stages.prep.rowjson import check_depth
+from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
 from .divide import ROW_TOO_LONG, too_long
 from .elsewhere import InputOrigin, here
@@ -95,7 +95,7 @@ def _joined(
     return BlockRows(lines if of_lines else None, None if of_lines else records, rejects)
 
 
-def prepare_block(path: Path, block: Block, form: Format[Any, Any], max_row_bytes: int) -> PreparedBlock:
+def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
     """The examples of a block, and the counts of its rows, including those that are too long.
 
     Args:
@@ -105,7 +105,7 @@ def prepare_block(path: Path, block: Block, form: Format[Any, Any], max_row_byte
     return prepare_rows(rows, form)
 
 
-def prepare_rows(rows: BlockRows, form: Format[Any, Any]) -> PreparedBlock:
+def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     """As `prepare_block`, for rows already read with all columns that the format uses."""
     prepared = form.prepare(rows.lines or []) if rows.records is None else form.prepare_rows(rows.records)
     if not rows.rejects:
@@ -141,12 +141,9 @@ def block_examples(
     return Where(where).wanted(prepared)
 
 
-def columns_of(form: Format[Any, Any]) -> tuple[str, ...] | None:
+def columns_of(form: Format) -> tuple[str, ...] | None:
     """The columns that a format uses; None for all."""
-    try:
-        return tuple(field.encode_name for field in msgspec.structs.fields(form._row_type))
-    except TypeError:
-        return None
+    return tuple(form.keys.values()) or None
 
 
 def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> list[dict[str, Any]]:
@@ -157,8 +154,8 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
         out += [dict(row) for _, row in rows.records or ()]
         for _, line in rows.lines or ():
             try:
-                check_depth(line, "the row")
                 row = msgspec.json.decode(line.removeprefix(BOM))
+                require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
                 continue
             if isinstance(row, dict):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...schemas.config.source import PYTHON
 from ...schemas.errors import ConfigError
-from ...stages.prep import ReaderOptions
+from ...stages.prep import Options, ReaderCode
 from ...stages.prep.reader import reader_of
 
 
@@ -42,7 +42,7 @@ def reader_file(format: str, base: Path, where: str) -> Path:
     )
 
 
-def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> ReaderOptions:
+def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Options:
     """The options of a reader, including its module's source. Runs the module once as a check.
 
     Raises:
@@ -55,16 +55,9 @@ def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Re
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: {file} cannot be read: {error}; fix that, or name another reader") from None
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    options = ReaderOptions(
-        function=function,
-        code=code,
-        per_turn=per_turn,
-        path=str(file),
-        package=package,
-        folder=str(base.absolute()),
-    )
+    reader = ReaderCode(function=function, code=code, path=str(file), package=package, folder=str(base.absolute()))
     try:
-        reader_of(options)
+        reader_of(reader)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error.__cause__
-    return options
+    return Options(per_turn=per_turn, reader=reader)

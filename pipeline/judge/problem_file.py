@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ...schemas.errors import ConfigError, InputError, RowRejectedError
 from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, problem_of
-from ...stages.prep.apps import AppsFormat, AppsRow, group_of
+from ...stages.prep.apps import AppsFormat, group_of
 from ..inputs.blocks import InputFile
 from ..inputs.find import regular
 from ..inputs.read import columns_of, read_rows
@@ -73,7 +74,7 @@ def open_problems(path: Path) -> Iterator[ProblemFile]:
         yield ProblemFile(path, file.hash, heads, file)
 
 
-def _rows(file: InputFile) -> Iterator[tuple[int, AppsRow]]:
+def _rows(file: InputFile) -> Iterator[tuple[int, Any]]:
     """(row number, row) of each row that is not blank."""
     form = AppsFormat()
     for block in file.blocks:
@@ -97,7 +98,7 @@ def _refused(file: InputFile, row: int, why: str) -> InputError:
     )
 
 
-def _head(row: AppsRow, number: int) -> ProblemHead:
+def _head(row: Any, number: int) -> ProblemHead:
     try:
         problem = problem_of(row, number)
     except RowRejectedError as error:

@@ -46,13 +46,13 @@ class DocumentsTask:
 
     def run(self) -> FileRecord:
         """Write it, with one part and one row group in memory at a time."""
-        with self.out.draft("", sha256=True) as draft:
+        with self.out.draft("") as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
                     writer.write_table(_encoded(group))
             put = draft.result
             self.out.put(draft, NAME, replace_damaged=True)
-        record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
+        record = FileRecord(NAME, put.bytes, put.hash)
         self.out.replace_bytes(RECORD, seal(msgspec.json.encode(record), RECORD))
         return record
 

@@ -118,7 +118,7 @@ class ShardTask:
         schema = packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
         if self.pairs is not None:
             schema = PREFERENCE
-        with self.out.draft(self.prefix, sha256=True) as draft:
+        with self.out.draft(self.prefix) as draft:
             sink = pa.PythonFile(draft.file, mode="w")
             if self.format == "arrow":
                 # A stream, not a file, because datasets.load_from_disk reads streams.
@@ -134,7 +134,7 @@ class ShardTask:
         rows = self.shard.last_row - self.shard.first_row
         written = account.written()
         trained = sum(written.trained.values())
-        shard = ShardRecord(name, put.bytes, put.hash, put.sha256, rows, account.tokens, trained, account.max_docs)
+        shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, trained, account.max_docs)
         result = PackResult(shard, written, self.record, time.perf_counter() - began)
         self._note(result)
         return result

@@ -1,6 +1,5 @@
 """The last step of a run: write what makes the folder a dataset, with the manifest last."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,4 +75,4 @@ def put_record(store: Store, name: str, data: bytes) -> FileRecord:
     """Write a small file, replacing different content, and return its manifest entry."""
     if not store.put_bytes(name, data) and store.read(name) != data:
         store.replace_bytes(name, data)
-    return FileRecord(name, len(data), hash_bytes(data), hashlib.sha256(data).hexdigest())
+    return FileRecord(name, len(data), hash_bytes(data))

@@ -14,7 +14,6 @@ from ..inputs.formats import resolve_formats
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open import require_conditional
 from .workspace import open_workers, open_workspace
 
 
@@ -54,7 +53,6 @@ def find_contamination(
         raise OutputError(f"--out {hits}: {there} is a file, not a folder; choose another place")
     local = config.run.model_copy(update={"executor": "local", "shard": None})
     work = open_workspace(config, base, observer)
-    require_conditional(work.cache)
     with open_workers(local, work) as executor:
         files = scan_inputs(config.sources, base, work.scratch)
         formats = resolve_formats(config, base, files)

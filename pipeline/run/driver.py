@@ -39,7 +39,6 @@ from ..observer import Observer, Silent
 from ..report.files import HTML as REPORT
 from ..store.cache_lock import mark_cache
 from ..store.driver_lock import DriverLock, driving
-from ..store.open import require_conditional
 from .closing_advice import closing_advice
 from .commit import commit, put_card
 from .disk_space import require_room
@@ -133,7 +132,6 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     Raises:
         BusyError: another driver is working on the same output folder.
     """
-    require_conditional(work.out, work.cache)
     with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
         finished = find_finished(config, work) if lock.waited else None
         return Made(finished) if finished is not None else _make(config, work, lock)

@@ -38,7 +38,6 @@ from ..report.overlap import overlap_of
 from ..report.rejects import rejects_among
 from ..report.sample.sampling import Sampled, sampled
 from ..report.shown import Shown
-from ..store.open import require_conditional
 from .closing_advice import on_default_mask
 from .disk_space import require_room
 from .steps import decontaminate, encode_inputs, prepare_inputs
@@ -104,7 +103,6 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
     here = {"shard": None} | ({"executor": "local"} if config.run.executor == "static" else {})
     config = config.model_copy(update={"run": config.run.model_copy(update=here)})
     work = open_workspace(config, base, observer)
-    require_conditional(work.cache)
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
         # Space for the encoded parts only: four bytes per token. The factor 1.2 allows for a sample that is off by a

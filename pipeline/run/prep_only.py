@@ -117,7 +117,7 @@ def prepare_source(
 
 
 def _rows(
-    files: list[InputFile], source: SourceConfig, form: Format[Any, Any], counts: PrepCounts, observer: Observer
+    files: list[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
     prompts = form.form == "prompt"

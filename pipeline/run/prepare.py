@@ -14,7 +14,7 @@ from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.formats import SourceFormat, needs_template, resolve_formats
+from ..inputs.formats import SourceFormat, resolve_formats
 from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
@@ -51,7 +51,7 @@ def prepare(
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
     with work.timings.stage("engine"):
-        conversations = any(needs_template(form.options) for form in formats.values())
+        conversations = any(form.make().needs_template for form in formats.values())
         engine, version = preferred_engine(section.engine)
         prove = config.mask.prove is not None
         spec = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)

@@ -18,7 +18,7 @@ from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..encode.sampling_notes import check_sampling, check_stops
 from ..execute.executor import Executor
-from ..inputs.formats import needs_template, what_fits
+from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Packed, Selected, padding_id
@@ -68,7 +68,7 @@ def encode_inputs(
     sampled = check_sampling(config.mask, prepared.joined, encoded)
     if sampled is not None:
         work.observer.note(sampled)
-    if any(needs_template(one.options) for one in prepared.formats.values()):
+    if any(one.make().needs_template for one in prepared.formats.values()):
         for said in check_stops(encoded.spec, config.mask, work.cache, executor):
             work.observer.note(said)
     return encoded

@@ -34,7 +34,7 @@ from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
-from ..inputs.formats import SourceFormat, format_options, needs_template, resolve_format, what_it_is
+from ..inputs.formats import SourceFormat, format_options, resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
@@ -102,7 +102,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
         if form.said is not None:
             observer.note(form.said)
         spec = make_spec(
-            tokenizer, section, "tokenizers", version("tokenizers"), needs_template=needs_template(form.options)
+            tokenizer, section, "tokenizers", version("tokenizers"), needs_template=form.make().needs_template
         )
         tasks = [
             _RenderTask(spec, file, block, form.name, form.options, source, first, own_rows)

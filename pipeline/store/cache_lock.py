@@ -17,7 +17,7 @@ https://bford.info/cachedir/
 """
 FOLDERS = (
     *("blocks", "copies", "drafts", "encoded", "engines", "evaluations", "history", "hub"),
-    *("locks", "overlaps", "remote", "scans", "shards", "specs", "tokenizers", "windows"),
+    *("locks", "overlaps", "remote", "scans", "specs", "tokenizers", "windows"),
 )
 """The folders that packtrain makes in a cache. A cache folder with anything else is not marked as a cache."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."

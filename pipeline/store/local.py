@@ -6,13 +6,12 @@ conditional put.
 """
 
 import errno
-import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import IO
@@ -33,24 +32,19 @@ class Put:
 
     bytes: int
     hash: str
-    sha256: str = field(default="", compare=False)
-    """SHA-256 of the bytes, if requested."""
 
 
 class HashingFile:
     """A file for writing that hashes its data. pyarrow can write to it."""
 
-    def __init__(self, raw: IO[bytes], sha256: bool = False) -> None:
+    def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self._hash = blake3.blake3()
-        self._sha256 = hashlib.sha256() if sha256 else None
         self.bytes = 0
 
     def write(self, data: "bytes | memoryview") -> int:
         view = memoryview(data)
         self._hash.update(view)
-        if self._sha256 is not None:
-            self._sha256.update(view)
         written = self._raw.write(view)
         self.bytes += view.nbytes
         return written
@@ -80,10 +74,6 @@ class HashingFile:
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
-    @property
-    def sha256(self) -> str:
-        return self._sha256.hexdigest() if self._sha256 is not None else ""
-
 
 class Draft:
     """A file under a temporary name, until it is complete and gets its real name."""
@@ -94,7 +84,7 @@ class Draft:
 
     @property
     def result(self) -> Put:
-        return Put(self.file.bytes, self.file.hexdigest(), self.file.sha256)
+        return Put(self.file.bytes, self.file.hexdigest())
 
 
 class LocalStore:
@@ -154,10 +144,10 @@ class LocalStore:
         """Top-level entries: names without a folder, and folders."""
         return [path.name for path in self.root.iterdir()] if self.root.is_dir() else []
 
-    def hash(self, name: str, *, sha256: bool = False) -> Put | None:
+    def hash(self, name: str) -> Put | None:
         """Size and hash of the content, read again; None if there is no such name."""
         try:
-            return hash_file(self.path(name), sha256=sha256)
+            return hash_file(self.path(name))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -183,11 +173,8 @@ class LocalStore:
         return {name: found[name] for name in sorted(found)}
 
     @contextmanager
-    def draft(self, folder: str, *, sha256: bool = False) -> Iterator[Draft]:
+    def draft(self, folder: str) -> Iterator[Draft]:
         """A file for writing in `folder`; deleted at the end of the block unless it was put.
-
-        Args:
-            sha256: also compute SHA-256, which can be checked with Python's standard library.
 
         Raises:
             StoreError: the folder cannot be written, or the disk is full.
@@ -199,7 +186,7 @@ class LocalStore:
                 target.mkdir(parents=True, exist_ok=True)
                 # Unbuffered: pyarrow writes whole column buffers, and another copy would only cost memory.
                 with path.open("xb", buffering=0) as raw:
-                    yield Draft(path, HashingFile(_Whole(raw), sha256))  # type: ignore[arg-type]
+                    yield Draft(path, HashingFile(_Whole(raw)))  # type: ignore[arg-type]
             except OSError as error:  # if the root cannot be created, the error names the user's path
                 raise explain(error, target if os.access(self.root, os.W_OK) else self.root) from error
         finally:
@@ -314,20 +301,17 @@ def open_regular(path: Path) -> FileIO:
     return FileIO(descriptor, "rb")
 
 
-def hash_file(path: Path, *, sha256: bool = False) -> Put:
-    """Size and BLAKE3 of a file, read in pieces, and its SHA-256 if requested."""
+def hash_file(path: Path) -> Put:
+    """Size and BLAKE3 of a file, read in pieces."""
     digest = blake3.blake3()
-    second = hashlib.sha256() if sha256 else None
     size = 0
     with open_regular(path) as file:
         buffer = bytearray(min(_READ, os.fstat(file.fileno()).st_size + 1))
         view = memoryview(buffer)
         while count := file.readinto(buffer):
             digest.update(view[:count])
-            if second is not None:
-                second.update(view[:count])
             size += count
-    return Put(size, digest.hexdigest(), second.hexdigest() if second is not None else "")
+    return Put(size, digest.hexdigest())
 
 
 def sync_folder(folder: Path) -> None:

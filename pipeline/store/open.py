@@ -15,8 +15,9 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
+from ...schemas.files.clients import STORES, shown
 from .local import Draft, LocalStore, Put
-from .object_store import CONDITIONAL, ObjectStore
+from .object_store import ObjectStore
 
 ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
@@ -76,7 +77,7 @@ class Store(Protocol):
         """Top-level entries: names without a folder, and folders."""
         ...
 
-    def hash(self, name: str, *, sha256: bool = False) -> Put | None:
+    def hash(self, name: str) -> Put | None:
         """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
         ...
 
@@ -92,7 +93,7 @@ class Store(Protocol):
         """
         ...
 
-    def draft(self, folder: str, *, sha256: bool = False) -> AbstractContextManager[Draft]:
+    def draft(self, folder: str) -> AbstractContextManager[Draft]:
         """A file for writing; deleted at the end of the block unless it was put."""
         ...
 
@@ -141,7 +142,7 @@ def resolve_place(text: str, base: Path) -> str:
     if text.startswith("file://"):
         return str(Path(unquote(urlsplit(text).path)).absolute())
     bare = not text.partition("://")[2].strip("/")
-    if bare or (urlsplit(text).scheme in CONDITIONAL and not urlsplit(text).netloc):
+    if bare or (urlsplit(text).scheme in STORES and not urlsplit(text).netloc):
         raise ConfigError(f"{text} has no bucket; write it as s3://bucket/folder")
     return text.rstrip("/")
 
@@ -204,30 +205,17 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
 
 
 def require_writable(place: str) -> None:
-    """Refuse a URL whose protocol lets two runs overwrite each other. Does not ask the server.
+    """Refuse a URL that can only be read. Does not ask the server.
 
     Raises:
-        OutputError: the protocol does; the message says what to use instead.
+        OutputError: the message says what to use instead.
     """
     protocol = urlsplit(place).scheme
-    if is_url(place) and not place.startswith("file://") and protocol not in CONDITIONAL:
+    if is_url(place) and not place.startswith("file://") and protocol not in STORES:
         raise OutputError(
-            f"{ObjectStore(place).where('')}: {protocol}:// does not support conditional puts, so two runs, or two "
-            "attempts of the same run, could overwrite each other. Use a local or shared folder, or a bucket of S3 or "
-            "of an S3-compatible store, such as MinIO or Cloudflare R2"
+            f"{shown(place)}: {protocol}:// can be read, but not written. Use a local or shared folder, or a bucket of "
+            "S3, Google Cloud or Azure, or of a store that speaks S3, such as MinIO, Ceph or Cloudflare R2"
         )
-
-
-def require_conditional(*stores: Store) -> None:
-    """Refuse stores on which two runs could overwrite each other, before any work.
-
-    Raises:
-        OutputError: one of them is such a store; the message says which, and what to use instead.
-    """
-    for store in stores:
-        if isinstance(store, ObjectStore):
-            require_writable(store.url)
-            store.require_conditional()
 
 
 def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:

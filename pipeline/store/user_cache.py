@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.errors import StoreError
-from ...schemas.files.user_folder import user_folder
+from ...schemas.files.copies import user_folder
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from .checksummed import seal, unseal

@@ -1,8 +1,8 @@
-"""Objects below a URL, through fsspec: each request is limited in time, and repeated if that may help.
+"""Objects below a URL: of S3, Google Cloud and Azure, which are read and written, of the web, and of other places that
+fsspec knows, which are only read.
 
-All remote inputs, outputs, caches and shards are accessed here, so that errors, retries and range requests are handled
-in one place. fsspec's caches of contents and listings are off: s3fs would answer from a listing that another process
-has made obsolete.
+All remote inputs, outputs, caches and shards are accessed here, so that errors and retries are handled in one place.
+Every request is limited in time, repeated if that may help, and a broken download continues where it broke.
 """
 
 import logging
@@ -10,14 +10,16 @@ import os
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from ..errors import ConfigError, PacktrainError, StoreError
-from .http_errors import cause_of, describe, http_status, is_missing, is_passing, is_refused, is_taken
+from blake3 import blake3
+
+from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
+from .clients import STORES, WEB, bucket, filesystem, shown, web
 
 ATTEMPTS = 8
 """Failures in a row after which a request is given up."""
@@ -25,22 +27,15 @@ FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
 """Pauses between attempts, in seconds. Each is random, below a limit: 0.2 s at first, three times as much after each
 failure, at most 20 s. Together they take about a minute at most.
 """
-REQUEST_SECONDS = 60.0
-"""Time limit of a request, plus one second for every mebibyte that it carries."""
-CONNECT_SECONDS = 10.0
-PIECE = 8 << 20
-"""Bytes of one request when an object is read or sent in several."""
-AHEAD = 4
-"""How many such requests run at once; memory is bounded by the product."""
-PART_TRIES = 4
-"""Tries by the file system for one request among several, so that a fault does not cost the earlier pieces."""
-_HTTP, _S3 = ("http", "https"), ("s3", "s3a")
-_EXTRAS = {"s3": "'packtrain[s3]'", "s3a": "'packtrain[s3]'", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs",
-           "abfs": "adlfs", "abfss": "adlfs"}  # fmt: skip
-_PASSWORD = re.compile("(?<=://)[^/@:]*:[^/@]*@")
+PIECE = 1 << 20
+"""Bytes that are read at once."""
+CHUNK = 16 << 20
+"""Bytes of one part of a large upload. Objects smaller than two parts are sent in one request."""
+_MOST_PARTS = 9_000
+_PARTS_AT_ONCE = 4
+_PART_RETRIES = 3
+_STATUS = re.compile(r"status code: (\d{3})")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
-_PARENTS: list[Any] = []
-"""File systems from before a fork, kept alive: on collection they would try to close on a missing event loop."""
 _LOG = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
@@ -59,30 +54,33 @@ class ShortError(RemoteError):
 
 
 class TakenError(Exception):
-    """The name already exists. The object may be from this very call: a client may silently repeat a request whose
-    answer was lost (aiohttp does, after an idle connection broke)."""
+    """The name already exists. The object may be from this very call: an answer may have been lost."""
 
 
 class CutError(Exception):
-    """The answer had the wrong bytes, without an error."""
+    """The answer had the wrong number of bytes, without an error."""
+
+
+class Found(NamedTuple):
+    """What a store says of an object."""
+
+    bytes: int
+    mark: str
+    """Changes with the content: the ETag, or the time of the last change."""
 
 
 class Remote:
-    """The objects below one URL. Opens nothing before its first use. Safe in threads and after a fork; pickled as its
-    arguments.
+    """The objects below one URL. Opens nothing before its first use. Safe in threads; pickled as its arguments.
 
     Args:
-        url: any that fsspec knows.
-        options: for fsspec: credentials, endpoints and the like.
+        url: of an object or of a folder of objects.
+        options: for object stores, obstore's configuration, such as `access_key_id`, `endpoint` and `region`; for the
+            web, `headers`; for other places, what fsspec's file system takes.
         attempts: failures in a row after which a request is given up; by default `ATTEMPTS`.
-        request_seconds: time limit of a request, by default `REQUEST_SECONDS`. Only asynchronous file systems (s3, gs,
-            az, http) can be stopped.
-        shared: use the file system that fsspec keeps for all such URLs of a process, with the credentials found first.
-            For many objects of one request each: opening another for S3 takes a third of a second.
         resume: what to do after a temporary failure, for messages.
 
     Raises:
-        ConfigError: on first use, fsspec does not know the protocol, or a package is missing for it.
+        ConfigError: no attempt is allowed.
     """
 
     def __init__(
@@ -91,33 +89,40 @@ class Remote:
         options: dict[str, Any] | None = None,
         *,
         attempts: int | None = None,
-        request_seconds: float | None = None,
-        shared: bool = False,
         resume: str = "run the same command again: it continues where it stopped",
     ) -> None:
-        self.url, self.options, self.shared, self.resume = url, options, shared, resume
+        self.url, self.options, self.resume = url, options or {}, resume
         self.attempts = ATTEMPTS if attempts is None else attempts
-        self.request_seconds = REQUEST_SECONDS if request_seconds is None else request_seconds
         if self.attempts < 1:
             raise ConfigError(f"attempts={attempts}: at least one")
         self.protocol = urlsplit(url).scheme
-        self.is_s3 = self.protocol in _S3
-        self._knows_ranges = False
-        self._opened: dict[int, tuple[int, Any, str]] = {}
+        self._opened: dict[bool, tuple[int, Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": {}}
 
     def where(self, name: str = "") -> str:
         """An object's address for messages: without passwords and signatures."""
-        base = _PASSWORD.sub("", self._split(self.url)[0])
+        base = shown(self.url)
         return f"{base.rstrip('/')}/{name}" if name else base
 
-    def ask(self, name: str, call: Callable[..., Answer], *, bytes: int = 0, parts: bool = False) -> Answer:
+    def require(self) -> None:
+        """Check that the place can be opened. Asks nothing of the store.
+
+        Raises:
+            ConfigError: its protocol or options are unknown, a package is missing, or the process was forked from one
+                that has used obstore.
+        """
+        if self.protocol in STORES:
+            self._bucket()
+        elif self.protocol not in WEB:
+            filesystem(self.url, self.options)
+
+    def ask(self, name: str, call: Callable[[], Answer]) -> Answer:
         """Make a request, and repeat it until it is answered.
 
         Args:
-            name: of the object; "" for the URL itself.
-            call: called with the file system, the path in it, and the time limit as a keyword for its methods.
-            bytes: how many the request carries, for the time limit.
-            parts: whether it makes several requests, which the file system may repeat one by one.
+            name: of the object, for messages; "" for the URL itself.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -127,144 +132,208 @@ class Remote:
         failures = 0
         while True:
             try:
-                fs, path = self._path(name, PART_TRIES if parts else 1)
-                return call(fs, path, self._limit(fs, bytes))
+                return call()
             except PacktrainError:
                 raise
-            except Exception as error:  # each file system of fsspec has its own errors
+            except Exception as error:  # each client has its own errors
                 failures += 1
                 self._after(error, failures, name)
 
-    def read(self, name: str, most: int | None = None) -> bytes:
-        """A small object, whole. Raises what `ask` raises, and ShortError if a server of the web or of S3 sends more
-        than `most`."""
-        return self.ask(name, lambda fs, path, limit: self._get(fs, path, None, None, most, limit))
+    def read(self, name: str, most: int) -> bytes:
+        """A small object, whole. Raises what `pieces` raises, and ShortError if it has more than `most` bytes."""
+        return b"".join(self.pieces(name, most=most))
 
-    def pieces(self, name: str, size: int, tried: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
-        """The content of an object, in order; the next pieces are fetched meanwhile.
-
-        Args:
-            size: its expected bytes. Only these are read of a longer object.
-            tried: called after each failure with the number of failures in a row.
-
-        Raises:
-            FileNotFoundError, RemoteError: see `ask`. ShortError if it is shorter than `size`.
-        """
-        fs, path = self._path(name, 1)
-
-        def get(start: int) -> "Future[bytes]":
-            end = min(start + PIECE, size)
-            return pool.submit(self._get, fs, path, start, end, size, self._limit(fs, end - start))
-
-        left, failures = deque(range(0, size, PIECE)), 0
-        coming: deque[tuple[int, Future[bytes]]] = deque()
-        # Connections of other file systems, such as sftp, may not be shared by threads.
-        pool = ThreadPoolExecutor(AHEAD if _is_async(fs) else 1, thread_name_prefix="packtrain-pieces")
-        try:
-            while left or coming:
-                # A server without ranges sends the whole object, which should not happen several times at once; and
-                # several first requests would each open a client.
-                while left and len(coming) < (AHEAD if self._knows_ranges else 1):
-                    start = left.popleft()
-                    coming.append((start, get(start)))
-                start, future = coming.popleft()
-                try:
-                    data = _whole(future.result(), start, min(start + PIECE, size), size)
-                except Exception as error:
-                    failures += 1
-                    tried(failures)
-                    self._after(error, failures, name)
-                    coming.appendleft((start, get(start)))
-                    continue
-                failures = 0
-                yield data
-                if len(data) > PIECE:
-                    return
-                self._knows_ranges = self._knows_ranges or size > PIECE
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def filesystem(self, tries: int = 1) -> tuple[Any, str]:
-        """This process's file system, and the path in it. Event loops do not survive a fork.
+    def pieces(self, name: str, size: int | None = None, most: int | None = None) -> Iterator[bytes]:
+        """The content of an object, in order.
 
         Args:
-            tries: of each request, by the file system itself.
+            size: its expected bytes, if they are known. Only these are read of a longer object.
+            most: if it has more bytes, it is given up.
 
         Raises:
-            ConfigError: see the class.
+            FileNotFoundError, RemoteError: see `ask`. ShortError if it is shorter than `size` or longer than `most`.
         """
-        kept = self._opened.get(tries)
-        if kept is None or kept[0] != os.getpid():
-            if kept is not None:
-                _PARENTS.append(kept)
+        done = failures = 0
+        while size is None or done < size:
             try:
-                from fsspec.core import url_to_fs
+                for data in self._stream(name, done):
+                    piece = data if size is None else data[: size - done]
+                    done, failures = done + len(piece), 0
+                    if most is not None and done > most:
+                        raise ShortError(f"{self.where(name)}: received more than the {most:,} bytes that it may have")
+                    yield piece
+                    if done == size:
+                        return
+                if size is None:
+                    return
+                raise CutError(f"received {done:,} bytes instead of {size:,}")
+            except PacktrainError:
+                raise
+            except Exception as error:
+                failures += 1
+                self._after(error, failures, name)
 
-                fs, root = url_to_fs(self.url, skip_instance_cache=not self.shared, **self._fsspec_options())
-            except ImportError as error:
-                need = _EXTRAS.get(self.protocol, "what it names")
-                raise ConfigError(
-                    f"{self.where()}: a package is missing for {self.protocol}:// ({error}); pip install {need}"
-                ) from error
-            except (ValueError, TypeError) as error:
-                raise ConfigError(
-                    f"{self.where()} is not a URL that fsspec can read, or its options do not fit ({error}); check its "
-                    "beginning, storage_options and fsspec's own configuration"
-                ) from error
-            fs.retries = tries  # of s3fs; others do not have it
-            kept = self._opened[tries] = (os.getpid(), fs, root)
-        return kept[1], kept[2]
+    def download(
+        self, name: str, path: Path, size: int, hash: str | None, progress: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Write an object into an existing file.
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": {}}
+        Args:
+            hash: BLAKE3 of the content, if it is known.
+            progress: called with the bytes so far.
 
-    def _fsspec_options(self) -> dict[str, Any]:
-        """The user's options, with our defaults."""
-        given = dict(self.options or {})
-        if self.protocol in _HTTP:
-            import aiohttp
+        Raises:
+            FileNotFoundError, RemoteError: see `pieces`.
+            IntegrityError: the content has another hash, in each of `attempts` downloads.
+            OSError: the file cannot be written.
+        """
+        found = ""
+        for attempt in range(1, self.attempts + 1):
+            digest, done = blake3(), 0
+            with path.open("r+b") as file:
+                for data in self.pieces(name, size):
+                    digest.update(data)
+                    file.write(data)
+                    done += len(data)
+                    progress(done)
+            found = digest.hexdigest()
+            if hash in (None, found):
+                return
+            _LOG.warning("%s arrived damaged, in attempt %d of %d", self.where(name), attempt, self.attempts)
+        raise IntegrityError(
+            f"{self.where(name)} is damaged: its {size:,} bytes should have the BLAKE3 {hash}, but after "
+            f"{self.attempts} attempts the last download had {found}; delete it there, and {self.resume}, or copy the "
+            "dataset there again"
+        )
 
-            limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self.request_seconds)
-            given["client_kwargs"] = {"timeout": limits, "trust_env": True, **given.get("client_kwargs", {})}
-            # A range of a compressed answer is not a range of the object.
-            given["headers"] = {"Accept-Encoding": "identity", **given.get("headers", {})}
-        if self.is_s3:
-            # botocore's own retries would hide that a request was repeated, and so who created a name that is taken.
-            config = {
-                "connect_timeout": CONNECT_SECONDS,
-                "read_timeout": self.request_seconds,
-                "retries": {"max_attempts": 0},
-            }
-            given["config_kwargs"] = {**config, **given.get("config_kwargs", {})}
-            given.setdefault("max_concurrency", 1)  # else every small object costs a request for its size
-        if self.protocol in (*_HTTP, *_EXTRAS):  # others may refuse unknown options
-            given.setdefault("use_listings_cache", False)
-        return given
+    # Only for object stores.
+
+    def head(self, name: str) -> Found | None:
+        """What the store says of an object; None if there is none."""
+        try:
+            info = self.ask(name, lambda: _client().head(self._bucket(), self._key(name)))
+        except FileNotFoundError:
+            return None
+        return Found(info["size"], info["e_tag"] or str(info["last_modified"]))
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Names below a folder with their sizes, sorted, as listed by the store. Listings may be outdated."""
+        key = self._key(folder)
+        above = len(f"{self._key('')}/".lstrip("/"))
+
+        def call() -> dict[str, int]:
+            pages = _client().list(self._bucket(), key or None)
+            return {one["path"][above:]: one["size"] for page in pages for one in page}
+
+        try:
+            found = self.ask(folder, call)
+        except FileNotFoundError:  # there is no such bucket
+            return {}
+        folders = {name.rpartition("/")[0] for name in found}
+        # Some tools represent a folder by an empty object of its name.
+        return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
+
+    def top(self) -> list[str]:
+        """Top-level entries: names without a folder, and folders."""
+        key = self._key("")
+        try:
+            found = self.ask("", lambda: _client().list_with_delimiter(self._bucket(), key or None))
+        except FileNotFoundError:  # there is no such bucket
+            return []
+        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        return [path.rpartition("/")[2] for path in paths]
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a small object, in one request. Raises TakenError if the name exists, and what `ask` raises."""
+        key, once = self._key(name), {"mode": "create", "use_multipart": False}
+        self.ask(name, lambda: _client().put(self._bucket(), key, data, **once))
+
+    def overwrite(self, name: str, data: bytes | Path) -> None:
+        """Write an object, or a file, replacing any content. Raises what `ask` raises."""
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        several, chunk = size >= 2 * CHUNK, max(CHUNK, -(-size // _MOST_PARTS))
+        parts = {"use_multipart": several, "chunk_size": chunk, "max_concurrency": _PARTS_AT_ONCE}
+
+        def call() -> None:
+            try:
+                _client().put(self._bucket(parts=several), self._key(name), data, **parts)
+            except FileNotFoundError as error:
+                if "NoSuchUpload" in str(error):
+                    raise ConnectionError("the upload has ended, and the answer was lost") from error
+                raise
+
+        self.ask(name, call)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it exists."""
+        try:
+            self.ask(name, lambda: _client().delete(self._bucket(), self._key(name)))
+        except FileNotFoundError:
+            return
+
+    def _stream(self, name: str, start: int) -> Iterator[bytes]:
+        """The content of an object from a byte on."""
+        if self.protocol in STORES:
+            options = {"range": {"offset": start}} if start else None
+            answer = _client().get(self._bucket(), self._key(name), options=options)
+            yield from map(bytes, answer.stream(min_chunk_size=PIECE))
+        elif self.protocol in WEB:
+            base, query = self._base()
+            with web(f"{base.rstrip('/')}/{name}{query}" if name else self.url, self.options, start) as body:
+                if start and body.status == 200:  # the server has no ranges
+                    while start and (data := body.read(min(start, PIECE))):
+                        start -= len(data)
+                while data := body.read(PIECE):
+                    yield data
+                if body.length:
+                    raise ConnectionError(f"the answer ended {body.length:,} bytes too early")
+        else:
+            fs, root = filesystem(self.url, self.options)
+            with fs.open(f"{root.rstrip('/')}/{name}" if name else root, "rb") as file:
+                file.seek(start)
+                while data := file.read(PIECE):
+                    yield data
+
+    def _bucket(self, *, parts: bool = False) -> Any:
+        """obstore's store of the bucket.
+
+        Args:
+            parts: whether it repeats requests by itself, so that a fault does not cost the earlier parts of an upload.
+        """
+        if self._opened.get(parts, (0, None))[0] != os.getpid():
+            self._opened[parts] = os.getpid(), bucket(self.url, self.options, _PART_RETRIES if parts else 0)
+        return self._opened[parts][1]
+
+    def _key(self, name: str) -> str:
+        root = self.url.partition("://")[2].partition("/")[2].strip("/")
+        return f"{root}/{name}".strip("/")
+
+    def _base(self) -> tuple[str, str]:
+        """The parts of the URL before and after a name; the latter is the signature of a web address."""
+        base, mark, query = self.url.partition("?") if self.protocol in WEB else (self.url, "", "")
+        return base, mark + query
 
     def _after(self, error: Exception, failures: int, name: str) -> None:
         """Pause before the next attempt, or raise if there should be none."""
-        error, original = cause_of(error), error
-        where = self.where(name)
-        if is_missing(error):
+        where, status = self.where(name), _status(error)
+        if isinstance(error, FileNotFoundError) or status in (404, 410):
             raise FileNotFoundError(f"there is no {where}") from error
-        if is_taken(error):
+        if type(error).__name__ == "AlreadyExistsError" or status == 412:
             raise TakenError(where) from error
-        if is_refused(error):
+        if isinstance(error, PermissionError) or status in (401, 403):
             raise RefusedError(
                 f"{where}: the store refuses ({describe(error)}); give credentials that may read, write and list "
-                "there, by the environment or the configuration of fsspec"
+                "there, by the environment or the options of the storage"
             ) from error
-        short = isinstance(error, CutError) or http_status(error) == 416
-        if not short and not is_passing(error):
+        short = isinstance(error, CutError) or status == 416
+        if not short and not _passes(error, status):
             raise RemoteError(
                 f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
             ) from error
         if failures < self.attempts:
             pause = _RANDOM.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR ** (failures - 1)))
             _LOG.info("%s: %s; again in %.1f s", where, describe(error), pause)
-            # fsspec makes a reference cycle of an error and one of its frames. The traceback would add all callers'
-            # frames to it, and keep everything they hold alive until the garbage collector runs.
-            error.__traceback__ = original.__traceback__ = None
+            error.__traceback__ = None  # it would keep what all callers hold alive
             time.sleep(pause)
             return
         if short:
@@ -277,76 +346,33 @@ class Remote:
             f"reached from here and is not overloaded, then {self.resume}"
         ) from error
 
-    def _get(
-        self, fs: Any, path: str, start: int | None, end: int | None, most: int | None, limit: dict[str, float]
-    ) -> bytes:
-        """The bytes of a range, or of the whole object. Servers of the web and of S3 are not listened to beyond
-        `most` bytes.
-        """
-        if self.protocol not in (*_HTTP, *_S3) or most is None:
-            return bytes(fs.cat_file(path, start=start, end=end, **limit))
-        from fsspec.asyn import sync
 
-        get = _s3_bytes if self.is_s3 else _web_bytes
-        return bytes(sync(fs.loop, get, fs, path, start, end, most, **limit))
-
-    def _path(self, name: str, tries: int) -> tuple[Any, str]:
-        fs, root = self.filesystem(tries)
-        base, query = self._split(root)
-        return fs, f"{base.rstrip('/')}/{name}{query}" if name else root
-
-    def _split(self, address: str) -> tuple[str, str]:
-        """The parts of an address before and after a name; the latter is the signature of a web address."""
-        base, mark, query = address.partition("?") if self.protocol in _HTTP else (address, "", "")
-        return base, mark + query
-
-    def _limit(self, fs: Any, size: int) -> dict[str, float]:
-        return {"timeout": self.request_seconds + size / 2**20} if _is_async(fs) else {}
+def describe(error: BaseException) -> str:
+    """An error in a few words, without the signature of an address that the client may have included."""
+    text = " ".join(str(error).partition("Debug source:")[0].split("?", 1)[0].split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-async def _web_bytes(fs: Any, path: str, start: int | None, end: int | None, most: int) -> bytearray:
-    """As fsspec's `cat_file` over HTTP, which reads whatever a server sends. Raises CutError beyond `most` bytes."""
-    given = dict(fs.kwargs)
-    if start is not None and end is not None:
-        given["headers"] = {**given.get("headers", {}), "Range": f"bytes={start}-{end - 1}"}
-    session = await fs.set_session()
-    found = bytearray()
-    async with session.get(fs.encode_url(path), **given) as answer:
-        answer.raise_for_status()
-        async for data in answer.content.iter_chunked(1 << 20):
-            found += data
-            if len(found) > most:
-                raise CutError(f"received more than the {most:,} bytes that it may have")
-    return found
+def _client() -> Any:
+    import obstore
+
+    return obstore
 
 
-async def _s3_bytes(fs: Any, path: str, start: int | None, end: int | None, most: int) -> bytearray:
-    """As s3fs's `cat_file`, which reads whatever a server sends. Raises CutError beyond `most` bytes."""
-    bucket, key, version = fs.split_path(path)
-    asked = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
-    if start is not None and end is not None:
-        asked["Range"] = f"bytes={start}-{end - 1}"
-    answer = await fs._call_s3("get_object", **asked)
-    found = bytearray()
-    try:
-        while data := await answer["Body"].read(1 << 20):
-            found += data
-            if len(found) > most:
-                raise CutError(f"received more than the {most:,} bytes that it may have")
-    finally:
-        answer["Body"].close()
-    return found
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an error, wherever its client keeps it."""
+    if isinstance(error, HTTPError):
+        return error.code
+    status = getattr(error, "status", None)  # of aiohttp, which fsspec uses for the web
+    found = _STATUS.search(str(error))
+    return status if isinstance(status, int) else int(found[1]) if found else None
 
 
-def _is_async(fs: Any) -> bool:
-    return bool(getattr(fs, "async_impl", False))
-
-
-def _whole(data: bytes, start: int, end: int, size: int) -> bytes:
-    """The bytes of the range, also cut out of the whole object if the server has no ranges."""
-    if len(data) == end - start or (start == 0 and len(data) == size):
-        return data
-    raise CutError(
-        f"received {len(data):,} bytes instead of the {end - start:,} from byte {start:,} on, of an object of "
-        f"{size:,} bytes"
-    )
+def _passes(error: BaseException, status: int | None) -> bool:
+    """Whether the same request may succeed later. Unknown errors count as temporary, because attempts are limited."""
+    if status is not None and 400 <= status < 500:
+        # A body shorter than announced, which some stores send if a connection breaks.
+        short = status == 400 and any(word in str(error) for word in ("IncompleteBody", "RequestTimeout"))
+        return status in (408, 409, 425, 429) or short
+    permanent = (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
+    return not isinstance(error, (*permanent, ValueError)) and type(error).__name__ != "NotSupportedError"

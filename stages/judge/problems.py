@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...schemas.errors import RowRejectedError
-from ..prep.apps import AppsRow, group_of, solutions_of
-from ..prep.rowjson import check_depth
+from ..prep.apps import group_of, solutions_of
+from ..prep.rowjson import require_shallow
 
 UNRATED = "unrated"
 """Stands for a missing difficulty."""
@@ -42,7 +42,7 @@ class Problem:
         return self.function is not None and all(isinstance(one, list) and len(one) == 1 for one in self.expected)
 
 
-def problem_of(row: AppsRow, number: int) -> Problem:
+def problem_of(row: Any, number: int) -> Problem:
     """The problem of a row.
 
     Raises:
@@ -118,16 +118,17 @@ def _tests(value: Any) -> dict[str, Any]:
         if not value.strip():
             raise RowRejectedError("no_tests", "`input_output` is empty")
         try:
-            check_depth(value.encode(), "`input_output`")
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            if isinstance(error, RowRejectedError):
-                raise _bad(error.detail) from None
             raise _bad(f"it is not JSON: {error}") from None
     if value is None:
         raise RowRejectedError("no_tests", "`input_output` is null")
     if not isinstance(value, dict):
         raise _bad(f"it must be an object, got {type(value).__name__}")
+    try:
+        require_shallow(value, "it")
+    except RowRejectedError as error:
+        raise _bad(error.detail) from None
     return value
 
 

@@ -2,52 +2,14 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
 from ...schemas.errors import RowFilteredError, RowRejectedError
 from ...schemas.rows import Example, Messages
-from .base import Format, Options, PublicForm
-
-
-@dataclass(frozen=True, kw_only=True)
-class AppsOptions(Options):
-    """How problems become examples."""
-
-    style: Literal["chat", "classic"] = "chat"
-    """`chat`: messages, code in fences. `classic`: the plain text of the APPS paper, solutions untouched."""
-    max_solutions: int | None = None
-    """Keep at most this many solutions of a problem, after removing duplicates. None keeps all."""
-    dedupe: bool = True
-    """Leave out solutions that equal an earlier one of the same problem, ignoring trailing whitespace."""
-    difficulties: tuple[str, ...] | None = None
-    """Keep problems of these difficulties only. None keeps all."""
-    prompt_only: bool = False
-    """One example per problem, with an empty completion; solutions are ignored."""
-
-    def __post_init__(self) -> None:
-        if self.style not in ("chat", "classic"):
-            self._refuse("style", "must be chat or classic")
-        if self.max_solutions is not None and self.max_solutions < 1:
-            self._refuse("max_solutions", "must be at least 1, or absent to keep all")
-        if self.difficulties is not None and not (isinstance(self.difficulties, tuple) and self.difficulties):
-            self._refuse("difficulties", "must be a tuple of at least one difficulty, or absent to keep all")
-
-
-class AppsRow(msgspec.Struct):
-    """The fields of a public APPS row that are used."""
-
-    question: str
-    id: int | str | None = None
-    solutions: Any = None
-    """A list of strings, or its JSON text; "" or null for none. See `solutions_of`."""
-    input_output: Any = None
-    """An object, or its JSON text; "" or null if there are no tests. May be megabytes long."""
-    difficulty: str | None = None
-    starter_code: str | None = None
+from .base import Column, Columns, Format, PublicForm
 
 
 class _Tests(msgspec.Struct):
@@ -61,24 +23,29 @@ _TICKS = re.compile("`{3,}")
 _SMALL = 256
 
 
-class AppsFormat(Format[AppsOptions, AppsRow]):
+class AppsFormat(Format):
     """Problems in the public APPS fields.
 
     `sub` is the solution's index in the row's own list, -1 with `prompt_only`. `group` is the problem's id,
     or a digest of its question when it has none. Examples of a problem share their prompt: do not change it.
     """
 
-    name: ClassVar[str] = "apps"
-    options_type: ClassVar[type[Options]] = AppsOptions
-
-    def __init__(self, options: AppsOptions | None = None) -> None:
-        super().__init__(options or AppsOptions(), AppsRow)
+    name = "apps"
+    columns: ClassVar[Columns] = {
+        "question": Column(str, required=True),
+        "id": Column(int | str | None),
+        "solutions": Column(Any),  # a list of texts, or its JSON; "" or null for none
+        "input_output": Column(Any),  # an object, or its JSON; "" or null if there are no tests; may be megabytes long
+        "difficulty": Column(str | None),
+        "starter_code": Column(str | None),
+    }
+    default_style = "chat"
 
     @property
     def form(self) -> PublicForm:
         return "prompt" if self.options.prompt_only else "prompt_completion"
 
-    def examples(self, row: AppsRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.
 
         A solution of only whitespace is skipped; it is counted as `empty` if the row has other solutions.
@@ -88,7 +55,7 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
             raise RowRejectedError("empty", "`question` is empty")
         if options.difficulties is not None and row.difficulty not in options.difficulties:
             raise RowFilteredError("difficulty")
-        chat = options.style == "chat"
+        chat = self.style == "chat"
         if options.prompt_only:
             return [Example(line, -1, group_of(row), self._prompt(row), [] if chat else "", None)]
         kept = self._chosen(solutions_of(row), skipped)
@@ -102,10 +69,10 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
             for sub, text in kept
         ]
 
-    def _prompt(self, row: AppsRow) -> Messages | str:
-        if self.options.style == "classic":
-            return classic_prompt(row)
-        return [{"role": "user", "content": chat_prompt(row)}]
+    def _prompt(self, row: Any) -> Messages | str:
+        if self.style == "chat":
+            return [{"role": "user", "content": chat_prompt(row)}]
+        return classic_prompt(row)
 
     def _chosen(self, solutions: list[str], skipped: Counter[str] | None) -> list[tuple[int, str]]:
         """(index in the row's list, solution) of the solutions to keep."""
@@ -132,7 +99,7 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
         return kept[:limit]
 
 
-def solutions_of(row: AppsRow) -> list[str]:
+def solutions_of(row: Any) -> list[str]:
     """The solutions of a row; [] if there are none.
 
     Raises:
@@ -157,14 +124,14 @@ def solutions_of(row: AppsRow) -> list[str]:
     return value
 
 
-def group_of(row: AppsRow) -> str:
+def group_of(row: Any) -> str:
     """The problem's id as text, or 16 hexadecimal digits of a hash of its question."""
     if row.id is None or row.id == "":
         return blake2b(row.question.encode(), digest_size=8).hexdigest()
     return str(row.id)
 
 
-def function_of(row: AppsRow) -> str | None:
+def function_of(row: Any) -> str | None:
     """The function that the tests call; "" if they use standard input; None if the row does not say.
 
     Only the name is parsed, and only if `fn_name` occurs, so that long tests cost nothing. A row whose tests cannot be
@@ -199,7 +166,7 @@ def fenced(code: str) -> str:
     return f"{fence}python\n{code}\n{fence}"
 
 
-def chat_prompt(row: AppsRow) -> str:
+def chat_prompt(row: Any) -> str:
     """The user's turn: the question, the starter code if any, and how the program will be called."""
     parts = [row.question.rstrip().lstrip("\r\n")]
     starter = (row.starter_code or "").rstrip().lstrip("\r\n")
@@ -217,7 +184,7 @@ def chat_prompt(row: AppsRow) -> str:
     return "\n\n".join(parts)
 
 
-def classic_prompt(row: AppsRow) -> str:
+def classic_prompt(row: Any) -> str:
     """The prompt of the APPS paper. A row that does not say is call-based if it has starter code."""
     function = function_of(row)
     called = bool(row.starter_code) if function is None else bool(function)

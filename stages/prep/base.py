@@ -1,65 +1,101 @@
-"""What every format shares: decoding bytes to a typed row, a row to examples, and counting what is lost."""
+"""What every format shares: columns, decoding rows, turning them into examples, and counting what is lost."""
 
 import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import Example
-from .rowjson import TOO_DEEP, check_depth, pruned
-from .weights import check_weight
+from .rowjson import TOO_DEEP, pruned, require_shallow
 
 PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
 """The columns of an example written for other tools (see `public_row`)."""
 
-PLACE = {"place": True}
-"""Marks an option that holds a location; such options are not part of `Options.payload`."""
-
-WEIGHT = "weight_of_row"
-"""The field of a row's weight, if its column is named."""
+LEAST, MOST = 1e-6, 1e6
+"""Limits of a weight that is not 0. So products of three weights stay within float32."""
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a format reads. Its name is its field's in `Format.columns`, unless stated otherwise."""
+
+    type: Any
+    """The type of its values, for msgspec."""
+    required: bool = False
+    nested: bool = False
+    """Whether it holds messages or tools: they may not nest too deeply, and lose the nulls that Arrow adds."""
+    name: str | None = None
+    """Its name in the data, if it differs from the field."""
+    if_named: bool = False
+    """It is read only if the user names it, and is required then."""
+    gives_way: bool = False
+    """It is not read if the user gave its name to another column."""
+
+
+Columns: TypeAlias = Mapping[str, Column]
+"""The columns of a format, by field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderCode:
+    """A user's own reader: the source of its module and the function in it."""
+
+    function: str
+    code: str
+    path: str = "reader.py"
+    """The module's name in errors."""
+    package: str = ""
+    """The package that the module's relative imports start from."""
+    folder: str = ""
+    """Folder that is searched last for the module's imports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that decide a format's examples: plain hashable values, without paths except under `PLACE`."""
+    """How rows become examples. A format ignores the options that it has no use for."""
 
-    weight_key: str | None = None
-    """The column of the loss weights of rows, which all examples of a row get. None: 1."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Other names of columns, by their field in `Format.columns`."""
+    style: Literal["plain", "chat", "classic"] | None = None
+    """`chat`: texts become messages. `plain` (`classic` for APPS): they are joined as they are. None: the format's."""
+    per_turn: bool = False
+    """One example for each turn of the assistant."""
+    prompt_only: bool = False
+    """Completions are ignored and may be absent; examples get an empty one."""
+    max_solutions: int | None = None
+    """APPS: keep at most this many solutions of a problem, after removing duplicates. None keeps all."""
+    dedupe: bool = True
+    """APPS: leave out solutions that equal an earlier one of the same problem, ignoring trailing whitespace."""
+    difficulties: tuple[str, ...] | None = None
+    """APPS: keep problems of these difficulties only. None keeps all."""
+    reader: ReaderCode | None = None
+    """The user's own reader."""
 
     def payload(self) -> dict[str, Any]:
-        """The options that enter a part's cache key. Without `weight_key` it is that of earlier versions."""
-        named = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != PLACE}
-        return {key: value for key, value in named.items() if key != "weight_key" or value is not None}
-
-    def _refuse(self, key: str, why: str) -> None:
-        raise ConfigError(f"prep option {key}={getattr(self, key)!r}: {why}")
-
-    def __post_init__(self) -> None:
-        keys = [field.name for field in fields(self) if field.name.endswith("_key")]
-        for key in keys:
-            value = getattr(self, key)
-            if value is None:
-                continue
-            # The JSON decoder finds a key by its raw bytes, so it cannot find a name that JSON escapes.
-            if not isinstance(value, str) or not value or re.search(r'["\\\x00-\x1f]', value):
-                self._refuse(key, "must be a column's name, without quotes, backslashes or control characters")
-            if [getattr(self, other) for other in keys].count(value) > 1:
-                self._refuse(key, "two keys name the same column")
-
-
-OptionsT = TypeVar("OptionsT", bound=Options)
-RowT = TypeVar("RowT")
-_Item = TypeVar("_Item")
+        """What decides the examples, as plain data: the options that are not the default. A reader is represented by
+        its function and a hash of its module's source.
+        """
+        out: dict[str, Any] = {}
+        for one in fields(self):
+            default = one.default_factory() if one.default_factory is not MISSING else one.default
+            if (value := getattr(self, one.name)) != default:
+                out[one.name] = value
+        if self.reader is not None:
+            digest = blake2b(self.reader.code.encode(), digest_size=16).hexdigest()
+            out["reader"] = {"function": self.reader.function, "code": digest}
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +119,65 @@ class PreparedBlock:
     """Lines of only whitespace."""
 
 
-class Format(ABC, Generic[OptionsT, RowT]):
-    """Turns source rows into examples. Cheap to build; pickled as its options."""
+class Format(ABC):
+    """Turns source rows into examples: a table of columns and a function. Cheap to build; pickled as its options.
+
+    Raises:
+        ConfigError: see `read_columns`.
+    """
 
     name: ClassVar[str]
-    options_type: ClassVar[type[Options]]
+    columns: ClassVar[Columns]
+    """The columns that are read, by field; beside them, `weight` if the user names it."""
+    default_style: ClassVar[Literal["plain", "chat"]] = "plain"
     takes_arrays: ClassVar[bool] = False
     """Whether `convert` takes arrays for lists of integers."""
 
-    def __init__(self, options: OptionsT, row_type: type[RowT], nested: Sequence[str] = ()) -> None:
-        """
-        Args:
-            row_type: the type that rows are decoded to.
-            nested: the columns that hold messages or tools; see `rowjson.pruned`.
-        """
-        self.options = options
-        self._nested = nested
-        self._row_type = row_type if options.weight_key is None else _weighted(row_type, options)
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.style = self.options.style or self.default_style
+        self.keys = self.read_columns()
+        """The name of each column that is read, by field."""
+        known = {**self.columns, "weight": _WEIGHT}
+        self.nested = [name for key, name in self.keys.items() if known[key].nested]
+        """The names of the columns that hold messages or tools."""
+        self._row_type: Any = msgspec.defstruct(
+            "Row",
+            [
+                (key, known[key].type) if known[key].required or known[key].if_named else (key, known[key].type, None)
+                for key in self.keys
+            ],
+            rename=self.keys,
+            kw_only=True,
+        )
         self._decoder = msgspec.json.Decoder(self._row_type)
 
-    def __reduce__(self) -> tuple[Any, tuple[OptionsT]]:
+    def read_columns(self) -> dict[str, str]:
+        """The name of each column that is read, by field.
+
+        Raises:
+            ConfigError: a key names a column that cannot be, or two name the same.
+        """
+        names: dict[str, str] = {}
+        for key, column in {**self.columns, "weight": _WEIGHT}.items():
+            given = self.options.keys.get(key)
+            # The JSON decoder finds a key by its raw bytes, so it cannot find a name that JSON escapes.
+            if given is not None and (not given or re.search(r'["\\\x00-\x1f]', given)):
+                raise ConfigError(
+                    f"keys.{key}: {given!r} must be a column's name, without quotes, backslashes or control characters"
+                )
+            if given is not None or not column.if_named:
+                names[key] = given or column.name or key
+        for key in [key for key in names if key in self.columns and self.columns[key].gives_way]:
+            if list(names.values()).count(names[key]) > 1:
+                del names[key]
+        for key, name in names.items():
+            other = next((one for one in names if one != key and names[one] == name), None)
+            if other is not None:
+                raise ConfigError(f"keys.{key}: {name!r} is also the column of {other}; name another one")
+        return names
+
+    def __reduce__(self) -> tuple[Any, tuple[Options]]:
         return type(self), (self.options,)
 
     @property
@@ -110,11 +185,22 @@ class Format(ABC, Generic[OptionsT, RowT]):
     def form(self) -> PublicForm:
         """The public columns of this format's examples."""
 
+    @property
+    def needs_template(self) -> bool:
+        """Whether every example is a conversation."""
+        return self.style == "chat"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no example is a conversation."""
+        return self.style != "chat" and not self.nested
+
     @abstractmethod
-    def examples(self, row: RowT, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """The examples of one row, at least one.
 
         Args:
+            row: as `decode` and `convert` return it: an attribute for each field that is read.
             line: the row's number, copied to the examples.
             skipped: counts, by reason, the examples left out of a row that gives others; updated in place.
 
@@ -123,19 +209,18 @@ class Format(ABC, Generic[OptionsT, RowT]):
             RowFilteredError: the row is well formed but filtered out.
         """
 
-    def weighted(self, row: RowT, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def weighted(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `examples`; with the weight of the row.
 
         Raises:
             RowRejectedError, RowFilteredError: as `examples`, and `weight`.
         """
-        key = self.options.weight_key
-        if key is None:
+        if "weight" not in self.keys:
             return self.examples(row, line, skipped)
-        weight = check_weight(getattr(row, WEIGHT), key)
+        weight = check_weight(row.weight, self.keys["weight"])
         return [one._replace(weight=weight * one.weight) for one in self.examples(row, line, skipped)]
 
-    def decode(self, line: bytes) -> RowT:
+    def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
 
         So invalid UTF-8 is found only in values that are used. A byte order mark before the object is accepted.
@@ -143,42 +228,47 @@ class Format(ABC, Generic[OptionsT, RowT]):
         Raises:
             RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`.
         """
-        check_depth(line, "the row")
         try:
-            return self._decoder.decode(line)
+            row = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if line.startswith(_BOM):
                 return self.decode(line[len(_BOM) :])
             raise _rejected(error, line) from None
+        return self._shallow(row)
 
-    def convert(self, row: Mapping[str, Any]) -> RowT:
+    def convert(self, row: Mapping[str, Any]) -> Any:
         """Convert a decoded row, such as one of Parquet or Arrow, to the type that `decode` returns.
 
-        Nulls that Arrow adds for keys of other rows are dropped from the format's nested columns.
+        Nulls that Arrow adds for keys of other rows are dropped from messages and tools.
 
         Raises:
             RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
                 `too_deep`.
         """
         try:
-            found = {name: pruned(row[name]) for name in self._nested if name in row}
+            found = {name: pruned(row[name]) for name in self.nested if name in row}
         except RecursionError as error:
             raise _rejected(error, b"") from None
         return self.typed({**row, **found} if found else row)
 
-    def typed(self, row: Mapping[str, Any]) -> RowT:
+    def typed(self, row: Mapping[str, Any]) -> Any:
         """Like `convert`, but keeps every null: for rows that were never in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
-            # The only fast way to find lone surrogates, which UTF-8 cannot encode.
-            check_depth(msgspec.json.encode(converted), "the row")
+            msgspec.json.encode(converted)  # the only fast way to find lone surrogates, which UTF-8 cannot encode
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", _not_utf8(error)) from None
         except (msgspec.ValidationError, RecursionError) as error:
             raise _rejected(error, b"") from None
         except (TypeError, OverflowError, ValueError) as error:
             raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
-        return converted
+        return self._shallow(converted)
+
+    def _shallow(self, row: Any) -> Any:
+        for key, name in self.keys.items():
+            if name in self.nested:
+                require_shallow(getattr(row, key), f"`{name}`")
+        return row
 
     def prepare(self, lines: Iterable[tuple[int, bytes]]) -> PreparedBlock:
         """Turn lines of JSON into examples; never raises because of a line's content.
@@ -192,7 +282,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
         """Like `prepare`, for pairs of (row number, decoded row)."""
         return self._prepare(rows, self.convert)
 
-    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], RowT]) -> PreparedBlock:
+    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], Any]) -> PreparedBlock:
         examples: list[Example] = []
         rejects: list[tuple[int, str, str]] = []
         filtered: Counter[str] = Counter()
@@ -212,26 +302,26 @@ class Format(ABC, Generic[OptionsT, RowT]):
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank)
 
 
-def _weighted(row_type: type[RowT], options: Options) -> type[RowT]:
-    """The type of rows that also have a weight.
+_WEIGHT = Column(Any, if_named=True)
+"""The loss weight of a row, which all its examples get."""
+
+
+def check_weight(value: Any, where: str) -> float:
+    """The loss weight of a message or an example as a number; 1 for null.
 
     Raises:
-        ConfigError: the format itself reads that column.
+        RowRejectedError: `weight`, for anything but 0 and numbers within the limits.
     """
-    try:
-        made = msgspec.defstruct(
-            row_type.__name__,
-            [(WEIGHT, Any)],
-            bases=(row_type,),
-            rename={WEIGHT: str(options.weight_key)},
-            kw_only=True,
-        )
-    except ValueError:
-        raise ConfigError(
-            f"prep option weight_key={options.weight_key!r}: the format reads this column as something else; name "
-            "another one"
-        ) from None
-    return cast(type[RowT], made)
+    if value is None:
+        return 1.0
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and (value == 0 or LEAST <= value <= MOST):  # false for NaN
+        return float(value)
+    shown = repr(value) if number or isinstance(value, str | bool) else ""
+    shown = shown if 0 < len(shown) < 40 else f"a {type(value).__name__}"
+    raise RowRejectedError(
+        "weight", f"`{where}` is {shown}: a weight is 0 (not trained), or a number from {LEAST:g} to {MOST:,.0f}"
+    )
 
 
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:
@@ -267,7 +357,7 @@ def _but_has(line: bytes) -> str:
     """Names the keys that the row has instead; "" if the line is not available."""
     try:
         row = msgspec.json.decode(line.removeprefix(_BOM), type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
     names = [f"`{name}`" for name in row]
     return f"; it has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""

@@ -5,22 +5,24 @@ string or an object). Two older forms are converted, because current templates d
 a list `tool_calls` with one call, and the role `function` becomes `tool`. A `weight` of 0 also gets `train: false`.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections import Counter
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import msgspec
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import Message, Messages
+from ...schemas.rows import Example, Message, Messages
+from .base import Column, check_weight
 from .rowjson import decode_json
-from .weights import check_weight
-
-Style: TypeAlias = Literal["plain", "chat"]
-"""How a plain-text prompt and completion are rendered: joined as they are, or as two turns."""
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
 """A list of objects, or its JSON text, as in a CSV cell."""
 
-MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+MEDIA = {name: Column(Any, gives_way=True) for name in ("image", "images", "audio", "audios", "video", "videos")}
 """Columns that hold a conversation's images, sounds or videos."""
+TOOLS = Column(Objects, nested=True)
+"""The column of the tools; rows may lack it."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
@@ -182,11 +184,6 @@ def wrapped_functions(functions: list[dict[str, Any]] | None) -> list[dict[str, 
     return None if functions is None else [{"type": "function", "function": one} for one in functions]
 
 
-def media_fields(taken: Sequence[str]) -> list[Any]:
-    """Fields of a row type for the columns of `MEDIA`, except those that the format itself reads."""
-    return [(name, Any, None) for name in MEDIA if name not in taken]
-
-
 def refuse_media(row: Any) -> None:
     """Raise RowRejectedError `not_text` for a row with images, sounds or videos in separate columns."""
     for name in MEDIA:
@@ -204,3 +201,46 @@ def turn(role: str, text: str) -> Message:
 def kind_of(value: Messages | str) -> str:
     """The kind of a prompt or completion, for error messages."""
     return "a text" if isinstance(value, str) else "a list of messages"
+
+
+def conversation(
+    messages: Messages,
+    tools: list[dict[str, Any]] | None,
+    line: int,
+    *,
+    per_turn: bool,
+    skipped: Counter[str] | None,
+    start: int | None = None,
+) -> list[Example]:
+    """The examples of (M,) messages: prompt and completion, or one example for each assistant turn.
+
+    Args:
+        per_turn: `sub` counts the turns from 0. All share one `group`, a digest of the conversation, so that a held-out
+            split keeps them together. Turns with `train: false` are skipped as `not_trained`, empty ones as
+            `empty_completion`. Messages after the last turn are in no example. A row without a turn to train stays one
+            example.
+        start: the first message of the completion. None: the last one, if it is the assistant's.
+    """
+    cut = len(messages) - (messages[-1]["role"] == "assistant") if start is None else start
+    whole = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
+    if not per_turn:
+        return [whole]
+    turns = [i for i in range(start or 0, len(messages)) if messages[i]["role"] == "assistant"]
+    wanted = [i for i in turns if messages[i].get("train") is not False or _has_trained_part(messages[i])]
+    trained = [i for i in wanted if not is_silent(messages[i])]
+    if not trained:
+        return [whole]
+    if skipped is not None and len(turns) > len(wanted):
+        skipped["not_trained"] += len(turns) - len(wanted)
+    if skipped is not None and len(wanted) > len(trained):
+        skipped["empty_completion"] += len(wanted) - len(trained)
+    group = blake2b(msgspec.json.encode([messages, tools]), digest_size=8).hexdigest()
+    return [
+        whole._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
+        for sub, i in enumerate(trained)
+    ]
+
+
+def _has_trained_part(message: Message) -> bool:
+    content = message.get("content")
+    return type(content) is list and any(isinstance(part, dict) and part.get("train") is True for part in content)

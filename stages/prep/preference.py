@@ -1,55 +1,18 @@
 """Preference data: a prompt with a chosen and a rejected answer. One example per row."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
-
-import msgspec
+from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Format, Options, PublicForm
-from .conversation import (
-    Objects,
-    Style,
-    check_messages,
-    is_blank,
-    kind_of,
-    media_fields,
-    refuse_media,
-    require_answer,
-    tools_of,
-    turn,
-)
+from .base import Column, Columns, Format, PublicForm
+from .conversation import MEDIA, TOOLS, check_messages, is_blank, kind_of, refuse_media, require_answer, tools_of, turn
 from .sharegpt import spoken
 
-Answer: TypeAlias = str | list[dict[str, Any]] | dict[str, Any]
+_ANSWER = str | list[dict[str, Any]] | dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreferenceOptions(Options):
-    """Column names, and how texts are rendered."""
-
-    prompt_key: str = "prompt"
-    """Column of the prompt. Without it, the prompt is the common beginning of both answers."""
-    chosen_key: str = "chosen"
-    rejected_key: str = "rejected"
-    tools_key: str = "tools"
-    """Column of the tools; rows may lack it."""
-    style: Style = "plain"
-    """`plain`: texts are joined as they are. `chat`: they are a user's and an assistant's turn."""
-
-
-class PreferenceRow(Protocol):
-    """A row with two answers of the same kind."""
-
-    chosen: Answer
-    rejected: Answer
-    prompt: Answer | None
-    tools: Objects
-
-
-class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
+class PreferenceFormat(Format):
     """Pairs of answers: texts, messages (also with `from` and `value`), or a single message.
 
     If the answers are messages and the prompt is missing or a text, the messages that both begin with are the prompt,
@@ -57,67 +20,55 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
     Prompt messages that both answers repeat are removed from them.
     """
 
-    name: ClassVar[str] = "preference"
-    options_type: ClassVar[type[Options]] = PreferenceOptions
-
-    def __init__(self, options: PreferenceOptions | None = None) -> None:
-        options = options or PreferenceOptions()
-        names = {key: getattr(options, f"{key}_key") for key in ("chosen", "rejected", "prompt", "tools")}
-        row_type = msgspec.defstruct(
-            "PreferenceRow",
-            [
-                ("chosen", Answer),
-                ("rejected", Answer),
-                ("prompt", Answer | None, None),
-                ("tools", Objects, None),
-                *media_fields(list(names.values())),
-            ],
-            rename=names,
-        )
-        super().__init__(options, cast(type[PreferenceRow], row_type), list(names.values()))
+    name = "preference"
+    columns: ClassVar[Columns] = {
+        "prompt": Column(_ANSWER | None, nested=True),
+        "chosen": Column(_ANSWER, required=True, nested=True),
+        "rejected": Column(_ANSWER, required=True, nested=True),
+        "tools": TOOLS,
+        **MEDIA,
+    }
 
     @property
     def form(self) -> PublicForm:
         return "preference"
 
-    def examples(self, row: PreferenceRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty_completion`, `no_preference` (equal answers), `no_prompt`, `wrong_type`, and what
         `check_messages` rejects.
         """
-        options = self.options
+        keys = self.keys
         refuse_media(row)
-        chosen = self._answer(row.chosen, options.chosen_key)
-        rejected = self._answer(row.rejected, options.rejected_key)
+        chosen = self._answer(row.chosen, keys["chosen"])
+        rejected = self._answer(row.rejected, keys["rejected"])
         if isinstance(chosen, str) != isinstance(rejected, str):
             raise RowRejectedError(
                 "wrong_type",
-                f"`{options.chosen_key}` is {kind_of(chosen)} but `{options.rejected_key}` is {kind_of(rejected)}: "
+                f"`{keys['chosen']}` is {kind_of(chosen)} but `{keys['rejected']}` is {kind_of(rejected)}: "
                 "both must be of one kind",
             )
         if chosen == rejected:
-            raise RowRejectedError("no_preference", f"`{options.chosen_key}` and `{options.rejected_key}` are the same")
-        prompt = None if row.prompt is None else self._messages_or_text(row.prompt, options.prompt_key)
-        tools = tools_of(row.tools, options.tools_key)
+            raise RowRejectedError("no_preference", f"`{keys['chosen']}` and `{keys['rejected']}` are the same")
+        prompt = None if row.prompt is None else self._messages_or_text(row.prompt, keys["prompt"])
+        tools = tools_of(row.tools, keys["tools"])
         if isinstance(chosen, str):
-            assert isinstance(rejected, str)
             return [self._texts(prompt, chosen, rejected, line, tools)]
-        assert isinstance(rejected, list)
         return [self._conversations(prompt, chosen, rejected, line, tools)]
 
     def _texts(self, prompt: Messages | str | None, chosen: str, rejected: str, line: int, tools: Any) -> Example:
         if isinstance(prompt, list):
             raise RowRejectedError(
                 "wrong_type",
-                f"`{self.options.prompt_key}` is a list of messages but `{self.options.chosen_key}` is a text: "
+                f"`{self.keys['prompt']}` is a list of messages but `{self.keys['chosen']}` is a text: "
                 "both must be of one kind",
             )
         if prompt is None:
             cut = common_text(chosen, rejected)
             prompt, chosen, rejected = chosen[:cut], chosen[cut:], rejected[cut:]
         self._require_all(prompt, chosen, rejected)
-        if self.options.style == "chat":
+        if self.style == "chat":
             answers = [turn("assistant", chosen)], [turn("assistant", rejected)]
             return Example(line, -1, "", [turn("user", prompt)], answers[0], None, tools, rejected=answers[1])
         return Example(line, -1, "", prompt, chosen, None, tools, rejected=rejected)
@@ -139,8 +90,8 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
         return Example(line, -1, "", shared, chosen, None, tools, rejected=rejected)
 
     def _require_all(self, prompt: Messages | str, chosen: Messages | str, rejected: Messages | str) -> None:
-        options = self.options
-        for key, answer in ((options.chosen_key, chosen), (options.rejected_key, rejected)):
+        keys = self.keys
+        for key, answer in ((keys["chosen"], chosen), (keys["rejected"], rejected)):
             if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{key}` holds nothing after the prompt")
             if isinstance(answer, list):
@@ -148,16 +99,16 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
         if not prompt:
             raise RowRejectedError(
                 "no_prompt",
-                f"there is no `{options.prompt_key}`, and `{options.chosen_key}` and `{options.rejected_key}` have no "
+                f"there is no `{keys['prompt']}`, and `{keys['chosen']}` and `{keys['rejected']}` have no "
                 "beginning in common; name the column of the prompt (keys: {prompt: question})",
             )
 
-    def _answer(self, value: Answer, key: str) -> Messages | str:
+    def _answer(self, value: Any, key: str) -> Any:
         if not value:
             raise RowRejectedError("empty_completion", f"`{key}` is empty")
         return self._messages_or_text(value, key)
 
-    def _messages_or_text(self, value: Answer, key: str) -> Messages | str:
+    def _messages_or_text(self, value: Any, key: str) -> Any:
         if isinstance(value, str):
             return value
         messages: list[Message] = [value] if isinstance(value, dict) else value

@@ -9,23 +9,23 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar
 
+import msgspec
+
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
-from .base import PLACE, Format, Options, PublicForm
-from .messages import MessagesFormat, MessagesOptions
+from .base import Columns, Format, Options, PublicForm, ReaderCode, check_weight
+from .messages import MessagesFormat
 from .preference import PreferenceFormat
-from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
-from .rowjson import unmarked
-from .sharegpt import ShareGPTFormat, ShareGPTOptions
+from .prompt_completion import PromptCompletionFormat
+from .rowjson import require_shallow, unmarked
+from .sharegpt import ShareGPTFormat
 from .text import TextFormat
 from .tokenized import MASKS, TokenizedFormat
-from .weights import check_weight
 
 Reader = Callable[[dict[str, Any]], Any]
 
@@ -43,52 +43,47 @@ MAX_RESULTS = 1_000_000
 _DETAIL = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderOptions(Options):
-    """A module's source and the function in it."""
-
-    function: str = ""
-    code: str = ""
-    per_turn: bool = False
-    """One example for each turn of the assistant."""
-    path: str = field(default="reader.py", metadata=PLACE)
-    """The module's name in errors."""
-    package: str = field(default="", metadata=PLACE)
-    """The package that the module's relative imports start from."""
-    folder: str = field(default="", metadata=PLACE)
-    """Folder that is searched last for the module's imports."""
-
-    def payload(self) -> dict[str, Any]:
-        """See `Options.payload`; contains a hash instead of the module's source."""
-        return {**super().payload(), "code": blake2b(self.code.encode(), digest_size=16).hexdigest()}
-
-
-class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
+class ReaderFormat(Format):
     """Rows from a user's function, which may return one row, a list, a generator, or None to filter the row."""
 
-    name: ClassVar[str] = "python"
-    options_type: ClassVar[type[Options]] = ReaderOptions
+    name = "python"
+    columns: ClassVar[Columns] = {}
 
-    def __init__(self, options: ReaderOptions | None = None) -> None:
-        super().__init__(options or ReaderOptions(), dict[str, Any])
-        options = self.options
-        self._forms: dict[str, Format[Any, Any]] = {
-            "tokenized": TokenizedFormat(),
-            "preference": PreferenceFormat(),
-            "messages": MessagesFormat(MessagesOptions(per_turn=options.per_turn)),
-            "sharegpt": ShareGPTFormat(ShareGPTOptions(per_turn=options.per_turn)),
-            "prompt_completion": PromptCompletionFormat(PromptCompletionOptions(per_turn=options.per_turn)),
-            "text": TextFormat(),
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(options)
+        self._row_type = dict[str, Any]
+        self._decoder = msgspec.json.Decoder(self._row_type)
+        own = Options(per_turn=self.options.per_turn)
+        self._forms: dict[str, Format] = {
+            form.name: form(own)
+            for form in (
+                TokenizedFormat,
+                PreferenceFormat,
+                MessagesFormat,
+                ShareGPTFormat,
+                PromptCompletionFormat,
+                TextFormat,
+            )
         }
-        self._file = options.path.replace("\\", "/").rsplit("/", 1)[-1]
+        self._reader = self.options.reader or ReaderCode(function="", code="")
+        self._file = self._reader.path.replace("\\", "/").rsplit("/", 1)[-1]
 
     @property
     def form(self) -> PublicForm:
         return "any"
 
+    @property
+    def is_plain(self) -> bool:
+        """See `Format.is_plain`."""
+        return False
+
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """See `Format.convert`. The function gets plain dicts and lists, as from JSONL."""
         return unmarked(super().convert(row))  # type: ignore[no-any-return]
+
+    def _shallow(self, row: dict[str, Any]) -> dict[str, Any]:
+        require_shallow(row, "the row")
+        return row
 
     def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -100,7 +95,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         Raises:
             ConfigError: the module cannot be run, or has no such function.
         """
-        read = reader_of(self.options)
+        read = reader_of(self._reader)
         try:
             made = read(row)
             if isinstance(made, Iterator):  # the function is a generator
@@ -127,7 +122,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
     def _where(self, read: Reader) -> str:
         """Names the function in error messages."""
         start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
-        return f"{self._file}{f', line {start}' if start else ''}, {self.options.function}()"
+        return f"{self._file}{f', line {start}' if start else ''}, {self._reader.function}()"
 
     def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
         if not isinstance(row, Mapping):
@@ -155,22 +150,22 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
 
     def _complaint(self, error: BaseException) -> str:
         """The error with its line and function in the module."""
-        here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.options.path]
+        here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._reader.path]
         place = f"{self._file}, line {here[-1].lineno}, in {here[-1].name}" if here else self._file
         text = str(error)
         return f"{place}: {type(error).__name__}{f': {text[:_DETAIL]}' if text else ''}"
 
 
-def reader_of(options: ReaderOptions) -> Reader:
+def reader_of(reader: ReaderCode) -> Reader:
     """The reader function; its module runs once per process.
 
     Raises:
         ConfigError: the module cannot be run, or has no such function.
     """
-    function = getattr(_module(options.code, options.path, options.package, options.folder), options.function, None)
+    function = getattr(_module(reader.code, reader.path, reader.package, reader.folder), reader.function, None)
     if not callable(function):
         state = "is not a function" if function is not None else "is not in it"
-        raise ConfigError(f"{options.path}: {options.function} {state}; format is written python:module:function")
+        raise ConfigError(f"{reader.path}: {reader.function} {state}; format is written python:module:function")
     return function  # type: ignore[no-any-return]
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
@@ -11,11 +10,6 @@ from ...schemas.jsontext import MAX_DEPTH
 TOO_DEEP = "too_deep"
 """Reason for rows nested deeper than `MAX_DEPTH`. Later steps need several Python frames per level, and templates many
 more; a fixed limit does not depend on how deep the stack already is."""
-
-_AS_LISTS = bytes.maketrans(b"{}", b"[]")
-_NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
-_QUOTE = ord('"')
-_split_values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class JsonObject(dict[str, Any]):
@@ -26,8 +20,8 @@ class JsonArray(list[Any]):
     """A list decoded from JSON text; see `JsonObject`."""
 
 
-def check_depth(data: bytes, what: str) -> None:
-    """Refuse JSON that nests too deeply.
+def require_shallow(value: Any, what: str) -> None:
+    """Refuse a value that nests too deeply.
 
     Args:
         what: names the row or key in the message.
@@ -35,31 +29,16 @@ def check_depth(data: bytes, what: str) -> None:
     Raises:
         RowRejectedError: `too_deep`.
     """
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH or _outside_texts(data) <= 2 * MAX_DEPTH:
-        return
-    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
-    # Two quotes side by side begin and end texts in between, in which there is no bracket.
-    left = outside = b"".join(bare.replace(b'""', b"").split(b'"')[::2])
-    for _ in range(MAX_DEPTH):  # each removes one level; faster than counting, because most rows have few levels
-        left = left.replace(b"[]", b"")
-        if not left:
-            return
-    brackets = np.frombuffer(outside, dtype=np.uint8)
-    if int(np.cumsum(np.where(brackets == ord("["), 1, -1)).max()) > MAX_DEPTH:
+    if _deeper(value, MAX_DEPTH):
         raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
 
 
-def _outside_texts(data: bytes) -> int:
-    """How many bytes are not values of the outer object that are texts. Each level of nesting needs two of them.
-
-    Values of a key that occurs again are outside too, because only the last one counts. So it is all of the data if
-    there is no outer object.
-    """
-    try:
-        values = [memoryview(value) for value in _split_values(data).values()]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return len(data)
-    return len(data) - sum(len(value) for value in values if value[0] == _QUOTE)
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether a value has more than `levels` lists and objects within one another."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(isinstance(one, dict | list) and _deeper(one, levels - 1) for one in inner)
 
 
 def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:
@@ -75,13 +54,13 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
         RowRejectedError: `reason`, `invalid_utf8` or `too_deep`.
     """
     try:
-        data = text.encode()
-        check_depth(data, where)
-        return msgspec.json.decode(data, type=type)
+        value = msgspec.json.decode(text.encode(), type=type)
     except UnicodeEncodeError as error:
         raise RowRejectedError("invalid_utf8", f"{where}: {error.reason}") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RowRejectedError(reason, f"{where} is not {what}: {error}") from None
+    require_shallow(value, where)
+    return value
 
 
 def exact(value: Any) -> Any:

@@ -1,18 +1,16 @@
 """ShareGPT conversations: turns with `from` and `value`, and different role names."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
-
-import msgspec
+from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Format, Options, PublicForm
+from .base import Column, Columns, Format, PublicForm
 from .conversation import (
-    Objects,
+    MEDIA,
+    TOOLS,
     check_messages,
-    media_fields,
+    conversation,
     objects_of,
     refuse_media,
     require_answer,
@@ -20,7 +18,6 @@ from .conversation import (
     turn,
 )
 from .rowjson import decode_json
-from .turns import per_turn
 
 ROLES = {
     "human": "user",
@@ -49,68 +46,34 @@ ROLES = {
 _CALLS = ("function_call", "tool_call")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShareGPTOptions(Options):
-    """Column names, and how a conversation is divided."""
-
-    conversations_key: str = "conversations"
-    system_key: str = "system"
-    """Column of a system text that opens the conversation; rows may lack it."""
-    tools_key: str = "tools"
-    """Column of the tools; rows may lack it."""
-    per_turn: bool = False
-    """One example per assistant turn."""
-
-
-class ShareGPTRow(Protocol):
-    """A row with one conversation."""
-
-    conversations: list[Message] | str
-    system: str | None
-    tools: Objects
-
-
-class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
+class ShareGPTFormat(Format):
     """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too.
 
-    The value of a `function_call` is the JSON of one call, `{"name": …, "arguments": …}`, or of a list of calls; it
-    becomes the `tool_calls` of an assistant's message. If the last message is the assistant's, it is the completion and
-    all messages before it are the prompt.
+    `system` is a system text that opens the conversation. The value of a `function_call` is the JSON of one call,
+    `{"name": …, "arguments": …}`, or of a list of calls; it becomes the `tool_calls` of an assistant's message. If the
+    last message is the assistant's, it is the completion and all messages before it are the prompt.
     """
 
-    name: ClassVar[str] = "sharegpt"
-    options_type: ClassVar[type[Options]] = ShareGPTOptions
-
-    def __init__(self, options: ShareGPTOptions | None = None) -> None:
-        options = options or ShareGPTOptions()
-        names = {
-            "conversations": options.conversations_key,
-            "system": options.system_key,
-            "tools": options.tools_key,
-        }
-        row_type = msgspec.defstruct(
-            "ShareGPTRow",
-            [
-                ("conversations", list[dict[str, Any]] | str),
-                ("system", str | None, None),
-                ("tools", Objects, None),
-                *media_fields(list(names.values())),
-            ],
-            rename=names,
-        )
-        super().__init__(options, cast(type[ShareGPTRow], row_type), (options.conversations_key, options.tools_key))
+    name = "sharegpt"
+    columns: ClassVar[Columns] = {
+        "conversations": Column(list[dict[str, Any]] | str, required=True, nested=True),
+        "system": Column(str | None),
+        "tools": TOOLS,
+        **MEDIA,
+    }
+    default_style = "chat"
 
     @property
     def form(self) -> PublicForm:
         return "prompt_completion" if self.options.per_turn else "messages"
 
-    def examples(self, row: ShareGPTRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty`, `empty_completion`, `missing_key`, `unknown_role`, `bad_tool_call`, `two_systems`, and what
         `check_messages` rejects.
         """
-        options, key = self.options, self.options.conversations_key
+        key = self.keys["conversations"]
         refuse_media(row)
         turns = objects_of(row.conversations, key)
         if not turns:
@@ -118,11 +81,9 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
         messages = check_messages(spoken(turns, key), key)
         require_answer(messages, key)
         if row.system:
-            messages = opened(messages, row.system, options.system_key, key)
-        cut = len(messages) - (messages[-1]["role"] == "assistant")
-        tools = tools_of(row.tools, options.tools_key)
-        example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
-        return per_turn(example, 0, skipped) if options.per_turn else [example]
+            messages = opened(messages, row.system, self.keys["system"], key)
+        tools = tools_of(row.tools, self.keys["tools"])
+        return conversation(messages, tools, line, per_turn=self.options.per_turn, skipped=skipped)
 
 
 def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:

@@ -3,138 +3,103 @@ packed row."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS, Example
-from .base import WEIGHT, Format, Options, PublicForm
+from .base import Column, Columns, Format, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
 _STARTS = "seq_start_id"
 """A column of Megatron-Bridge's packed rows."""
 _Numbers: TypeAlias = list[int] | NDArray[Any]
+_NUMBERS = list[int] | None
+_FLAGS = list[int | bool] | None
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenizedOptions(Options):
-    """Column names."""
+class TokenizedFormat(Format):
+    """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect.
 
-    ids_key: str = "input_ids"
-    labels_key: str = "labels"
-    """Column of the labels; rows may lack it."""
-    mask_key: str | None = None
-    """A column of 0 and 1. None uses the columns of `MASKS` that a row has; a token is trained if all of them say
-    so."""
-    lengths_key: str | None = None
-    """The column of the lengths of documents that share a row, which are taken apart: one example each. None rejects
-    rows that hold several documents."""
+    `mask` names a column of 0 and 1; without it, the columns of `MASKS` that a row has are used, and a token is trained
+    if all of them say so. `lengths` names the column of the lengths of documents that share a row, which are taken
+    apart: one example each; without it, rows that hold several documents are rejected.
+    """
 
-    def payload(self) -> dict[str, Any]:
-        """See `Options.payload`. Without `lengths_key` it is that of earlier versions, whose parts stay valid."""
-        return {key: value for key, value in super().payload().items() if key != "lengths_key" or value is not None}
+    name = "tokenized"
+    columns: ClassVar[Columns] = {
+        "ids": Column(list[int], required=True, name="input_ids"),
+        "labels": Column(_NUMBERS),
+        "mask": Column(_FLAGS, if_named=True),
+        "lengths": Column(list[int], if_named=True),
+        **{name: Column(_FLAGS, gives_way=True) for name in MASKS},
+        **{name: Column(_NUMBERS, gives_way=True) for name in ("attention_mask", "seq_lengths", UNPADDED)},
+        **{name: Column(Any, gives_way=True) for name in (_STARTS, WEIGHTS)},
+    }
+    takes_arrays = True
 
-
-class TokenizedRow(Protocol):
-    """A row of (T,) token ids, as lists or as arrays."""
-
-    ids: _Numbers
-    labels: _Numbers | None
-    attention_mask: _Numbers | None
-    seq_lengths: _Numbers | None
-    lengths: _Numbers
-
-
-class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
-    """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect."""
-
-    name: ClassVar[str] = "tokenized"
-    options_type: ClassVar[type[Options]] = TokenizedOptions
-    takes_arrays: ClassVar[bool] = True
-
-    def __init__(self, options: TokenizedOptions | None = None) -> None:
-        options = options or TokenizedOptions()
-        taken: tuple[str, ...] = (options.ids_key, options.labels_key)
-        self._masks = (options.mask_key,) if options.mask_key else tuple(name for name in MASKS if name not in taken)
-        fields: list[Any] = [("ids", list[int]), ("labels", list[int] | None, None)]
-        rename = {"ids": options.ids_key, "labels": options.labels_key}
-        for index, name in enumerate(self._masks):
-            mask: list[Any] = [f"mask_{index}", list[int | bool] | None]
-            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # a mask that the user names is required
-            rename[f"mask_{index}"] = name
-        if options.lengths_key:
-            fields.append(("lengths", list[int]))
-            rename["lengths"] = options.lengths_key
-        more = ("attention_mask", "seq_lengths", UNPADDED)
-        taken = (*taken, *self._masks, options.lengths_key or "", options.weight_key or "")
-        fields += [(name, list[int] | None, None) for name in more if name not in taken]
-        fields += [(name, Any, None) for name in (_STARTS, WEIGHTS) if name not in taken]
-        self._columns = {one[0]: rename.get(one[0], one[0]) for one in fields}
-        self._required = [one[0] for one in fields if len(one) == 2]
-        row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
-        super().__init__(options, cast(type[TokenizedRow], row_type))
+    def read_columns(self) -> dict[str, str]:
+        """See `Format.read_columns`."""
+        names = super().read_columns()
+        return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
 
     @property
     def form(self) -> PublicForm:
         return "tokenized"
 
-    def convert(self, row: Mapping[str, Any]) -> TokenizedRow:
+    def convert(self, row: Mapping[str, Any]) -> Any:
         """See `Format.convert`."""
-        found = {field: row.get(column) for field, column in self._columns.items()}
+        found = {key: row.get(column) for key, column in self.keys.items() if key != "weight"}
         arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
         if not arrays:
             return super().convert(row)
-        complete = all(found[field] is not None for field in self._required)
+        complete = all(found.get(key, ()) is not None for key in ("ids", "mask", "lengths"))
         if complete and len(arrays) == sum(value is not None for value in found.values()):
-            weight = self.options.weight_key
-            if weight is None:
-                return cast(TokenizedRow, SimpleNamespace(**found))
-            if weight in row:
-                return cast(TokenizedRow, SimpleNamespace(**found, **{WEIGHT: row[weight]}))
+            weight = self.keys.get("weight")
+            if weight is None or weight in row:
+                return SimpleNamespace(**found, weight=row.get(weight or ""))
         # What is wrong is said in the same words as of lists.
         return super().convert(
             {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
         )
 
-    def examples(self, row: TokenizedRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
         `bad_lengths`.
         """
-        options, ids = self.options, _array(row.ids)
+        keys, ids = self.keys, _array(row.ids)
         if not len(ids):
-            raise RowRejectedError("empty", f"`{options.ids_key}` is empty")
+            raise RowRejectedError("empty", f"`{keys['ids']}` is empty")
         if ids.min() < 0 or ids.max() > _LARGEST:
             at = int(np.argmax((ids < 0) | (ids > _LARGEST)))
-            raise RowRejectedError("bad_ids", f"`{options.ids_key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
+            raise RowRejectedError("bad_ids", f"`{keys['ids']}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
         padding = getattr(row, "attention_mask", None)
         if padding is not None and not np.all(_array(padding)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         packed = getattr(row, "seq_lengths", None)
-        if options.lengths_key is None and packed is not None and len(packed) > 1:
+        if "lengths" not in keys and packed is not None and len(packed) > 1:
             raise RowRejectedError(
                 "packed_already",
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
-        if getattr(row, _STARTS, None) is not None and self._has_loss_mask(row):
+        if getattr(row, _STARTS, None) is not None and getattr(row, "loss_mask", None) is not None:
             raise RowRejectedError(
                 "bad_mask",
                 f"`{_STARTS}` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
                 "before its token; give the data that it was packed from",
             )
         trained = self._labelled(row.labels, ids)
-        for index, name in enumerate(self._masks):
-            mask = getattr(row, f"mask_{index}")
+        for key in ("mask", *MASKS):
+            name, mask = keys.get(key, ""), getattr(row, key, None)
             if mask is not None:
                 values = _array(mask)
                 self._check_length(values, name, ids, "bad_mask")
@@ -145,7 +110,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 trained = values == 1 if trained is None else trained & (values == 1)
         _check_weights(row)
         as_lists = isinstance(row.ids, list)
-        if options.lengths_key is None:
+        if "lengths" not in keys:
             return [_example(line, -1, row.ids, trained, as_lists)]
         return [
             _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None, as_lists)
@@ -153,14 +118,11 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             if end > begin
         ]
 
-    def _has_loss_mask(self, row: TokenizedRow) -> bool:
-        return "loss_mask" in self._masks and getattr(row, f"mask_{self._masks.index('loss_mask')}") is not None
-
     def _labelled(self, given: _Numbers | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
         if given is None:
             return None
-        labels, key = _array(given), self.options.labels_key
+        labels, key = _array(given), self.keys["labels"]
         self._check_length(labels, key, ids, "bad_labels")
         trained: NDArray[np.bool_] = labels == ids
         wrong = ~trained & (labels != IGNORE_INDEX)
@@ -170,12 +132,12 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             why = "they look shifted by one; " if shifted else ""
             raise RowRejectedError(
                 "bad_labels",
-                f"`{key}[{at}]` is {labels[at]}, and `{self.options.ids_key}[{at}]` is {ids[at]}: {why}a label is the "
+                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: {why}a label is the "
                 f"id of its own token, or {IGNORE_INDEX}",
             )
         return trained
 
-    def _documents(self, row: TokenizedRow) -> list[tuple[int, int]]:
+    def _documents(self, row: Any) -> list[tuple[int, int]]:
         """Where each document of a row begins and ends, without its padding."""
         lengths = self._checked_lengths(row)
         bounds = list(pairwise([0, *accumulate(lengths)]))
@@ -185,24 +147,24 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         inner = _listed(given)
         fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
         if not fits or not any(inner):
-            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{self.options.lengths_key}`")
+            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{self.keys['lengths']}`")
         return [(begin, begin + one) for (begin, _), one in zip(bounds, inner, strict=True)]
 
-    def _checked_lengths(self, row: TokenizedRow) -> list[int]:
-        key, lengths = self.options.lengths_key, _listed(row.lengths)
+    def _checked_lengths(self, row: Any) -> list[int]:
+        key, lengths = self.keys["lengths"], _listed(row.lengths)
         if any(length < 1 for length in lengths):
             at = next(i for i, length in enumerate(lengths) if length < 1)
             raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
         if sum(lengths) != len(row.ids):
             raise RowRejectedError(
-                "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.options.ids_key}` has {len(row.ids):,}"
+                "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.keys['ids']}` has {len(row.ids):,}"
             )
         return lengths
 
     def _check_length(self, values: NDArray[Any], name: str, ids: NDArray[Any], reason: str) -> None:
         if len(values) != len(ids):
             raise RowRejectedError(
-                reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.options.ids_key}`"
+                reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.keys['ids']}`"
             )
 
 
@@ -220,7 +182,7 @@ def _listed(values: _Numbers) -> list[int]:
     return values if isinstance(values, list) else list(map(int, values))
 
 
-def _check_weights(row: TokenizedRow) -> None:
+def _check_weights(row: Any) -> None:
     """Refuse loss weights of single tokens, which examples do not have."""
     weights = getattr(row, WEIGHTS, None)
     if weights is None:

@@ -1,28 +1,26 @@
-"""Compares the loader with other loaders and with the speed of memory, and with what a trainer waits for.
+"""Compares the loader with other loaders, and with what a trainer waits for.
 
-    python tests/bench/bench_loader.py [--work DIR] [--parts memory wait speed] [--rounds 5]
+    python tests/bench/bench_loader.py [--work DIR] [--parts wait speed] [--rounds 5]
 
 Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
 rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
 
-speed: rows to flattened int64 batches, see `loader_peers`. Contenders run in turns, for a moment each, in every
-round, and go on where they stopped, so that shards stay mapped; a cell is the median of the rounds, a ratio the median
-of the rounds' ratios. The first batch of each turn is not counted. First of all each delivers one epoch, whose tokens,
-ids, labels, positions and documents must have the sums that they have in the shards. The limit is a bare copy: rows to
-int64 arrays, no tensors, no order, no documents. Fresh arrays of a megabyte come from the kernel, page by page, every
-time; the same ones again show what that costs.
-
-memory: what the process holds for itself (RssAnon) after each of 20 epochs.
+speed: rows to flattened int64 batches, in the order of the shards, with no worker process; peers get a collator that
+does no more than it must. Contenders run in turns, for a moment each, in every round, and go on where they stopped; a
+cell is the median of the rounds. The first batch of each turn is not counted. First of all each delivers one epoch,
+whose tokens, ids, labels and positions must have the sums that they have in the shards.
 
 wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
 compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
 """
 
+import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import chain, count, islice
@@ -30,30 +28,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from tests.bench.corpus import load, make_parser, median, print_header, print_table, spread, work_folder
-    from tests.bench.loader_peers import (
-        IGNORED,
-        IN_ORDER,
-        SHUFFLED,
-        TOKEN_COLUMNS,
-        Batch,
-        Contender,
-        all_contenders,
-        map_chunks,
-    )
 else:
     from corpus import *  # noqa: F403  # the same names: a script finds its neighbours by its own folder
-    from loader_peers import *  # noqa: F403
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
 PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata")
-PEER_FACTOR, LIMIT_SHARE = 10, 0.5
 WAIT_LIMIT = 0.01
-EPOCHS = 20
 RATES = (60_000, 400_000)
+TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
+COLUMNS = (*TOKEN_COLUMNS, "seq_lengths")
+
+Batch = dict[str, Any]
+"""`input_ids`, `labels`, `position_ids`, int64 (1, T) each, at least."""
+Row = Mapping[str, Any]
+"""The columns of one packed row, arrays or tensors."""
+Passes = Callable[[int], Iterator[Batch]]
+"""Rows a step → batches: at least one epoch of them, then the iterator ends and is asked for again."""
 
 
 def make_data(work: Path, tokens: int) -> Path:
@@ -87,18 +84,115 @@ def make_data(work: Path, tokens: int) -> Path:
     return work / "loader-data"
 
 
-def shard_paths(folder: Path) -> list[Path]:
-    """The shards of the train split."""
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    return [folder / shard["name"] for shard in manifest["splits"]["train"]["shards"]]
+# Contenders.
+
+
+def flatten(rows: Sequence[Row]) -> Batch:
+    """A collator for rows of int32 arrays: joined and converted in one pass, with what varlen attention needs."""
+    batch: Batch = {
+        name: torch.from_numpy(np.concatenate([row[name] for row in rows], dtype=np.int64)).unsqueeze(0)
+        for name in TOKEN_COLUMNS
+    }
+    lengths = np.concatenate([row["seq_lengths"] for row in rows])
+    bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    return {**batch, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": int(lengths.max())}
+
+
+def ours(folder: Path, **options: Any) -> Passes:
+    """PackedLoader, whose epochs are so many that no measurement reaches the last."""
+    from packtrain.training import PackedLoader
+
+    return lambda rows: iter(PackedLoader(folder, rows_per_step=rows, epochs=1000, **options))
+
+
+def loaded(folder: Path, columns: Sequence[str] = COLUMNS) -> Any:
+    """The folder as `datasets` reads it."""
+    return importlib.import_module("datasets").load_from_disk(str(folder)).select_columns(list(columns))
+
+
+def through(make: Any, dataset: Any, collate: Any) -> Passes:
+    """A loader of torch's kind over a dataset."""
+    return lambda rows: iter(make(dataset, batch_size=rows, collate_fn=collate, num_workers=0))
+
+
+def by_hand(folder: Path) -> Passes:
+    """Batches of Arrow, converted by somebody's own lines."""
+    table = loaded(folder).with_format("arrow")
+
+    def passes(rows: int) -> Iterator[Batch]:
+        for part in table.iter(batch_size=rows):
+            columns = {
+                name: np.concatenate([chunk.flatten().to_numpy() for chunk in part.column(name).chunks])
+                for name in COLUMNS
+            }
+            yield flatten([columns])
+
+    return passes
+
+
+def hf(folder: Path) -> Passes:
+    """`datasets`, map-style, through torch's DataLoader."""
+    return through(torch.utils.data.DataLoader, loaded(folder).with_format("numpy"), flatten)
+
+
+def trl(folder: Path) -> Passes:
+    """The collator of TRL's SFTTrainer with `padding_free`, over the folder as `datasets` reads it."""
+    trainer = importlib.import_module("trl.trainer.sft_trainer")
+    collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    table = loaded(folder, ("input_ids", "labels", "seq_lengths"))
+    return through(torch.utils.data.DataLoader, table, collate)
+
+
+def torchdata(folder: Path) -> Passes:
+    """torchdata's StatefulDataLoader over `datasets`."""
+    loader = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
+    return through(loader, loaded(folder).with_format("numpy"), flatten)
+
+
+def mosaic(folder: Path, work: Path) -> Passes:
+    """MosaicML streaming on MDS shards of the same rows."""
+    streaming = importlib.import_module("streaming")
+    out = work / "mds"
+    with streaming.MDSWriter(out=str(out), columns=dict.fromkeys(COLUMNS, "ndarray:int32"), exist_ok=True) as writer:
+        for row in loaded(folder).with_format("numpy"):
+            writer.write({name: np.asarray(row[name], np.int32) for name in COLUMNS})
+
+    def passes(rows: int) -> Iterator[Batch]:
+        streaming.base.util.clean_stale_shared_memory()
+        dataset = streaming.StreamingDataset(local=str(out), shuffle=False, batch_size=rows, num_canonical_nodes=1)
+        return through(torch.utils.data.DataLoader, dataset, flatten)(rows)
+
+    return passes
+
+
+def contenders(folder: Path, work: Path) -> tuple[dict[str, Passes], dict[str, str]]:
+    """Everything that can run here by its name; and why the others cannot."""
+    makers: dict[str, Callable[[], Passes]] = {
+        "packtrain": partial(ours, folder, order="sequential"),
+        "packtrain, `prefetch=0`": partial(ours, folder, order="sequential", prefetch=0),
+        "packtrain, order full": partial(ours, folder, order="full", first_epoch_sequential=False),
+        "datasets, numpy format, map-style": partial(hf, folder),
+        "datasets, arrow format, converted by hand": partial(by_hand, folder),
+        "datasets, TRL's padding-free collator": partial(trl, folder),
+        "torchdata StatefulDataLoader over datasets": partial(torchdata, folder),
+        "MosaicML streaming": partial(mosaic, folder, work),
+    }
+    made: dict[str, Passes] = {}
+    missing: dict[str, str] = {}
+    for name, make in makers.items():
+        try:
+            made[name] = make()
+        except ImportError as error:
+            missing[name] = str(error)
+    return made, missing
 
 
 # Speed.
 
 
-def endless(contender: Contender, rows: int) -> Iterator[Batch]:
+def endless(passes: Passes, rows: int) -> Iterator[Batch]:
     """Its batches, pass after pass."""
-    return chain.from_iterable(contender.passes(rows) for _ in count())
+    return chain.from_iterable(passes(rows) for _ in count())
 
 
 def tokens_a_second(batches: Iterator[Batch], moment: float) -> float:
@@ -113,91 +207,52 @@ def tokens_a_second(batches: Iterator[Batch], moment: float) -> float:
     return tokens / taken
 
 
-def sums(batches: Iterator[Batch]) -> dict[str, int]:
-    """Sums that do not depend on the order of rows."""
-    found = dict.fromkeys(("tokens", "ids", "labels", "positions", "documents"), 0)
-    for batch in batches:
-        ids, labels, positions = (np.asarray(batch[name]) for name in TOKEN_COLUMNS)
-        found["tokens"] += ids.size
-        found["ids"] += int(ids.sum())
-        found["labels"] += int(labels[labels != IGNORED].sum())
-        found["positions"] += int(positions.sum())
-        found["documents"] += len(batch.get("cu_seq_lens_q", [0])) - 1
-    return found
+def summed(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """(4,) tokens, and sums of ids, trained labels and positions, which do not depend on the order of rows."""
+    ids, labels, positions = (np.asarray(column, np.int64) for column in columns)
+    return np.array([ids.size, ids.sum(), labels[labels >= 0].sum(), positions.sum()])
 
 
-def check(contenders: Sequence[Contender], folder: Path) -> None:
+def check(made: Mapping[str, Passes], folder: Path) -> None:
     """Check that every contender delivers the rows of the shards.
 
     Raises:
         SystemExit: one does not.
     """
-    columns = [chunk.columns for chunk in map_chunks(shard_paths(folder))]
-    labels = [column["labels"][0] for column in columns]
-    expected = {
-        "tokens": sum(column["input_ids"][0].size for column in columns),
-        "ids": sum(int(column["input_ids"][0].sum(dtype=np.int64)) for column in columns),
-        "labels": sum(int(values[values != IGNORED].sum(dtype=np.int64)) for values in labels),
-        "positions": sum(int(column["position_ids"][0].sum(dtype=np.int64)) for column in columns),
-        "documents": sum(column["seq_lengths"][0].size for column in columns),
-    }
-    rows = sum(len(column["input_ids"][1]) - 1 for column in columns)
-    for contender in contenders:
-        found = sums(islice(endless(contender, 1), rows))
-        # A bare copy and TRL's collator say nothing of documents.
-        if found != expected and found != expected | {"documents": 0}:
-            raise SystemExit(f"{contender.name} gives {found}, but the shards hold {expected}")
+    shards = json.loads((folder / "manifest.json").read_bytes())["splits"]["train"]["shards"]
+    expected, rows = np.zeros(4, np.int64), 0
+    for shard in shards:
+        with pa.memory_map(str(folder / shard["name"])) as source:
+            for batch in pa.ipc.open_stream(source):
+                expected += summed([batch.column(name).flatten().to_numpy() for name in TOKEN_COLUMNS])
+                rows += batch.num_rows
+    for name, passes in made.items():
+        batches = islice(endless(passes, 1), rows)
+        found = sum(summed([batch[column] for column in TOKEN_COLUMNS]) for batch in batches)
+        if not np.array_equal(found, expected):
+            raise SystemExit(f"{name} gives {found}, but the shards hold {expected}")
 
 
 def print_speed(folder: Path, work: Path, rounds: int, moment: float) -> None:
     """Tokens a second of every contender, for every number of rows a step."""
-    contenders, missing = all_contenders(folder, work)
-    check(contenders, folder)
+    made, missing = contenders(folder, work)
+    check(made, folder)
     print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches, {rounds} rounds", ("packtrain", "torch", "numpy"))
     print("Peers: " + ", ".join(installed(name) for name in PEERS) + ".\n")
     for name, reason in missing.items():
         print(f"Left out: {name}, {reason}.\n")
+    cells: dict[str, list[str]] = {name: [] for name in made}
     for rows in ROWS_A_STEP:
-        rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-        running = {contender.name: endless(contender, rows) for contender in contenders}
+        rates: dict[str, list[float]] = {name: [] for name in made}
+        running = {name: endless(passes, rows) for name, passes in made.items()}
         for _ in range(rounds):
             for name, batches in running.items():
                 rates[name].append(tokens_a_second(batches, moment) / 1e6)
         print(f"{rows} rows a step; {load()}", file=sys.stderr, flush=True)
-        print_rates(contenders, rates, rows)
-
-
-def print_rates(contenders: Sequence[Contender], rates: dict[str, list[float]], rows: int) -> None:
-    """One number of rows a step; and how packtrain with its defaults compares with the targets."""
-
-    def ratio(name: str, other: str) -> float:
-        return median([mine / theirs for mine, theirs in zip(rates[name], rates[other], strict=True)])
-
-    table = []
-    for contender in contenders:
-        name = contender.name
-        cells = [f"{ratio(ours, name):.2f}" for ours in (IN_ORDER, SHUFFLED)]
-        bare = [f"{ratio(name, limit):.2f}" for limit in limits(contenders, contender.permuted)]
-        table.append([name, contender.kind, spread(rates[name], 0), *cells, *bare])
-    print(f"{rows} rows a step:\n")
-    header = ["loader", "kind", "M tokens/s", "packtrain in order / this", "packtrain full / this"]
-    print_table([*header, "this / bare, fresh arrays", "this / bare, same arrays"], table, left=2)
-    for name, permuted in ((IN_ORDER, False), (SHUFFLED, True)):
-        peers = [c.name for c in contenders if c.kind == "peer" and c.permuted == permuted]
-        peers.sort(key=lambda peer: -median(rates[peer]))
-        share = ratio(name, limits(contenders, permuted)[0])
-        print(f"{name}: {share:.2f} of the bare copy with fresh arrays (target: at least {LIMIT_SHARE})", end="")
-        best = (
-            f"; {ratio(name, peers[0]):.1f} times the best peer in such an order, {peers[0]} (target: {PEER_FACTOR})"
-            if peers
-            else ""
-        )
-        print(f"{best}.\n")
-
-
-def limits(contenders: Sequence[Contender], permuted: bool) -> list[str]:
-    """The bare copies of the same order: with fresh arrays, with the same ones again."""
-    return [other.name for other in contenders if other.kind == "limit" and other.permuted == permuted]
+        for name in made:
+            cells[name].append(spread(rates[name], 0))
+    header = ["M tokens/s", *(f"{rows} rows a step" for rows in ROWS_A_STEP)]
+    print_table(header, [[name, *of_one] for name, of_one in cells.items()])
 
 
 def installed(name: str) -> str:
@@ -208,59 +263,17 @@ def installed(name: str) -> str:
         return f"{name} (not installed)"
 
 
-# The first batch.
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Seconds."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-# Memory, and waiting.
-
-
-def anonymous_bytes() -> int:
-    """Memory of this process that is not backed by a file."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise SystemExit("this kernel's /proc/self/status has no RssAnon; nothing can be said of memory")
-
-
-def print_memory(folder: Path) -> None:
-    """What a process holds, epoch after epoch."""
-    from packtrain.training import PackedLoader
-
-    loader = PackedLoader(folder, rows_per_step=8, epochs=EPOCHS)
-    size = loader.total_rows // EPOCHS
-    held, epochs_done = [], 0
-    before = anonymous_bytes()
-    for _ in loader:
-        if loader.state_dict()["rows"] // size > epochs_done:
-            epochs_done += 1
-            held.append(anonymous_bytes())
-    if len(held) < EPOCHS:
-        held.append(anonymous_bytes())
-    print_header(f"Memory over {EPOCHS} epochs, 8 rows a step", ("packtrain", "torch", "numpy"))
-    shown = [1, 2, 3, 5, 10, 15, 20]
-    cells = [f"{(held[epoch - 1] - before) / 2**20:.1f}" for epoch in shown]
-    print_table(["after epoch", *map(str, shown)], [["MiB more than before the first batch", *cells]])
-    print(f"From the second epoch to the last: {(held[-1] - held[1]) / 2**20:+.1f} MiB (target: flat).\n")
+# Waiting.
 
 
 def print_wait(folder: Path, seconds: float) -> None:
     """The share of a step spent in next()."""
-    from packtrain.training import PackedLoader
-
     table = []
     for order in ("sequential", "full"):
         for rate in RATES:
             for ahead in (2, 0):
-                options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "prefetch": ahead}
-                loader = PackedLoader(folder, rows_per_step=8, epochs=10_000, **options)
-                waits, slept = wait_times(iter(loader), rate, seconds)
+                batches = ours(folder, order=order, first_epoch_sequential=False, prefetch=ahead)(8)
+                waits, slept = wait_times(batches, rate, seconds)
                 share = sum(waits) / (sum(waits) + slept)
                 row = [f"{order}, prefetch={ahead}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
                 row += [f"{median(waits) * 1e3:.3f}", f"{max(waits) * 1e3:.3f}", f"{share:.3%}"]
@@ -288,8 +301,7 @@ def wait_times(batches: Iterator[Batch], rate: int, seconds: float) -> tuple[lis
 def main() -> None:
     """Runs the benchmark."""
     parser = make_parser(__doc__)
-    # Memory first, while the process holds nothing of the peers.
-    names = ("memory", "wait", "speed")
+    names = ("wait", "speed")  # waiting first, while the process holds nothing of the peers
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=28_000_000, help="of the dataset")
@@ -297,14 +309,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with work_folder(arguments.work) as work:
         folder = make_data(work, arguments.tokens)
-        parts: dict[str, Callable[[], None]] = {
-            "memory": lambda: print_memory(folder),
-            "wait": lambda: print_wait(folder, 10 * arguments.moment),
-            "speed": lambda: print_speed(folder, work, arguments.rounds, arguments.moment),
-        }
-        for name in names:
-            if name in arguments.parts:
-                parts[name]()
+        if "wait" in arguments.parts:
+            print_wait(folder, 10 * arguments.moment)
+        if "speed" in arguments.parts:
+            print_speed(folder, work, arguments.rounds, arguments.moment)
 
 
 if __name__ == "__main__":

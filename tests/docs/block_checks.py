@@ -113,7 +113,7 @@ def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> N
 
 
 OPTIONAL = frozenset(
-    {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "s3fs", "moto", "fastokens"}
+    {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "obstore", "moto", "fastokens"}
     | {"megatron", "streaming", "olmo_core"}
 )
 """What may be missing where the tests run; blocks that need it are then skipped, and reported."""
@@ -144,7 +144,7 @@ def wanted(block: "Block") -> set[str]:
     if block.language in ("sh", "bash"):
         called = {name for name, _ in commands(block.tested)}
         needs = {"torch"} if called & _WANT_TORCH else set()
-        return needs | ({"s3fs", "moto"} if "s3://" in block.tested else set())
+        return needs | ({"obstore", "moto"} if "s3://" in block.tested else set())
     return set()
 
 

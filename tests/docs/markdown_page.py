@@ -23,7 +23,6 @@ Comments say the rest. They stand on lines of their own right before the fence, 
     <!-- continues -->                           a python block that uses the names of the one before it
     <!-- in the test: /shared/packed is packed -->   a path to replace; may be repeated. It must occur in the block
     <!-- exits: 2 -->                            the exit code that the block's script must have
-    <!-- slow -->                                run with the slow tests only, as is what needs it: mark that, too
     <!-- output of: packtrain verify -->         a text block: of the last block before it that holds these words
     <!-- roughly -->                             a text block: any number will do where it has one
     <!-- not run: needs Slurm -->                not run; the reason is one of `REASONS`
@@ -77,7 +76,7 @@ RUN = ("sh", "bash", "python")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*$")
 _COMMENT = re.compile(r"^ *<!-- (.*?) -->$")
 _MARK = re.compile(
-    r"(?P<word>starts with|file|in the test|exits|output of|not run): (?P<value>.+)|(?P<flag>continues|slow|roughly)"
+    r"(?P<word>starts with|file|in the test|exits|output of|not run): (?P<value>.+)|(?P<flag>continues|roughly)"
 )
 
 
@@ -118,11 +117,6 @@ class Block:
     def reason(self) -> str | None:
         """Why it is not run, if it is not."""
         return self.mark("not run")
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether only the slow tests run it."""
-        return self.mark("slow") is not None
 
     @property
     def tested(self) -> str:
@@ -220,8 +214,8 @@ def _dedented(lines: list[str], by: int) -> list[str]:
 
 
 _MARKS_OF = {
-    "sh": {"file", "in the test", "exits", "slow", "not run"},
-    "python": {"file", "in the test", "exits", "continues", "slow", "not run"},
+    "sh": {"file", "in the test", "exits", "not run"},
+    "python": {"file", "in the test", "exits", "continues", "not run"},
     "yaml": {"file", "in the test", "not run"},
     "json": {"file", "not run"},
     "text": {"output of", "roughly", "not run"},

@@ -46,8 +46,6 @@ class PageRun:
     said: list[Said] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """`docs/x.md:3: torch is missing`"""
-    slow: bool = False
-    """Whether blocks that are marked slow are run, too."""
     _programs: Path = Path()
     _worker: "subprocess.Popen[str] | None" = None
 
@@ -70,14 +68,12 @@ class PageRun:
 
     @property
     def _blocks(self) -> list["Block"]:
-        return [block for block in self.page.blocks if block.reason is None and (self.slow or not block.is_slow)]
+        return [block for block in self.page.blocks if block.reason is None]
 
     @property
     def _modules(self) -> tuple[str, ...]:
-        """What its processes have imported. The fast tests alone would hardly pay for torch."""
-        trains = (self.slow or warm.UNDER_XDIST) and (
-            "model" in self.page.starts or any("torch" in wanted(block) for block in self._blocks)
-        )
+        """What its processes have imported."""
+        trains = "model" in self.page.starts or any("torch" in wanted(block) for block in self._blocks)
         return warm.TRAINING if trains else warm.PIPELINE
 
     def run(self) -> None:
@@ -179,7 +175,7 @@ class PageRun:
         source = source_of(self.page, block)
         said = next((one for one in self.said if one.block is source), None)
         if said is None:
-            return  # it was left out, here or among the fast tests
+            return  # it was left out
         if not shows(block.text, said.text, roughly=block.mark("roughly") is not None):
             raise PageError(f"{block.where}: shows\n{block.text}\n--- but {said.block.where} said:\n{said.text}")
 

@@ -15,19 +15,14 @@ from tests.docs.prepared import Prepared, bucket
 from tests.support.hub_stand_in import HubStandIn
 
 PAGES = names()
-QUICK = ("README.md", "CONTRIBUTING.md")
-"""Pages whose blocks are run among the fast tests, but for those marked slow. All others run among the slow ones."""
 
 
-def runs(name: str, *, slow: bool) -> bool:
-    """Whether the fast or the slow tests have something to run on a page. A malformed page counts, so that it fails
-    when run."""
+def runs(name: str) -> bool:
+    """Whether a page has something to run. A malformed page has, so that it fails."""
     try:
-        found = page(name).blocks
+        return any(block.reason is None and block.language in RUN for block in page(name).blocks)
     except PageError:
-        return not slow
-    blocks = [block for block in found if block.reason is None and block.language in RUN]
-    return any(block.is_slow for block in blocks) if slow else any(not block.is_slow for block in blocks)
+        return True
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -38,26 +33,15 @@ def test_every_block_is_in_order(name: str) -> None:
             source_of(page(name), block)
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name in QUICK and runs(name, slow=False)])
-def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
-    run(name, prepared, tmp_path, slow=False)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in PAGES if runs(name, slow=True) or (name not in QUICK and runs(name, slow=False))]
-)
-def test_all_that_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
-    run(name, prepared, tmp_path, slow=True)
-
-
-def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
-    """Runs a page in a folder that it may start from."""
+@pytest.mark.parametrize("name", [name for name in PAGES if runs(name)])
+def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
+    """In a folder that it may start from."""
     one = page(name)
     if {"model", "my-model"} & one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
         pytest.skip(f"{name} starts with a model; torch is missing")
     if "bucket" in one.starts:
-        pytest.importorskip("s3fs")
+        pytest.importorskip("obstore")
         pytest.importorskip("moto")
     folder, home = tmp_path / "work", tmp_path / "home"
     home.mkdir()
@@ -71,7 +55,7 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
             environment = stack.enter_context(contextmanager(bucket)(held))
         if "hub" in one.starts:
             environment |= stack.enter_context(HubStandIn()).environment
-        running = stack.enter_context(PageRun(one, folder, home, environment, slow=slow))
+        running = stack.enter_context(PageRun(one, folder, home, environment))
         running.run()
     if running.left_out:
         pytest.skip("; ".join(running.left_out))

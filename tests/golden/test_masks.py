@@ -34,7 +34,7 @@ MASKS: dict[str, Any] = {
     "all": "all",
     "parts": {"policy": "assistant", "thoughts": "mask", "tool_calls": "mask", "train_end": False, "stop": "auto"},
 }
-FEW = ("completion", "assistant", "parts")
+FEW = ("completion", "parts")
 """Of the templates beyond the quick ones, which have all masks."""
 SPECIAL = (
     *("<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<eos>", "<bos>"),
@@ -117,5 +117,5 @@ def test_labels(name: str, folder: Path, recorded: Config) -> None:
 def test_most_conversations_are_trained(recorded: Config) -> None:
     """The records are of use: under most templates, most turns are found."""
     assert len(recorded) >= 70
-    whole = [name for name, one in recorded.items() if isinstance(one["assistant"], list) and one["assistant"][1] > 0]
+    whole = [name for name, one in recorded.items() if isinstance(one["parts"], list) and one["parts"][1] > 0]
     assert len(whole) >= 60

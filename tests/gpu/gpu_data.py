@@ -9,7 +9,6 @@ The shards are packtrain's own: planned by `stages.plan`, laid out by `stages.la
 manifest is written here, because the run's own needs packages that a machine for training may lack.
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 from packtrain.schemas.rows import ROW_SIZES, ROW_SIZES_NAME
@@ -106,5 +106,5 @@ def _shuffled(
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:
-    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    return {"name": name, "bytes": (folder / name).stat().st_size, "hash": digest, "sha256": digest}
+    digest = hash_bytes((folder / name).read_bytes())
+    return {"name": name, "bytes": (folder / name).stat().st_size, "hash": digest}

@@ -68,57 +68,28 @@ DOUBLED = "{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
 NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 HUGE = (
     "{{ 'a' * 10**10 }}",
-    "{{ ([0] * 10**10) | length }}",
     "{% set x = 'a' * 10**6 %}{{ x * 10**6 }}",
-    "{{ messages[0].content * 10**10 }}",
     "{{ '%9999999999d' % 1 }}",
-    "{{ '%*d' % (10**9, 1) }}",
     "{{ '{:9999999999}'.format(1) }}",
-    "{{ '{:{}}'.format(1, 10**9) }}",
-    "{{ '%9999999999d' | format(1) }}",
-    "{{ 'a' | center(10**9) }}",
-    "{{ 'a'.center(10**9) }}",
     "{{ messages[0].content.ljust(10**10) }}",
-    "{{ '1'.zfill(10**10) }}",
-    "{{ '\t'.expandtabs(10**10) }}",
     "{{ 'a\nb' | indent(10**9) }}",
     "{{ [1, [2]] | tojson(indent=10**9) }}",
     "{{ range(99999) | join('a' * 10**6) }}",
-    "{{ ('a' * 10**6).join(('b' * 99999) | list) }}",
     "{{ ('a' * 10**6).replace('a', 'b' * 10**6) }}",
-    "{{ ('a' * 10**6) | replace('a', 'b' * 10**6) }}",
-    "{{ [1] | batch(10**9, 0) | list | length }}",
     "{% set x = 'a' * 10**6 %}{% for i in range(9999) %}{{ x }}{% endfor %}",
     "{% set x %}" + MANY + "{{ 'a' * 10**5 }}{% endfor %}{% endset %}{{ x | length }}",
-    "{% set x = 'a' * 10**8 %}{{ (x ~ x ~ x ~ x) | length }}",
     "{{ ([0] * 2**28) | length }}",
-    "{{ ('a' * 2**27) | list | length }}",
-    "{{ ('a' * 2**27) | groupby('x') | length }}",
     "{{ ('a' * 2**27).split('a') | length }}",
-    "{{ ('a' * 2**27) | join | length }}",
-    "{{ ([[0] * 1000] * 100000) | sum(start=[]) | length }}",
-    NESTED + "{{ ns.x }}",
     NESTED + "{{ ns.x | tojson }}",
     "{% set ns = namespace(x='a' * 10**6) %}" + DOUBLED,
-    "{% set ns = namespace(x=[1] * 10**6) %}" + DOUBLED,
 )
 ENDLESS = (
     MANY * 4 + "{% endfor %}" * 4,
-    MANY * 3 + "{{ messages[0].content[0:0] }}" + "{% endfor %}" * 3,
-    "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "{% for s in [1] | slice(10**6) %}" + MANY + "{% endfor %}{% endfor %}",
     "{% set x = 'a' * 2**27 %}" + MANY + "{% if x.count('b') %}{% endif %}{% endfor %}",
-    "{{ ('a' * 10**6) | wordwrap(1) | length }}",
-    "{{ ('a.com/' ~ '(' * 10**6 ~ ')' * 10**6) | urlize | length }}",
-    "{{ ('a' * 10**7) | trim('b' * 10**6 ~ 'a') | length }}",
-    "{{ ('a' * 10**7).strip('b' * 10**6 ~ 'a') | length }}",
-    "{% set x = 'a' * 10**6 %}{{ (x ~ x).rfind(x ~ 'b' ~ x) }}",
-    "{% set x = 'a' * 2**27 %}" + MANY + "{% if 'b' in x %}{% endif %}{% endfor %}",
-    MANY + "{{ range(99999) | sort | length }}{% endfor %}",
     "{{ (9**99999999) % 2 }}",
-    "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
 )
+"""A loop, a recursion, many long instructions, and one that never ends."""
 
 
 def configured(folder: Path, template: str, **keys: object) -> Config:
@@ -161,7 +132,7 @@ def cheap(sources: tuple[str, ...], count: int) -> list[object]:
     return [*sources[:count], *(pytest.param(one, marks=pytest.mark.slow) for one in sources[count:])]
 
 
-@pytest.mark.parametrize("attack", [*cheap(HUGE, 6), *cheap(ENDLESS, 1)])
+@pytest.mark.parametrize("attack", [*cheap(HUGE, 5), *cheap(ENDLESS, 0)])
 def test_what_has_no_end_is_stopped(tmp_path: Path, attack: str) -> None:
     with pytest.raises(PacktrainError, match="attack") as caught:
         packed(configured(tmp_path, attack + TURNS))
@@ -169,7 +140,7 @@ def test_what_has_no_end_is_stopped(tmp_path: Path, attack: str) -> None:
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("attack", [HUGE[0], ENDLESS[0], HUGE[29], ENDLESS[5]])
+@pytest.mark.parametrize("attack", [HUGE[0], ENDLESS[0]])
 def test_a_row_can_be_rejected_instead(tmp_path: Path, attack: str) -> None:
     """By what the template does alone: never because a machine is slow or small."""
     template = "{% if messages[0].content == 'bad' %}" + attack + "{% endif %}" + TURNS
@@ -177,7 +148,7 @@ def test_a_row_can_be_rejected_instead(tmp_path: Path, attack: str) -> None:
         result = packed(configured(tmp_path, template, on_limit="reject"))
     except PacktrainError as error:
         assert "was stopped: it" in str(error)  # noqa: PT017 - either is right
-        assert attack in (ENDLESS[0], ENDLESS[5])
+        assert attack == ENDLESS[0]
     else:
         assert [reject["reason"] for reject in result.rejects()] == ["template_limit"]
         assert len(result.documents()) == 1

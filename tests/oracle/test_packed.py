@@ -32,7 +32,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 
 
 @given(data=st.data())
-@examples(80, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
+@examples(32, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
 def test_every_token_is_where_it_belongs(data: st.DataObject, tokenizers: Tokenizers) -> None:
     config = data.draw(configurations(), "configuration")
     folder, reader = tokenizers[data.draw(st.booleans(), "bos")]

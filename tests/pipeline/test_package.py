@@ -110,7 +110,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
-    "training": ("trainer", "launch", "probe", "attention"),
+    "training": ("trainer", "launch", "attention"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

@@ -19,14 +19,14 @@ MANIFEST = Manifest(
     splits={
         "train": SplitRecord(
             shards=(
-                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, "1" * 64, 1, 8, 5, 3),
-                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, "2" * 64, 1, 6, 4, 2),
+                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, 1, 8, 5, 3),
+                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, 1, 6, 4, 2),
             ),
             windows=(CERTIFICATE,),
         ),
         "holdout": SplitRecord(shards=(), windows=()),
     },
-    files=(FileRecord("documents.parquet", 10, "d" * 64, "4" * 64), FileRecord("rejects.jsonl", 0, "e" * 64, "5" * 64)),
+    files=(FileRecord("documents.parquet", 10, "d" * 64), FileRecord("rejects.jsonl", 0, "e" * 64)),
     ledger=Ledger({"chat": SourceLedger(rows_read=3, rows_used=2, rows_rejected={"invalid_json": 1})}),
 )
 

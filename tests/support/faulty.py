@@ -1,18 +1,13 @@
-"""An S3 server on loopback that has bad days: a proxy in front of moto's. For tests and benchmarks.
+"""An S3 server on loopback that has bad days: a proxy in front of moto's.
 
-    python tests/support/faulty.py [--latency 0.03] [--rate 0.05] [--seed 0]
-
-makes a bucket `mules`, prints the address, and serves until its standard input ends. No checksum or signature is
-looked at: moto answers as S3 does otherwise, conditional puts included.
+No checksum or signature is looked at: moto answers as S3 does otherwise, conditional puts included.
 """
 
-import argparse
 import logging
 import random
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -287,19 +282,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
         self.close_connection = True
-
-
-def main() -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--latency", type=float, default=0.0)
-    parser.add_argument("--rate", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    with Faulty(options.latency, options.rate, seed=options.seed) as store:
-        print(store.address, flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from json import loads
 from pathlib import Path
@@ -213,11 +213,17 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+_SPAWN: Callable[..., int] = multiprocessing.util.spawnv_passfds
+
+
 def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int]) -> int:
     """In place of `multiprocessing.util.spawnv_passfds`: the new Python is a fork of this one.
 
-    It has the file descriptors that were passed and the standard streams, as a new one has.
+    It has the file descriptors that were passed and the standard streams, as a new one has. Where an object store was
+    used, it is a new one: the threads of obstore do not survive a fork.
     """
+    if "obstore" in sys.modules:
+        return _SPAWN(path, arguments, passed)
     words = [os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in arguments]
     code = words[words.index("-c") + 1]
     child = os.fork()

@@ -11,7 +11,7 @@ for name in (
     "packtrain.training.attention",
     "packtrain.training.launch.doctor",
     "packtrain.training.launch.ranks",
-    "packtrain.training.probe.command",
+    "packtrain.training.probe_command",
     "packtrain.training.trainer.run",
     "packtrain.training.trainer.trainer",
     "transformers.models.llama.modeling_llama",
@@ -21,7 +21,6 @@ for name in (
     "trl",
     "peft",
     "lightning",
-    "s3fs",
     "moto.server",
 ):
     if importlib.util.find_spec(name.partition(".")[0]) is not None:

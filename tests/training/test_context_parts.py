@@ -163,12 +163,12 @@ def test_torch_divides_a_document_in_the_same_way(chunks: list[int], size: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ulysses", 2), ("ring", 4)])
+@pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ulysses", 2), ("ring", 2)])
 def test_a_group_computes_what_one_device_computes(
     make_packed: MakePacked, tmp_path: Path, layout: str, size: int
 ) -> None:
     folder = make_packed(f"group-{layout}-{size}", 60, max_length=128, parallel={"cp": size, "layout": layout})
-    found = ranks_of("context_rank.py", size, [str(size), layout], folder, tmp_path)
+    found = ranks_of(size, layout, folder, tmp_path)
     for name, alone in found[0]["alone"].items():
         shared = sum(one["shared"][name] for one in found)
         torch.testing.assert_close(shared, alone, rtol=1e-6, atol=1e-6 * float(alone.abs().max()))
@@ -178,22 +178,10 @@ def test_a_group_computes_what_one_device_computes(
     assert float(leaks.fill_diagonal_(0).max()) == 0.0
 
 
-@pytest.mark.slow
-def test_torchs_own_context_parallelism(make_packed: MakePacked, tmp_path: Path) -> None:
-    """Two processes with torch's attention by documents compute the loss of one; Megatron divides documents alike."""
-    found = ranks_of("torch_context_rank.py", 2, [], make_packed("context", 120, parallel=TWO), tmp_path)
-    alone = found[0]["alone"]
-    assert float(alone) > 1
-    torch.testing.assert_close(sum(one["shared"] for one in found), alone, rtol=1e-6, atol=0)
-    for one in found:
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one["loader"], one["torch"], strict=True))
-        assert one["document"] == one["megatron"] or one["megatron"] is None
-
-
-def ranks_of(program: str, size: int, arguments: list[str], folder: Path, out: Path) -> list[dict[str, Any]]:
+def ranks_of(size: int, layout: str, folder: Path, out: Path) -> list[dict[str, Any]]:
     """What each of `size` processes saved."""
-    where = [*arguments, str(out / "rendezvous"), str(folder), str(out)]
-    command = [sys.executable, str(Path(__file__).with_name(program))]
+    where = [str(size), layout, str(out / "rendezvous"), str(folder), str(out)]
+    command = [sys.executable, str(Path(__file__).with_name("context_rank.py"))]
     ranks = [subprocess.Popen([*command, str(rank), *where], env=warm.python()) for rank in range(size)]
     assert [rank.wait(240) for rank in ranks] == [0] * size
     return [torch.load(out / f"{rank}.pt") for rank in range(size)]

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError  # noqa: E402
-from packtrain.training.gather import export_checkpoint  # noqa: E402
-from packtrain.training.sharded import ShardedWeights, read_index  # noqa: E402
+from packtrain.training.sharded import ShardedWeights, export_checkpoint, read_index  # noqa: E402
 
 from tests.support.small_models import TOKENIZER, write_model, write_sharded  # noqa: E402
 
@@ -94,6 +93,23 @@ def test_an_index_runs_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: py
     index.write_bytes(whole.replace(b"__0_0.distcp", b"../outsid.ds"))
     with pytest.raises(IntegrityError, match="names files outside of its folder"):
         ShardedWeights(index.parent)
+
+
+def test_a_checkpoint_of_adapters_is_refused(model: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    from torch.distributed.checkpoint import save
+    from transformers import AutoModelForCausalLM
+
+    adapted = peft.get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model), peft.LoraConfig(target_modules=["q_proj"])
+    )
+    save(
+        {"model": adapted.state_dict()}, checkpoint_id=tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0", no_dist=True
+    )
+    with pytest.raises(
+        ConfigError, match=r"holds a model with adapters; .* is the adapter alone: take that, or resume"
+    ):
+        export_checkpoint(tmp_path / "checkpoint-3", tmp_path / "out", base=model)
 
 
 def test_a_damaged_shard_is_said_so(checkpoint: Path, tmp_path: Path) -> None:

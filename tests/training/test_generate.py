@@ -12,9 +12,8 @@ pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings  # noqa: E402
-from packtrain.training.device import choose_device  # noqa: E402
-from packtrain.training.generate import GenerateEngine, load_for_generation  # noqa: E402
-from packtrain.training.model_folder import ModelFolder, find_model  # noqa: E402
+from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation  # noqa: E402
+from packtrain.training.model import choose_device  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
 

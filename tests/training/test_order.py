@@ -12,7 +12,6 @@ from packtrain.training.order import (
     Mixture,
     Order,
     Permutation,
-    Until,
     epoch_key,
     weighted_mixture,
 )
@@ -112,10 +111,9 @@ def test_by_eye() -> None:
     assert even(4, 2).owners(0, 6).tolist() == [0, 1, 0, 0, 1, 0]
     assert even(1, 1, 2).owners(0, 4).tolist() == [2, 0, 1, 2]
     assert even(4, 2).counts(3) == [2, 1]
-    mixture = weighted_mixture([0.75, 0.25], [30, 30], Until.FIRST)
+    mixture = weighted_mixture([0.75, 0.25], [30, 30])
     assert mixture.total == 40
     assert mixture.owners(0, 8).tolist() == [0, 0, 1, 0, 0, 0, 1, 0]
-    assert weighted_mixture([0.75, 0.25], [30, 30], Until.ALL).counts(119) == [89, 30]
 
 
 @given(WEIGHTS, st.integers(0, 10**15), st.integers(1, 300))
@@ -144,21 +142,12 @@ def test_without_weights_all_end_together(rows: list[int]) -> None:
     assert np.bincount(mixture.owners(0, mixture.total), minlength=len(rows)).tolist() == rows
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 10**6)), min_size=2, max_size=5),
-    st.sampled_from(Until),
-)
-def test_with_weights_it_ends_where_it_was_told(sources: list[tuple[float, int]], until: Until) -> None:
+@given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 10**6)), min_size=2, max_size=5))
+def test_with_weights_it_ends_with_the_first_source(sources: list[tuple[float, int]]) -> None:
     shares, limits = zip(*sources, strict=True)
-    mixture = weighted_mixture(shares, limits, until)
-    here, next_one = mixture.counts(mixture.total), mixture.counts(mixture.total + 1)
-    last = mixture.counts(max(mixture.total - 1, 0))
-    if until is Until.FIRST:
-        assert all(count <= limit for count, limit in zip(here, limits, strict=True))
-        assert any(count > limit for count, limit in zip(next_one, limits, strict=True))
-    else:
-        assert all(count >= limit for count, limit in zip(here, limits, strict=True))
-        assert any(count < limit for count, limit in zip(last, limits, strict=True))
+    mixture = weighted_mixture(shares, limits)
+    assert all(count <= limit for count, limit in zip(mixture.counts(mixture.total), limits, strict=True))
+    assert any(count > limit for count, limit in zip(mixture.counts(mixture.total + 1), limits, strict=True))
 
 
 # Groups of similar cost, and dealing to ranks.

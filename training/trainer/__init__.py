@@ -1,1 +1,13 @@
-"""A small trainer over packed shards: one readable loop, its checkpoints, and what it prints."""
+"""A small trainer over packed shards: transformers' own, its checkpoints, its loss, and what it prints."""
+
+from collections.abc import Callable
+
+from ...schemas.escape import escape
+
+Say = Callable[[str], None]
+"""Prints a line."""
+
+
+def print_line(text: str) -> None:
+    """Print untrusted text, escaped."""
+    print(escape(text))

@@ -1,4 +1,4 @@
-"""Whole checkpoints, and what is needed to go on from them.
+"""Whole checkpoints, what is needed to go on from them, and the lock of the folder that holds them.
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
 not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's order and the size of
@@ -19,12 +19,16 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ...schemas.errors import ConfigError, StoreError
+from ...schemas.errors import BusyError, ConfigError, StoreError
+from ...schemas.files import lock
 from ...schemas.jsontext import parse_json
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
 FORMAT = 2
+LOCK = ".training.lock"
+_HELD: set[Path] = set()
+"""Folders whose lock this process holds: `train` locks, and its PackedTrainer would lock again."""
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -161,6 +165,36 @@ def rotate(newest: Path, keep: int | None, best: str | None) -> None:
         if not whole or kept > keep:
             (path / MARKER).unlink(missing_ok=True)  # first: what a kill leaves of it is then no checkpoint
             shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def locked(out: Path, rank: int) -> Iterator[None]:
+    """Hold an output folder, which is made if needed: two trainings would write into each other's checkpoints.
+
+    Only the first rank holds it. The kernel drops the lock when the process ends, however it ends.
+
+    Raises:
+        BusyError: another training works on it.
+        ConfigError: the folder cannot be written.
+    """
+    folder = out.resolve()
+    if rank != 0 or folder in _HELD:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"out: {out} cannot be written as a folder ({error.strerror}); name another") from error
+    lock.own(descriptor)
+    _HELD.add(folder)
+    try:
+        if lock.lock(descriptor, wait=False) is False:
+            raise BusyError(f"out: another training works on {out}. Let it finish, stop it, or name another folder")
+        yield
+    finally:
+        _HELD.discard(folder)
+        lock.release(descriptor)
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -5,12 +5,17 @@ unchanged. Keys that packtrain decides itself are refused there, each with the r
 (`OWNED`).
 """
 
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.config.section import ConfigModel, Size
-from ..place import nearest
+from ...schemas.errors import ConfigError
+from ..place import divisible, nearest
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
@@ -42,6 +47,13 @@ OWNED = {
     "parallelism_config": CUT,
 }  # fmt: skip
 """Keys of transformers.TrainingArguments that packtrain decides → why, or the key to use."""
+_DEFAULTS = {
+    "report_to": ["tensorboard"] if find_spec("tensorboard") else [],
+    "logging_steps": 10,
+    "logging_first_step": True,
+    "logging_nan_inf_filter": False,  # a NaN should be seen; looking for it costs a synchronisation a batch
+}
+"""packtrain's defaults for keys that a configuration leaves out."""
 
 
 class ModelConfig(ConfigModel):
@@ -107,10 +119,6 @@ class LoaderConfig(ConfigModel):
     """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"
     """What happens to the rows after the last full step."""
-    mix_by: Literal["tokens", "rows"] = "tokens"
-    """Whether the weights of a mixture are shares of tokens or of rows."""
-    until: Literal["first", "all"] = "first"
-    """Whether a mixture with weights ends with its first dataset or when all are read."""
     prefetch: int = Field(default=2, ge=0)
     """Steps that a thread makes in advance; 0 makes them when they are needed."""
     static_shapes: bool | int = False
@@ -124,9 +132,7 @@ class LoaderConfig(ConfigModel):
     cache_bytes: Size | None = None
     """Bytes that the cache may hold."""
     storage_options: dict[str, Any] | None = None
-    """fsspec's options: credentials, endpoints and the like."""
-    verify: Literal["never", "first"] = "never"
-    """`first`: compare each local shard with its hash when it is first opened. Downloads always are."""
+    """Options of the store: credentials, endpoints and the like."""
 
 
 class EvalConfig(ConfigModel):
@@ -220,3 +226,69 @@ class TrainConfig(ConfigModel):
         if self.eval is not None and self.eval.data is None and len(self.data) > 1:
             raise ValueError("eval.data is needed where the training data is a mixture: the held-out set's folder")
         return self
+
+
+# For transformers
+
+
+def accumulation(rows_per_step: int, rows_per_device: int, ranks: int) -> int:
+    """Micro-batches of each rank in a step.
+
+    Raises:
+        ConfigError: the rows cannot be divided among the ranks.
+    """
+    return divisible(rows_per_step, ranks * rows_per_device) // (ranks * rows_per_device)
+
+
+def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
+    """transformers.TrainingArguments of a configuration. It also joins the process group, where there are ranks.
+
+    Args:
+        base: where the paths of files start.
+
+    Raises:
+        ConfigError: a key is unknown, or transformers refuses a value; quotes transformers.
+    """
+    import torch
+    from transformers import TrainingArguments
+
+    types = {field.name: type(field.default) for field in fields(TrainingArguments) if field.init}
+    given: dict[str, Any] = dict(_DEFAULTS)
+    if not torch.accelerator.is_available():
+        given["use_cpu"] = True  # transformers asks for it before it computes in bfloat16 on a CPU
+    for key, value in config.trainer.items():
+        if key not in types:
+            raise ConfigError(
+                f"trainer.{key}: transformers.TrainingArguments has no such key{did_you_mean(key, sorted(types))}"
+            )
+        # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
+        new = key.replace("gradient_checkpointing", "activation_checkpointing")
+        if isinstance(value, str) and types[key] in (int, float):
+            value = _number(key, value)
+        elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
+            value = str(base / value)
+        given[new if new in types else key] = value
+    if config.eval is not None:
+        given |= {"eval_strategy": "steps", "eval_steps": config.eval.every or given.get("save_steps", 500)}
+    try:
+        return TrainingArguments(
+            **given,
+            output_dir=str(base / config.out),
+            seed=config.seed,
+            # DeepSpeed's "auto" values are computed from these two when the arguments are made.
+            per_device_train_batch_size=config.rows_per_device,
+            gradient_accumulation_steps=accumulation(config.rows_per_step, config.rows_per_device, ranks),
+        )
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        raise ConfigError(
+            f"trainer: transformers.TrainingArguments refuses it: {error}; fix that key, or leave it out"
+        ) from error
+
+
+def _number(key: str, text: str) -> int | float:
+    """YAML reads 1e-3 as text, which transformers would take and fail on late."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ConfigError(f"trainer.{key}: {text!r} is not a number; write one") from None
+    return int(number) if number.is_integer() else number

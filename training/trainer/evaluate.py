@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
-from ...schemas.rows import IGNORE_INDEX
-from .. import collate
+from ..batch import flatten, untrained
 from ..rows import MAKE_HOLDOUT, PackedRows, document_names
 from .loss import Targets, targets, token_losses
 
@@ -77,19 +76,11 @@ class HeldOut:
         width = self.rows_per_device * world_size
         for begin in range(0, len(self), width):
             first = begin + rank * self.rows_per_device
-            rows, examples = [], []
-            for index in range(first, first + self.rows_per_device):
-                rows.append(row := self.rows.row(index if index < len(self) else 0))
-                one = {name: torch.from_numpy(np.array(getattr(row, name), np.int64)) for name in _COLUMNS}
-                if row.loss_weights is not None:
-                    one["loss_weights"] = torch.from_numpy(np.array(row.loss_weights))
-                if index >= len(self):  # fills up the last batch
-                    one["labels"].fill_(IGNORE_INDEX)
-                examples.append(one)
-            yield collate(examples), numbers[np.searchsorted(ids, np.concatenate([row.doc_ids for row in rows]))]
-
-
-_COLUMNS = ("input_ids", "labels", "position_ids", "seq_lengths")
+            indices = range(first, first + self.rows_per_device)
+            # Rows that fill up the last batch are not trained.
+            rows = [self.rows.row(one) if one < len(self) else untrained(self.rows.row(0)) for one in indices]
+            documents = np.concatenate([row.doc_ids for row in rows])
+            yield flatten(rows, unpadded=False), numbers[np.searchsorted(ids, documents)]
 
 
 def measure(

@@ -14,11 +14,10 @@ import torch
 from ...schemas.errors import ConfigError, InputError
 from ..attention import use_packed
 from ..loader import PackedLoader
+from ..model import ModelLimits, add_adapters, load_model, put_adapter
 from .checkpoint import last_whole, read_checkpoint
 from .config import TrainConfig
-from .forward import Forward
-from .loss import targets, token_losses
-from .model import ModelLimits, add_adapters, load_model
+from .loss import Forward, targets, token_losses
 from .run import loader_options, sources_of
 
 
@@ -123,9 +122,7 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
         model = load_model(config.model, base, config.seed)
         if folder is None:
             return add_adapters(model, config.lora)
-        from peft import PeftModel
-
-        return PeftModel.from_pretrained(model, str(folder))
+        return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
         raise ConfigError(f"{folder} holds no whole weights; `packtrain export-model {folder} -o FOLDER` makes them")
     own = config.model.model_copy(update={"path": str(folder), "config": None, "random": False, "overrides": {}})

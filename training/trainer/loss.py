@@ -1,25 +1,49 @@
-"""The loss: the mean over all trained tokens of a step, over every rank and micro-batch.
+"""The loss of one forward pass, as the trainer, the evaluation and `explain-loss` make it: a part of the mean over all
+trained tokens of a step, over every rank and micro-batch.
 
 1. Before a batch goes to the device, `targets` finds which positions predict a trained label: often a third of them.
    Only these go through the model's head and the cross-entropy.
 2. Each micro-batch gives its sum of cross-entropies, divided by the trained tokens of the *whole step* on all ranks.
    Summed over micro-batches and ranks that is the mean; a mean of means would weight the tokens of short batches more.
 3. With loss weights, both are weighted: the sum of weight times cross-entropy, over the sum of weights.
+4. With a fused kernel (torch's `linear_cross_entropy`, or Liger's) logits never exist at once: the head computes the
+   loss, and the model's loss function returns it. That works for plain heads, a matrix between hidden states and loss.
+   Others (a softcap, a scale, adapters) and batches with loss weights take the plain loss.
 
 Legend: T tokens of a batch, n of them trained, V the vocabulary.
 """
 
-from collections.abc import Mapping
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
 
+from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
+from ..attention.apply import unwrap
+
+_LOG = logging.getLogger(__name__)
 
 CHUNK = 8192
 """Number of positions whose logits are widened to float32 at once."""
+MIN_BYTES = 64 << 10
+"""Smaller tensors are not offloaded: moving them costs more than it saves."""
+KINDS = ("auto", "none", "chunked", "liger")
+"""`none`: the logits of all trained tokens at once. `chunked`: torch's function. `liger`: Liger's, on a GPU. `auto`:
+`chunked` on a GPU if the model's head allows it, else `none`. All give the same, up to rounding."""
+_SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
+"""Keys of models that change their logits between head and loss."""
+_COMPARED = 64
+"""Positions whose loss is compared with the plain one on the first call."""
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
+"""`kernel(hidden (n, H), weight (V, H), bias (V,), tokens (n,))` → the sum of their cross-entropies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,212 @@ def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """(n,) float32 the cross-entropy of each token, from its logits (n, V)."""
     pairs = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
     return torch.cat([functional.cross_entropy(some.float(), their, reduction="none") for some, their in pairs])
+
+
+class Forward:
+    """Calls a model so that its loss is a sum over trained tokens, divided by what the whole step counts.
+
+    Args:
+        bare: the model of transformers, not wrapped: its signature says what it takes.
+        fused: what computes the loss in the model's head; None for a model that gives logits.
+        every_position: compute the logits of all positions, so that shapes never change.
+    """
+
+    def __init__(self, bare: Any, *, fused: "FusedHead | None" = None, every_position: bool = False) -> None:
+        self.fused = fused
+        self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
+        self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
+
+    def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
+        """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
+        return self._logits(self._outputs(model, batch, wanted), wanted)
+
+    def loss(
+        self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
+    ) -> torch.Tensor:
+        """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
+
+        Args:
+            units: number of trained tokens in the whole step, or the sum of their weights.
+            share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
+                auxiliary loss of a mixture of experts is such a mean.
+        """
+        if self.fused is None or wanted.weights is not None:
+            outputs = self._outputs(model, batch, wanted)
+            loss = wanted.total(token_losses(self._logits(outputs, wanted), wanted.tokens)) / units
+        else:
+            with self.fused.of(wanted, units):
+                outputs = model(**batch)
+            loss, share = outputs["loss"], share - 1  # the model has added its auxiliary loss in full
+        found = outputs.get("aux_loss") if self._auxiliary else None
+        return loss if found is None else loss + self._auxiliary * found * share
+
+    def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
+        inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
+        return model(**inputs, **({"logits_to_keep": wanted.index} if self._keeps else {}))
+
+    def _logits(self, outputs: Any, wanted: Targets) -> torch.Tensor:
+        logits: torch.Tensor = outputs["logits"][0]
+        return logits if self._keeps else logits[wanted.index]
+
+
+def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
+    """Prepare a causal language model to compute its loss in its head; None where it computes logits.
+
+    Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
+
+    Raises:
+        ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"loss_kernel={kind!r}: choose one of {', '.join(KINDS)}")
+    if kind == "none" or (kind == "auto" and not cuda):
+        return None
+    base: Any = unwrap(model)
+    if (obstacle := _obstacle(base)) is not None:
+        if kind == "auto":
+            _LOG.info("loss_kernel: none, because %s", obstacle)
+            return None
+        raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
+    return FusedHead(base, "liger" if kind == "liger" else "chunked")
+
+
+class FusedHead:
+    """The replaced head and loss function of one model; both act only within `of`."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name, self._kernel = name, _liger() if name == "liger" else _torch
+        self._model, self._head = type(model).__name__, model.get_output_embeddings()
+        self._project, self._plain_loss = self._head.forward, model.loss_function
+        self._wanted: tuple[Targets, torch.Tensor] | None = None
+        self._loss = self._given = None
+        self._compared = False
+        self._head.forward, model.loss_function = self._in_head, self._in_loss_function
+
+    @contextmanager
+    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
+        """A context in which the model's loss is that of these targets over `units`, without logits.
+
+        The model must be called with labels, which only make it compute a loss.
+
+        Raises:
+            ConfigError: on the first call, if the loss is not the plain one.
+        """
+        self._wanted = wanted, units
+        try:
+            yield
+        finally:
+            self._wanted = self._loss = self._given = None
+
+    def _in_head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._project(hidden) if self._wanted is None else self._lose(hidden)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _lose(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Keep the loss. (B, P, V) logits of the P positions that are compared: none after the first call."""
+        assert self._wanted is not None
+        wanted, units = self._wanted
+        # In the dtype in which a linear layer would compute.
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._head.weight.dtype
+        bias = None if self._head.bias is None else self._head.bias.to(dtype)
+        # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
+        rows, weight = hidden.flatten(0, -2)[wanted.index].to(dtype), self._head.weight.to(dtype)
+        self._loss = self._kernel(rows, weight, bias, wanted.tokens).float() / units
+        with torch.no_grad():
+            if not self._compared:
+                some, tokens = rows[:_COMPARED], wanted.tokens[:_COMPARED]
+                plain = functional.cross_entropy(self._project(some).float(), tokens, reduction="sum")
+                mine = self._kernel(some.detach(), weight.detach(), bias, tokens).float()
+                if not torch.allclose(mine, plain, rtol=1e-4 if dtype == torch.float32 else 2e-2, atol=1e-3):
+                    self._refuse(f"a loss of {mine.item():.6g} where the plain one is {plain.item():.6g}")
+            logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
+        self._given = logits
+        return logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _in_loss_function(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self._loss is None or self._given is None:
+            loss: torch.Tensor = self._plain_loss(logits, *args, **kwargs)
+            return loss
+        if not self._compared and not torch.equal(logits.detach().float(), self._given.float()):
+            self._refuse("logits that the model changes between head and loss")
+        self._compared = True
+        return self._loss
+
+    def _refuse(self, what: str) -> None:
+        raise ConfigError(f"loss_kernel: {self.name} does not serve {self._model}: it gives {what}; take none")
+
+
+def _obstacle(model: Any) -> str | None:
+    """Why the loss cannot be computed from this model's head; None if it can."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    if is_deepspeed_zero3_enabled():
+        return "under ZeRO-3 the head's weights are available only while the head itself runs"
+    if not hasattr(functional, "linear_cross_entropy"):
+        return f"torch {torch.__version__} has no linear_cross_entropy"
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if type(head) is not nn.Linear:
+        return f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
+    text = model.config.get_text_config()
+    if changed := [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]:
+        return f"it changes its logits before the loss ({', '.join(changed)})"
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    if code is None or "loss_function" not in code.co_names:
+        return "its forward does not compute the loss through self.loss_function"
+    loss = getattr(model.loss_function, "__name__", type(model.loss_function).__name__)
+    return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
+
+
+def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+    options = nn.LinearCrossEntropyOptions()
+    found: torch.Tensor = functional.linear_cross_entropy(
+        hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options
+    )
+    return found
+
+
+def _liger() -> Kernel:
+    try:
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+    except ImportError as error:
+        raise ConfigError(
+            f"loss_kernel: liger needs a GPU and pip install 'packtrain[liger]': {error}. Or take chunked"
+        ) from error
+
+    def kernel(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        how = {"reduction": "sum", "accum_dtype": torch.float32}
+        found: torch.Tensor = liger_fused_linear_cross_entropy(hidden, weight, tokens, bias=bias, **how)
+        return found
+
+    return kernel
+
+
+@contextmanager
+def offloaded(model: nn.Module, *, min_bytes: int = MIN_BYTES) -> Iterator[None]:
+    """A context for the forward pass: tensors saved for the backward pass move to host memory, page-locked on CUDA.
+
+    Args:
+        model: its parameters stay on the device, also as transposed views.
+    """
+    weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in model.parameters())
+    hooks = save_on_cpu(pin_memory=True)
+    move = hooks.pack_hook
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        # FSDP's gathered parameters are not the model's own.
+        gathered = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        if gathered or tensor.nbytes < min_bytes or tensor.untyped_storage().data_ptr() in weights:
+            return tensor.device, tensor
+        packed: tuple[torch.device, torch.Tensor] = move(tensor)
+        return packed
+
+    hooks.pack_hook = pack
+    with hooks:
+        yield
 
 
 # For a loop of one's own

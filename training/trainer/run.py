@@ -13,11 +13,11 @@ from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from ..order import Source
 from ..place import detect_rank
-from ..printing import Say, print_line
 from ..steps import Balance
-from .config import BalanceConfig, TrainConfig
+from . import Say, print_line
+from .config import BalanceConfig, TrainConfig, training_arguments
 
-_PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
+_PLACES = {"cache", "cache_bytes", "storage_options"}
 """Keys of the loader about how files are opened."""
 _SAME = ("rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations")
 """Keys that PackedTrainer has under the same name."""
@@ -65,7 +65,7 @@ def train(
     if place.world_size > 1:
         digest = hashlib.blake2b(config.model_dump_json().encode(), digest_size=8)
         rank_check(agree={"configuration": digest.hexdigest()})
-    from .settings import locked
+    from .checkpoint import locked
 
     with locked(base / config.out, place.rank):
         return _run(config, base, say if place.rank == 0 else _silent, place.world_size)
@@ -81,8 +81,8 @@ def check(config: TrainConfig, base: Path) -> None:
         ConfigError, InputError, IntegrityError: see `train`.
     """
     _require("transformers", "accelerate")
+    from ..model import read_model_config
     from ..rows import PackedRows
-    from .model import read_model_config
 
     _check_places(config, base)
     read_model_config(config.model, base)
@@ -181,10 +181,9 @@ def _run(config: TrainConfig, base: Path, say: Say, ranks: int) -> Outcome:
     from accelerate.utils.memory import should_reduce_batch_size
     from transformers.utils.logging import disable_progress_bar
 
+    from ..model import add_adapters, load_model
     from .checkpoint import last_whole, writing
     from .export import export_model, find_tokenizer, refuse_other_tokenizer
-    from .model import add_adapters, load_model
-    from .settings import training_arguments
     from .trainer import PackedTrainer
 
     disable_progress_bar()  # of saving and loading, between the lines of the training
@@ -245,12 +244,12 @@ def _announce(trainer: Any, resume: Path | None, say: Say) -> None:
 
 
 def _memory_ran_out(config: TrainConfig, max_length: int, error: Exception) -> str:
-    from ..probe.probing import first_line
+    from ..model import message_of
 
     less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
     return (
         f"memory ran out in a batch of {plural(config.rows_per_device, 'row')} of up to {max_length:,} tokens "
-        f"({first_line(error)}). Set {less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller "
+        f"({message_of(error)}). Set {less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller "
         "truncate.max_length"
     )
 

@@ -28,18 +28,17 @@ from ...schemas.errors import ConfigError, DivergedError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
+from ..model import ModelLimits, may_leave_weights_unused
 from ..order import Source
-from ..printing import Say, print_line
 from ..rows import ConcatRows
 from ..sharded import find_shards
-from . import checkpoint
+from . import Say, checkpoint, print_line
+from .config import CUT, OWNED, accumulation
 from .evaluate import HeldOut, loss_metrics, measure
-from .forward import Forward, fuse_loss, offloaded
-from .loss import targets
-from .model import ModelLimits, may_leave_weights_unused
-from .settings import accumulation, fill_in, locked, refuse_conflicts, refuse_parallelism
+from .loss import Forward, fuse_loss, offloaded, targets
 from .watch import ConsoleLog, EarlyWarnings, Meter, Proof, Steps
 
+_LOG = logging.getLogger(__name__)
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
 
@@ -73,7 +72,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         loader: further arguments of `PackedLoader`, such as `{"tail": "pad"}`.
         attention: see `training.attention.use_packed`.
         probe: prove isolation before the first step.
-        loss_kernel: see `forward.KINDS`.
+        loss_kernel: see `loss.KINDS`.
         offload_activations: keep activations in the host's memory between forward and backward.
         eval_data: rows on which the loss is measured.
         eval_every: steps between two measurements; None for one, at the end.
@@ -255,7 +254,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             LeakError: documents of a row see each other.
         """
         out = Path(self.args.output_dir)
-        with locked(out, self.args.process_index):
+        with checkpoint.locked(out, self.args.process_index):
             folder = None
             if resume_from_checkpoint is True:
                 if (folder := checkpoint.last_whole(out)) is None:
@@ -317,3 +316,76 @@ def _steps(given: int, most: int, rows_per_step: int) -> int:
             f"fewer steps, or read the data about {-(-most // max(1, given)):,} times as often (epochs)"
         )
     return most if most > 0 else given
+
+
+def fill_in(args: Any, *, parts: int, rows_per_device: int, steps: int, unused_weights: bool) -> None:
+    """Set the TrainingArguments that follow from the rows.
+
+    Args:
+        parts: micro-batches of a rank in a step.
+        unused_weights: some weights may get no gradient in a step.
+
+    Raises:
+        ConfigError: they hold something else already.
+    """
+    if args.gradient_accumulation_steps not in (1, parts):
+        raise ConfigError(
+            f"args.gradient_accumulation_steps={args.gradient_accumulation_steps}, but rows_per_step makes it {parts}: "
+            "leave it out, and choose rows_per_step and rows_per_device"
+        )
+    for key in ("label_smoothing_factor", "neftune_noise_alpha"):
+        if getattr(args, key):
+            raise ConfigError(f"args.{key}: {OWNED[key]}; leave it out")
+    if args.n_gpu > 1:
+        _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
+        args._n_gpu = 1  # transformers would split batches by nn.DataParallel
+    args.gradient_accumulation_steps, args.per_device_train_batch_size = parts, rows_per_device
+    args.max_steps = steps
+    if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
+        args.ddp_find_unused_parameters = unused_weights
+    args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True
+
+
+def refuse_conflicts(model: Any, args: Any, *, liger: bool, offloads: bool) -> None:
+    """Refuse combinations that would train wrongly, or fail late and unclearly.
+
+    Args:
+        args: transformers.TrainingArguments.
+        liger: the loss is computed by Liger's kernel.
+        offloads: activations are kept in the host's memory.
+
+    Raises:
+        ConfigError: names all combinations at fault, each with its reason and fix.
+    """
+
+    found = []
+    if liger and offloads:
+        found.append(
+            "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, of "
+            "which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
+        )
+    if offloads and args.torch_compile and args.torch_compile_mode in ("reduce-overhead", "max-autotune"):
+        found.append(
+            "trainer.torch_compile_mode with offload_activations: a CUDA graph writes its activations to the same "
+            "memory at every replay, while they are still copied to the host. Leave one of the two out"
+        )
+    if any(weight.requires_grad and weight.dtype == torch.float16 for weight in model.parameters()):
+        found.append(
+            "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
+            "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
+        )
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def refuse_parallelism(accelerator: Any) -> None:
+    """Refuse context, sequence and tensor parallelism, which a launcher may have set.
+
+    Raises:
+        ConfigError: one of them is on.
+    """
+    found = getattr(accelerator, "parallelism_config", None)
+    for name in ("cp", "sp", "tp"):
+        if found is not None and getattr(found, f"{name}_enabled", False):
+            size = getattr(found, f"{name}_size")
+            raise ConfigError(f"leave parallelism_config.{name}_size={size} out: {CUT}")

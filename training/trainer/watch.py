@@ -13,7 +13,9 @@ from transformers import TrainerCallback
 from ...schemas.errors import LeakError
 from ...schemas.units import count, duration, plural
 from ..attention.apply import unwrap
-from ..printing import Say, print_line
+from ..model import EXPERTS
+from ..probe import probe
+from . import Say, print_line
 
 _LOG = logging.getLogger(__name__)
 _PROVED = {name: name for name in ("isolation", "perturbation", "control", "equivalence")} | {
@@ -28,8 +30,6 @@ norm of the smallest so far."""
 _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 PEAKS = {"B200": 2250.0, "H200": 989.4, "H100": 989.4, "A100": 311.9, "L40S": 362.1, "RTX 4090": 165.2}
 """Name within torch.cuda.get_device_name → dense TFLOP/s in bf16 with float32 sums, from the makers' data sheets."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Names of the number of experts in transformers' configurations."""
 SHOWN: dict[str, Callable[[float], str]] = {
     "loss": "loss {:.4f}".format,
     "grad_norm": "grad norm {:.3g}".format,
@@ -63,8 +63,6 @@ class Proof:
         Raises:
             LeakError: documents see each other, with what to do; or something has changed the attention since.
         """
-        from ..probe import probe
-
         trainer = self.trainer
         if (now := str(trainer.model.config._attn_implementation)) != trainer.applied.name:
             raise LeakError(

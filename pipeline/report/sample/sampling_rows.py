@@ -84,9 +84,9 @@ def look(found: Found) -> SampledFile:
 
     def opened() -> BinaryIO:
         if found.kind is InputKind.URL:
-            from ....schemas.files.remote import PART_TRIES, Remote
+            from ....schemas.files.clients import filesystem
 
-            fs, inner = Remote(found.name, shared=True).filesystem(PART_TRIES)
+            fs, inner = filesystem(found.name)
             far: BinaryIO = fs.open(inner, "rb")
             return far
         return path.open("rb")

@@ -12,7 +12,7 @@ from packtrain.pipeline.inputs.blocks import Block
 from packtrain.pipeline.store.checksummed import seal
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.errors import IntegrityError, TokenizerError
-from packtrain.stages.prep.messages import MessagesOptions
+from packtrain.stages.prep import Options
 
 
 def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> None:
@@ -41,9 +41,7 @@ def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> N
     block = Block(0, 9, 0, 1, "hash")
     for conversational in (True, False):
         tasks = [
-            EncodeTask(
-                Path("x"), block, "messages", MessagesOptions(), 99, cache, one.name, one.payload(), conversational
-            )
+            EncodeTask(Path("x"), block, "messages", Options(), 99, cache, one.name, one.payload(), conversational)
             for one in (other, same)
         ]
         assert (tasks[0].key != tasks[1].key) is conversational

@@ -46,7 +46,7 @@ def shell(script: str, folder: Path, program: Path, **environment: str) -> "subp
         env=path | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

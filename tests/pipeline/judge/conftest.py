@@ -34,7 +34,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sandbox
     monkeypatch.setattr(sandbox_module, "_python", lambda: marked)
     before = len(list(Path("/proc/self/fd").iterdir()))
     yield open_sandbox()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while left := processes(f"# {tmp_path}"):
         assert time.monotonic() < until, left
         time.sleep(0.02)

@@ -255,14 +255,14 @@ os.link = killing
 def test_a_run_killed_before_its_card_writes_it_the_next_time(little: Any, tmp_path: Path) -> None:
     config = little.copy(tmp_path, out=False)
     process = warm.Process(["run", config], patch=KILLER)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     out = tmp_path / "out"
     assert (out / "manifest.json").exists()
     assert not (out / NAME).exists()
     assert verify(out, deep=True).sound
     process = warm.Process(["run", config])
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 0
     assert (out / NAME).read_bytes() == (little.out / NAME).read_bytes()
 

@@ -56,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     with log.open("wb") as sink:
         process = subprocess.Popen(serve, stdout=sink, stderr=sink, env=environment)
         try:
-            for _ in range(600):
+            for _ in range(6000):
                 with socket.socket() as tried:
                     if tried.connect_ex(("127.0.0.1", port)) == 0:
                         break

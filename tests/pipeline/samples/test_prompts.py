@@ -107,7 +107,7 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deepseek-coder-instruct", "olmo-gpt-neox", "qwen3"])
+@pytest.mark.parametrize("name", ["olmo-gpt-neox", "qwen3"])
 def test_real_prompts_of_real_tokenizers(
     tmp_path: Path, read_rows: Any, realdata: Path, data: Write, name: str
 ) -> None:

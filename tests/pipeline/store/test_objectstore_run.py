@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,15 +21,14 @@ from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import InputError, StoreError
-from packtrain.schemas.files import remote
-from packtrain.stages.prep import TextOptions, make_format
+from packtrain.schemas.errors import InputError
+from packtrain.stages.prep import Options, make_format
 
-pytest.importorskip("s3fs")
+pytest.importorskip("obstore")
 pytest.importorskip("moto")
 
 from tests.support import warm
-from tests.support.faulty import BUCKET, Asked, Faulty
+from tests.support.faulty import BUCKET, Faulty
 
 
 class Outcome(Protocol):
@@ -141,65 +139,6 @@ def test_one_of_the_two_is_a_folder(corpus: Corpus, scratch: Path, faulty: Fault
 
 
 @pytest.mark.slow
-def test_a_store_on_its_worst_day(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
-    """A fifth of all requests fail, in every way, and listings are of yesterday."""
-    faulty.rate, faulty.stale = 0.2, True
-    config = corpus.at(scratch)
-    packtrain.run(config)
-    failed = sum(asked.fault != "ok" for asked in faulty.asked)
-    assert failed > 30
-    faulty.calm()
-    assert written(faulty, config) == corpus.manifest
-    assert verify(config["out"], deep=True).sound
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "stage",
-    [
-        "/run/_run/shards/",
-        pytest.param("/cache/encoded/", marks=pytest.mark.slow),
-        pytest.param("/run/manifest.json", marks=pytest.mark.slow),
-    ],
-)
-def test_a_storm_ends_the_run_and_the_next_one_goes_on(
-    corpus: Corpus, scratch: Path, faulty: Faulty, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    monkeypatch.setattr(remote, "ATTEMPTS", 3)
-    puts = 0
-
-    def wanted(asked: Asked) -> bool:
-        nonlocal puts
-        puts += asked.method == "PUT" and stage in asked.path
-        return puts > (0 if "manifest" in stage else 5)
-
-    faulty.wanted, faulty.always = wanted, "503"
-    config = corpus.at(scratch)
-    with pytest.raises(StoreError):
-        packtrain.run(config)
-    faulty.calm()
-    keys = faulty.keys(scratch.parent.name)
-    assert not any(key.endswith("run/manifest.json") for key in keys)
-    for key in keys:
-        if "/_run/lease/" in key:  # which the end of the process would have made void
-            faulty.client().delete_object(Bucket=BUCKET, Key=key)
-    assert packtrain.run(config).hash
-    made = [asked for asked in faulty.asked if asked.method == "PUT" and "/encoded/" in asked.path]
-    assert len(made) <= (0 if "encoded" not in stage else 2 * 8 - 4)
-    assert written(faulty, config) == corpus.manifest
-
-
-def test_a_store_without_conditional_puts_is_refused_before_any_work(
-    corpus: Corpus, scratch: Path, faulty: Faulty, packtrain: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    faulty.unconditional = True
-    (tmp_path / "run.yaml").write_text(json.dumps(corpus.at(scratch)))
-    refused = packtrain("run", tmp_path / "run.yaml")
-    assert refused.code == 2
-    assert set(faulty.keys(scratch.parent.name)) <= {f"{scratch.parent.name}/run/_run/probe"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["encode", "pack"])
 def test_a_run_that_is_killed_goes_on(
     corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path, stage: str
@@ -211,7 +150,7 @@ def test_a_run_that_is_killed_goes_on(
     command = ["run", tmp_path / "run.yaml"]
     process = warm.Process(command)
     pattern = "/cache/encoded/" if stage == "encode" else "/run/_run/shards/"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while len([one for one in list(faulty.asked) if one.method == "PUT" and pattern in one.path]) < 6:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
@@ -240,7 +179,7 @@ def test_a_worker_elsewhere_has_inputs_from_their_url(faulty: Faulty, tmp_path: 
     bucket = faulty.client()
     bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/a.jsonl", Body=lines)
     bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/b.jsonl.gz", Body=gzip.compress(lines))
-    form = make_format("text", TextOptions())
+    form = make_format("text", Options())
     for name in ("a.jsonl", "b.jsonl.gz"):
         (file,) = scanned(f"s3://{BUCKET}/{tmp_path.name}/{name}", tmp_path, tmp_path / "there")
         block, origin = file.blocks[0], origin_of(file, 1 << 24)

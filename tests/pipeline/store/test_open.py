@@ -1,54 +1,22 @@
 """Which stores there are, and which of them can be used."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.workspace import open_workspace
-from packtrain.pipeline.store import object_store as objectstore
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.open import (
     beside,
     open_store,
-    require_conditional,
     require_writable,
     resolve_place,
     scratch_of,
 )
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError
-from packtrain.schemas.files.user_folder import user_folder
-
-if TYPE_CHECKING:
-    from tests.support.faulty import Faulty
-
-BUCKET = "mules"
-
-
-@pytest.fixture
-def store(faulty: "Faulty", tmp_path: Path) -> ObjectStore:
-    return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch")
-
-
-def test_a_store_is_tried_once(store: ObjectStore, faulty: "Faulty", monkeypatch: pytest.MonkeyPatch) -> None:
-    require_conditional(store, LocalStore(store.scratch.root))
-    assert [asked.method for asked in faulty.asked] == ["PUT", "PUT", "GET"]
-    require_conditional(store)
-    assert len(faulty.asked) == 3
-    monkeypatch.setattr(objectstore, "_proved", set())
-    require_conditional(store)
-    assert [asked.method for asked in faulty.asked[3:]] == ["PUT", "GET"]
-    assert store.names() == ["_run/probe"]
-
-
-def test_a_bucket_that_is_not_there(faulty: "Faulty", tmp_path: Path) -> None:
-    with pytest.raises(OutputError):
-        require_conditional(ObjectStore("s3://nowhere/run", tmp_path))
-    faulty.always = "403"
-    with pytest.raises(OutputError):
-        require_conditional(ObjectStore("s3://forbidden/run", tmp_path))
+from packtrain.schemas.files.copies import user_folder
 
 
 def test_which_store_a_place_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

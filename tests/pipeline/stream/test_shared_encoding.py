@@ -49,7 +49,7 @@ def begin(walker: warm.Process) -> None:
 
 def finish(walker: warm.Process) -> dict[str, Any]:
     """What it says at the end."""
-    out, _ = walker.communicate(timeout=120)
+    out, _ = walker.communicate(timeout=600)
     assert walker.returncode == 0
     said: dict[str, Any] = json.loads(out.splitlines()[-1])
     return said

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.stages.judge.problems import UNRATED, expected_texts, problem_of
-from packtrain.stages.prep.apps import AppsRow
+from packtrain.stages.prep import make_format
 
 
-def row(tests: Any, **more: Any) -> AppsRow:
-    return AppsRow(question="Add.", id=7, input_output=tests, **more)
+def row(tests: Any, **more: Any) -> Any:
+    line = {"question": "Add.", "id": 7, "input_output": tests, **more}
+    return make_format("apps").typed(line)
 
 
 def test_programs_that_read_standard_input() -> None:
@@ -68,7 +69,8 @@ def test_a_line_that_is_no_text_may_be_written_as_python_or_json_does(value: Any
         ({}, "no_tests", "no tests"),
         ({"inputs": [], "outputs": []}, "no_tests", "no tests"),
         ("{", "bad_tests", "not JSON"),
-        ("[" * 100_000, "bad_tests", "nests"),
+        ("[" * 500 + "]" * 500, "bad_tests", "must be an object"),
+        ('{"inputs": ' + "[" * 500 + "]" * 500 + "}", "bad_tests", "nests"),
         ("[1]", "bad_tests", "must be an object"),
         ({"inputs": ["1"], "outputs": []}, "bad_tests", "1 inputs, but 0 outputs"),
         ({"inputs": "1", "outputs": "1"}, "bad_tests", "must be lists"),

@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.alpaca import AlpacaFormat, AlpacaOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.alpaca import AlpacaFormat
 
-PLAIN = AlpacaOptions(style="plain")
+PLAIN = Options(style="plain")
 
 
-def example(row: Any, options: AlpacaOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = AlpacaFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 1)
     return only
@@ -44,7 +45,7 @@ def test_history_and_system_come_first() -> None:
 
 
 def test_one_example_each_turn() -> None:
-    made = AlpacaFormat(AlpacaOptions(per_turn=True))
+    made = AlpacaFormat(Options(per_turn=True))
     row = {"instruction": "B", "output": "b", "history": [["A", "a"]]}
     first, second = made.examples(made.decode(json.dumps(row).encode()), 0)
     assert (first.sub, first.prompt, first.completion) == (0, [user("A")], [assistant("a")])
@@ -67,6 +68,6 @@ def test_as_the_text_of_stanford() -> None:
 
 
 def test_other_keys() -> None:
-    options = AlpacaOptions(input_key="context", output_key="response")
+    options = Options(keys={"input": "context", "output": "response"})
     made = example({"instruction": "A", "context": "B", "response": "C", "input": 1, "output": 2}, options)
     assert made[3:5] == ([user("A\nB")], [assistant("C")])

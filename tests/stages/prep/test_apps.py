@@ -2,6 +2,7 @@
 
 import json
 from hashlib import blake2b
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowFilteredError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.apps import AppsFormat, AppsOptions, AppsRow, fenced, function_of
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.apps import AppsFormat, fenced, function_of
 
 ROW = {
     "id": 4,
@@ -26,13 +28,13 @@ CALLED = {
 }
 
 
-def examples(options: AppsOptions | None = None, **changes: Any) -> list[Example]:
+def examples(options: Options | None = None, **changes: Any) -> list[Example]:
     made = AppsFormat(options)
     return made.examples(made.decode(json.dumps(ROW | changes).encode()), 3)
 
 
 def prompt_of(**changes: Any) -> str:
-    prompt = examples(AppsOptions(prompt_only=True), **changes)[0].prompt
+    prompt = examples(Options(prompt_only=True), **changes)[0].prompt
     assert isinstance(prompt, list)
     assert len(prompt) == 1
     assert prompt[0]["role"] == "user"
@@ -40,7 +42,7 @@ def prompt_of(**changes: Any) -> str:
 
 
 def classic_of(**changes: Any) -> str:
-    prompt = examples(AppsOptions(prompt_only=True, style="classic"), **changes)[0].prompt
+    prompt = examples(Options(prompt_only=True, style="classic"), **changes)[0].prompt
     assert isinstance(prompt, str)
     return prompt
 
@@ -80,7 +82,7 @@ def test_chat_says_nothing_about_input_that_the_row_does_not_tell() -> None:
 
 
 def test_classic() -> None:
-    first, _ = examples(AppsOptions(style="classic"))
+    first, _ = examples(Options(style="classic"))
     assert first.prompt == "\nQUESTION:\nAdd two numbers.\n\nUse Standard Input format\nANSWER:\n"
     assert first.completion == "print(sum(map(int, input().split())))\n"
     assert classic_of(**CALLED) == (
@@ -121,21 +123,21 @@ def test_starter_code_beside_plain_tests_uses_standard_input() -> None:
     ],
 )
 def test_function_of(tests: Any, function: str | None) -> None:
-    assert function_of(AppsRow(question="q", input_output=tests)) == function
+    assert function_of(SimpleNamespace(question="q", input_output=tests)) == function
 
 
 def test_duplicates_are_of_content_and_limits_come_after() -> None:
     solutions = ["a", "a\n \n", "", " a", "b", "a", "c"]
     assert [e.sub for e in examples(solutions=json.dumps(solutions))] == [0, 3, 4, 6]
-    assert [e.sub for e in examples(AppsOptions(dedupe=False), solutions=solutions)] == [0, 1, 3, 4, 5, 6]
-    assert [e.sub for e in examples(AppsOptions(max_solutions=2), solutions=solutions)] == [0, 3]
-    done = AppsFormat(AppsOptions(max_solutions=3)).prepare([(0, json.dumps(ROW | {"solutions": solutions}).encode())])
+    assert [e.sub for e in examples(Options(dedupe=False), solutions=solutions)] == [0, 1, 3, 4, 5, 6]
+    assert [e.sub for e in examples(Options(max_solutions=2), solutions=solutions)] == [0, 3]
+    done = AppsFormat(Options(max_solutions=3)).prepare([(0, json.dumps(ROW | {"solutions": solutions}).encode())])
     assert done.skipped == {"duplicate": 2, "empty": 1, "over_limit": 1}
     assert len(done.examples) + done.skipped.total() == len(solutions)
 
 
 def test_a_lone_first_solution_is_kept_as_it_is() -> None:
-    classic = examples(AppsOptions(style="classic"), solutions=["  x \n\n"])
+    classic = examples(Options(style="classic"), solutions=["  x \n\n"])
     assert [e.completion for e in classic] == ["  x \n\n"]
     chat = examples(solutions=["  x \n\n"])
     assert chat[0].completion == [{"role": "assistant", "content": "```python\n  x\n```"}]
@@ -160,14 +162,14 @@ def test_a_fence_closes_where_it_should(code: str) -> None:
 def test_no_solution_filters_the_row_unless_only_the_prompt_is_wanted(nothing: Any) -> None:
     with pytest.raises(RowFilteredError, match="no_solution"):
         examples(solutions=nothing)
-    (only,) = examples(AppsOptions(prompt_only=True), solutions=nothing)
+    (only,) = examples(Options(prompt_only=True), solutions=nothing)
     assert (only.sub, only.completion) == (-1, [])
-    (only,) = examples(AppsOptions(prompt_only=True, style="classic"), solutions=nothing)
+    (only,) = examples(Options(prompt_only=True, style="classic"), solutions=nothing)
     assert (only.sub, only.completion) == (-1, "")
 
 
 def test_difficulties() -> None:
-    only = AppsOptions(difficulties=("interview", "competition"))
+    only = Options(difficulties=("interview", "competition"))
     assert len(examples(only, difficulty="interview")) == 2
     for other in ("introductory", None):
         with pytest.raises(RowFilteredError, match="difficulty"):

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from packtrain.stages.prep import make_format
-from packtrain.stages.prep.messages import MessagesOptions
+from packtrain.stages.prep import Options, make_format
 
 USER = {"role": "user", "content": "Why?"}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {}}}
@@ -74,6 +73,6 @@ def test_an_empty_answer_within_a_conversation_stays_but_is_no_example_of_its_ow
     row = {"messages": [USER, SILENT[0], USER, SPEAKING[1]]}
     (made,) = make_format("messages").prepare_rows([(0, row)]).examples
     assert made.prompt == row["messages"][:3]
-    each = make_format("messages", MessagesOptions(per_turn=True)).prepare_rows([(0, row)])
+    each = make_format("messages", Options(per_turn=True)).prepare_rows([(0, row)])
     assert [one.completion for one in each.examples] == [row["messages"][3:]]
     assert each.skipped == {"empty_completion": 1}

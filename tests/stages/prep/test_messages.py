@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.messages import MessagesFormat, MessagesOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.messages import MessagesFormat
 
 USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}
 
 
-def example(row: Any, options: MessagesOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = MessagesFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 5)
     return only
@@ -55,7 +56,7 @@ def test_tools() -> None:
 
 
 def test_other_keys() -> None:
-    options = MessagesOptions(messages_key="chat log", tools_key="functions")
+    options = Options(keys={"messages": "chat log", "tools": "functions"})
     made = example({"chat log": [USER], "functions": [{"a": 1}], "messages": 5, "tools": 6}, options)
     assert (made.prompt, made.tools) == ([USER], [{"a": 1}])
     with pytest.raises(RowRejectedError, match="missing_key: the row has no `chat log`"):

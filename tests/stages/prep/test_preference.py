@@ -4,20 +4,21 @@ import json
 from typing import Any
 
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.preference import PreferenceFormat, PreferenceOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.preference import PreferenceFormat
 
 USER = {"role": "user", "content": "Hi"}
 GOOD = {"role": "assistant", "content": "Hello"}
 BAD = {"role": "assistant", "content": "Go"}
 
 
-def example(row: Any, options: PreferenceOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = PreferenceFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 4)
     return only
 
 
-def sides(row: Any, options: PreferenceOptions | None = None) -> tuple[Any, Any, Any]:
+def sides(row: Any, options: Options | None = None) -> tuple[Any, Any, Any]:
     made = example(row, options)
     return made.prompt, made.completion, made.rejected
 
@@ -29,7 +30,7 @@ def test_what_is_given_is_carried() -> None:
 
 
 def test_texts_as_turns() -> None:
-    chat = PreferenceOptions(style="chat")
+    chat = Options(style="chat")
     assert sides({"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}, chat) == ([USER], [GOOD], [BAD])
     assert sides({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, chat) == ([USER], [GOOD], [BAD])
 
@@ -51,9 +52,9 @@ def test_a_prompt_that_is_a_text_beside_answers_that_are_turns() -> None:
         "chosen": {"from": "gpt", "value": "Hello"},
         "rejected": {"from": "gpt", "value": "Go"},
     }
-    assert sides(lone, PreferenceOptions(prompt_key="conversations")) == ([USER], [GOOD], [BAD])
+    assert sides(lone, Options(keys={"prompt": "conversations"})) == ([USER], [GOOD], [BAD])
 
 
 def test_other_keys() -> None:
-    options = PreferenceOptions(prompt_key="question", chosen_key="better", rejected_key="worse")
+    options = Options(keys={"prompt": "question", "chosen": "better", "rejected": "worse"})
     assert sides({"question": "a", "better": "b", "worse": "c", "prompt": 1}, options) == ("a", "b", "c")

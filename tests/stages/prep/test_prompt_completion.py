@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.prompt_completion import PromptCompletionFormat, PromptCompletionOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.prompt_completion import PromptCompletionFormat
 
 USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}
-ONLY = PromptCompletionOptions(prompt_only=True)
+ONLY = Options(prompt_only=True)
 
 
-def example(row: Any, options: PromptCompletionOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = PromptCompletionFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 2)
     return only

@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import (
-    AppsOptions,
-    PromptCompletionOptions,
-    TextOptions,
-    make_format,
-    public_row,
-)
+from packtrain.stages.prep import Options, make_format, public_row
 
 USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}
@@ -59,7 +53,7 @@ def test_a_public_row_read_back_is_itself(name: str, row: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("style", ["chat", "classic"])
 def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
-    apps = make_format("apps", AppsOptions(style=style))
+    apps = make_format("apps", Options(style=style))
     line = json.dumps({"question": "q", "solutions": ["a", "b"]}).encode()
     made = apps.prepare([(0, line)]).examples
     written = [(0, json.dumps(public_row(example, apps.form)).encode()) for example in made]
@@ -69,8 +63,8 @@ def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
 
 
 def test_only_prompts_in_public() -> None:
-    apps = make_format("apps", AppsOptions(prompt_only=True, style="classic"))
+    apps = make_format("apps", Options(prompt_only=True, style="classic"))
     (example,) = apps.prepare([(0, b'{"question": "q"}')]).examples
     assert list(public_row(example, apps.form)) == ["prompt"]
-    assert make_format("prompt_completion", PromptCompletionOptions(prompt_only=True)).form == "prompt"
-    assert make_format("text", TextOptions()).form == "text"
+    assert make_format("prompt_completion", Options(prompt_only=True)).form == "prompt"
+    assert make_format("text", Options()).form == "text"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import ReaderFormat, ReaderOptions, make_format, public_row
+from packtrain.stages.prep import Options, ReaderCode, make_format, public_row
+from packtrain.stages.prep.reader import ReaderFormat
 
 USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}
@@ -16,7 +17,7 @@ AS_IT_IS = "def read(row):\n    return row['give']\n"
 
 
 def reader(code: str = AS_IT_IS, **more: Any) -> ReaderFormat:
-    return ReaderFormat(ReaderOptions(function="read", code=code, path="/home/me/readers.py", **more))
+    return ReaderFormat(Options(reader=ReaderCode(function="read", code=code, path="/home/me/readers.py"), **more))
 
 
 def examples(give: Any, code: str = AS_IT_IS, **more: Any) -> list[Example]:
@@ -82,14 +83,14 @@ def test_a_reader_may_reject_and_filter_by_name() -> None:
 
 
 def test_what_is_hashed_is_the_text_and_not_its_place() -> None:
-    here = ReaderOptions(function="read", code=AS_IT_IS, path="/a/readers.py", folder="/a", package="p")
-    there = ReaderOptions(function="read", code=AS_IT_IS, path="/b/x.py", folder="/b")
+    here = Options(reader=ReaderCode(function="read", code=AS_IT_IS, path="/a/readers.py", folder="/a", package="p"))
+    there = Options(reader=ReaderCode(function="read", code=AS_IT_IS, path="/b/x.py", folder="/b"))
     assert here.payload() == there.payload()
     assert AS_IT_IS not in here.payload().values()
     others = [
-        ReaderOptions(function="read", code=AS_IT_IS + "\n"),
-        ReaderOptions(function="other", code=AS_IT_IS),
-        ReaderOptions(function="read", code=AS_IT_IS, per_turn=True),
+        Options(reader=ReaderCode(function="read", code=AS_IT_IS + "\n")),
+        Options(reader=ReaderCode(function="other", code=AS_IT_IS)),
+        Options(per_turn=True, reader=ReaderCode(function="read", code=AS_IT_IS)),
     ]
     assert all(other.payload() != here.payload() for other in others)
 
@@ -98,7 +99,7 @@ def test_a_reader_travels_as_its_text() -> None:
     again = pickle.loads(pickle.dumps(reader()))
     assert again.examples({"give": {"text": "a"}}, 0)[0].text == "a"
     with pytest.raises(ConfigError, match="read is not in it"):
-        make_format("python", ReaderOptions(function="read", code="")).prepare([(0, b"{}")])
+        make_format("python", Options(reader=ReaderCode(function="read", code=""))).prepare([(0, b"{}")])
 
 
 def test_a_class_in_the_module_finds_its_module() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.stages.prep import AppsOptions, PreparedBlock, make_format, public_row
+from packtrain.stages.prep import Options, PreparedBlock, make_format, public_row
 
 ROOT = os.environ.get("PACKTRAIN_REALDATA")
 pytestmark = pytest.mark.skipif(not ROOT, reason="PACKTRAIN_REALDATA names no folder")
@@ -38,7 +38,7 @@ def closes(done: PreparedBlock, path: str) -> None:
     ],
 )
 def test_apps(path: str, solutions: int, examples: int, unsolved: int, style: Any) -> None:
-    done = make_format("apps", AppsOptions(style=style)).prepare(lines(path))
+    done = make_format("apps", Options(style=style)).prepare(lines(path))
     closes(done, path)
     lists = [json.loads(row["solutions"] or "[]") for row in rows(path)]
     contents = [[text.rstrip() for text in each if text.strip()] for each in lists]
@@ -64,7 +64,7 @@ def test_apps(path: str, solutions: int, examples: int, unsolved: int, style: An
 
 @pytest.mark.parametrize("path", ["apps/train.jsonl", "apps/test.jsonl", "apps/leetcode_apps_schema.jsonl"])
 def test_apps_prompts(path: str) -> None:
-    done = make_format("apps", AppsOptions(prompt_only=True)).prepare(lines(path))
+    done = make_format("apps", Options(prompt_only=True)).prepare(lines(path))
     closes(done, path)
     assert len(done.examples) == done.rows
     said: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def test_apps_prompts(path: str) -> None:
 
 
 def test_apps_difficulties() -> None:
-    options = AppsOptions(difficulties=("introductory",), max_solutions=1)
+    options = Options(difficulties=("introductory",), max_solutions=1)
     done = make_format("apps", options).prepare(lines("apps/train.jsonl"))
     closes(done, "apps/train.jsonl")
     assert (len(done.examples), done.filtered) == (51, {"difficulty": 102})

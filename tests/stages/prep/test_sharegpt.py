@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.sharegpt import ROLES, ShareGPTFormat, ShareGPTOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.sharegpt import ROLES, ShareGPTFormat
 
 HUMAN = {"from": "human", "value": "Hi"}
 GPT = {"from": "gpt", "value": "Hello"}
@@ -13,7 +14,7 @@ USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}
 
 
-def example(row: Any, options: ShareGPTOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = ShareGPTFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 5)
     return only
@@ -68,7 +69,7 @@ def test_the_column_of_the_system_text() -> None:
 
 
 def test_other_keys() -> None:
-    options = ShareGPTOptions(conversations_key="dialog", system_key="sys", tools_key="fs")
+    options = Options(keys={"conversations": "dialog", "system": "sys", "tools": "fs"})
     made = example({"dialog": [HUMAN], "sys": "S", "fs": [{"a": 1}], "system": 5}, options)
     assert (made.prompt, made.tools) == ([{"role": "system", "content": "S"}, USER], [{"a": 1}])
 

@@ -3,7 +3,8 @@
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep.text import TextFormat, TextOptions
+from packtrain.stages.prep import Options
+from packtrain.stages.prep.text import TextFormat
 
 
 def test_a_text_is_carried_as_it_is() -> None:
@@ -14,7 +15,7 @@ def test_a_text_is_carried_as_it_is() -> None:
 
 
 def test_another_key() -> None:
-    made = TextFormat(TextOptions(text_key="body"))
+    made = TextFormat(Options(keys={"text": "body"}))
     assert made.decode('{"text": 1, "body": "é"}'.encode()).text == "é"
     with pytest.raises(RowRejectedError, match="missing_key: the row has no `body`"):
         made.decode(b'{"text": "a"}')

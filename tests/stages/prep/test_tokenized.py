@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import public_row
-from packtrain.stages.prep.tokenized import MASKS, TokenizedFormat, TokenizedOptions
+from packtrain.stages.prep import Options, public_row
+from packtrain.stages.prep.tokenized import MASKS, TokenizedFormat
 
 
-def example(row: Any, options: TokenizedOptions | None = None) -> Example:
+def example(row: Any, options: Options | None = None) -> Example:
     made = TokenizedFormat(options)
     (only,) = made.examples(made.decode(json.dumps(row).encode()), 7)
     return only
@@ -42,7 +42,7 @@ def test_what_is_trained(row: dict[str, Any], trained: list[bool] | None) -> Non
 
 
 def test_a_packed_row_is_taken_apart() -> None:
-    made = TokenizedFormat(TokenizedOptions(lengths_key="seq_lengths"))
+    made = TokenizedFormat(Options(keys={"lengths": "seq_lengths"}))
     row = {"input_ids": [5, 6, 7, 8, 9, 4], "labels": [-100, 6, 7, 8, -100, 4], "seq_lengths": [2, 1, 3]}
     assert made.examples(made.decode(json.dumps(row).encode()), 7) == [
         Example(7, 0, "", None, None, None, ids=[5, 6], trained=[False, True]),
@@ -61,13 +61,8 @@ def test_a_packed_row_is_taken_apart() -> None:
         made.decode(b'{"input_ids": [5]}')
 
 
-def test_parts_of_earlier_versions_stay_valid() -> None:
-    assert "lengths_key" not in TokenizedOptions().payload()
-    assert TokenizedOptions(lengths_key="n").payload()["lengths_key"] == "n"
-
-
 def test_padding_and_weights_of_packed_rows() -> None:
-    made = TokenizedFormat(TokenizedOptions(lengths_key="seq_lengths"))
+    made = TokenizedFormat(Options(keys={"lengths": "seq_lengths"}))
     row = {"input_ids": [5, 6, 0, 8, 0, 0], "labels": [-100, 6, -100, -100, -100, -100], "seq_lengths": [3, 2, 1]}
 
     def examples(**more: Any) -> list[Example]:
@@ -86,12 +81,12 @@ def test_padding_and_weights_of_packed_rows() -> None:
 
 
 def test_other_keys() -> None:
-    options = TokenizedOptions(ids_key="tokens", labels_key="targets", mask_key="m")
+    options = Options(keys={"ids": "tokens", "labels": "targets", "mask": "m"})
     made = example({"tokens": [5, 6], "targets": [5, 6], "m": [0, 1], "loss_mask": 5, "labels": 5}, options)
     assert made.trained == [False, True]
     with pytest.raises(RowRejectedError, match="the row has no `m`"):
         example({"tokens": [5]}, options)
-    assert example({"input_ids": [5, 6], "loss_mask": [-100, 6]}, TokenizedOptions(labels_key="loss_mask")).trained == [
+    assert example({"input_ids": [5, 6], "loss_mask": [-100, 6]}, Options(keys={"labels": "loss_mask"})).trained == [
         False,
         True,
     ]

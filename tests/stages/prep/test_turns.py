@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import Options, PromptCompletionOptions, ShareGPTOptions, make_format
-from packtrain.stages.prep.messages import MessagesOptions
+from packtrain.stages.prep import Options, make_format
 
 
 def said(role: str, content: str, **more: Any) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def examples(name: str, row: Any, options: Options, skipped: "Counter[str] | Non
 
 
 def messages(*chat: dict[str, Any], skipped: "Counter[str] | None" = None, **more: Any) -> list[Example]:
-    return examples("messages", {"messages": list(chat), **more}, MessagesOptions(per_turn=True), skipped)
+    return examples("messages", {"messages": list(chat), **more}, Options(per_turn=True), skipped)
 
 
 def test_each_turn_with_what_precedes_it() -> None:
@@ -58,17 +57,17 @@ def test_a_row_without_a_turn_to_train_stays_one_example() -> None:
 
 def test_turns_of_a_prompt_are_no_examples() -> None:
     row = {"prompt": [A, a, B], "completion": [b, C, c]}
-    first, second = examples("prompt_completion", row, PromptCompletionOptions(per_turn=True))
+    first, second = examples("prompt_completion", row, Options(per_turn=True))
     assert (first.prompt, first.completion) == ([A, a, B], [b])
     assert (second.prompt, second.completion) == ([A, a, B, b, C], [c])
     texts = {"prompt": "A", "completion": "a"}
-    (only,) = examples("prompt_completion", texts, PromptCompletionOptions(per_turn=True, style="chat"))
+    (only,) = examples("prompt_completion", texts, Options(per_turn=True, style="chat"))
     assert (only.sub, only.prompt, only.completion) == (-1, [A], [a])
 
 
 def test_sharegpt_too() -> None:
     turns = [{"from": "human", "value": "A"}, {"from": "gpt", "value": "a"}] * 2
-    made = examples("sharegpt", {"conversations": turns, "system": "S"}, ShareGPTOptions(per_turn=True))
+    made = examples("sharegpt", {"conversations": turns, "system": "S"}, Options(per_turn=True))
     assert [len(one.prompt or []) for one in made] == [2, 4]
 
 

@@ -24,8 +24,6 @@ from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer, tokenizer_head
 
-from tests.support.examples import FULL
-
 Message = dict[str, Any]
 
 
@@ -311,7 +309,7 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-ROWS = 250 if FULL else 100
+ROWS = 100
 """Conversations of each template."""
 
 

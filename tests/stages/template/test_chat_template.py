@@ -22,8 +22,6 @@ from packtrain.stages.template.chat_template import ChatTemplate, plain
 from packtrain.stages.template.limits import MachineLimitError, watch_by
 from packtrain.stages.template.render import Renderer
 
-from tests.support.examples import FULL
-
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 
@@ -288,7 +286,7 @@ def real_tokenizer(name: str) -> Any:
 def test_real_tool_calls(tokenizer_name: str, data: str) -> None:
     tokenizer = real_tokenizer(tokenizer_name)
     template = ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens_map, tokenizer_name)
-    count = 150 if FULL else 50
+    count = 50
     with Path(REALDATA, "chat", f"{data}.jsonl").open(encoding="utf-8") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
     rendered = refused = 0

@@ -22,8 +22,6 @@ from packtrain.stages.template.rendered import Rendered, same
 from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
-from tests.support.examples import FULL
-
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|return|>", "<|end|>", "<|call|>"),
@@ -293,7 +291,7 @@ def belongs(rendered: Rendered) -> bool:
     return True
 
 
-ROWS = 60 if FULL else 6
+ROWS = 12
 """Conversations of each template."""
 
 

@@ -274,7 +274,7 @@ def test_where_a_window_is_found(config: Any, given: int | None, expected: int |
 def test_a_window_in_the_configuration_alone(kind: str, expected: int | None) -> None:
     """Neither model passes its window to attention, or has layer_types. PhiMoE makes masks with windows; Moshi ignores
     its window."""
-    from packtrain.training.probe.tiny import shrink
+    from packtrain.training.probe_command import shrink
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     with torch.device("meta"):

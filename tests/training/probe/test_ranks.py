@@ -22,7 +22,7 @@ def test_two_ranks(wrap: str, kind: str, tmp_path: Path) -> None:
         str(Path(__file__).parent / "ranks.py"), wrap, kind, str(tmp_path),
     ]  # fmt: skip
     environment = {**os.environ, **warm.python(), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for report in reports:

@@ -81,22 +81,26 @@ def settings(settings_in: Settings, tmp_path: Path) -> Settings:
 # What a step should do, written as plainly as can be: every document alone, and one mean over all
 
 
-def _document_losses(model: Any, batch: dict[str, Any]) -> list[tuple[Any, int]]:
-    """Each document of a packed batch by itself, with the model's own attention, loss by transformers."""
+def _document_losses(model: Any, batch: dict[str, Any]) -> list[tuple[Any, float]]:
+    """Each document of a packed batch by itself, with the model's own attention: the sum of its tokens' losses, each
+    times its weight, and the sum of the weights.
+    """
     found = []
     for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()):
-        labels = batch["labels"][:, begin:end]
-        trained = int((labels != -100).sum())
-        if not trained:
+        labels = batch["labels"][0, begin + 1 : end]
+        trained = labels != -100
+        if not trained.any():
             continue
-        outputs = model(batch["input_ids"][:, begin:end], use_cache=False, labels=labels, num_items_in_batch=1)
-        found.append((outputs.loss, trained))
+        logits = model(batch["input_ids"][:, begin:end], use_cache=False).logits[0, :-1]
+        losses = torch.nn.functional.cross_entropy(logits[trained].float(), labels[trained], reduction="none")
+        weights = batch["loss_weights"][0, begin + 1 : end][trained] if "loss_weights" in batch else losses * 0 + 1
+        found.append(((losses * weights).sum(), float(weights.double().sum())))
     return found
 
 
-def _mean(losses: list[tuple[Any, int]]) -> Any:
+def _mean(losses: list[tuple[Any, float]]) -> Any:
     """Over all tokens."""
-    return sum((loss for loss, _ in losses), torch.zeros(())) / max(1, sum(trained for _, trained in losses))
+    return sum((loss for loss, _ in losses), torch.zeros(())) / max(1e-9, sum(weight for _, weight in losses))
 
 
 def _descend(
@@ -125,7 +129,7 @@ def _descend(
 
 
 @pytest.fixture(scope="session")
-def document_losses() -> Callable[[Any, dict[str, Any]], list[tuple[Any, int]]]:
+def document_losses() -> Callable[[Any, dict[str, Any]], list[tuple[Any, float]]]:
     """See `_document_losses`."""
     return _document_losses
 

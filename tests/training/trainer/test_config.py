@@ -1,20 +1,24 @@
 """The configuration of a training: what is refused, with which reason, and what becomes of what is given."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
 
-from packtrain.pipeline import demo
-from packtrain.pipeline.configfile import load_as
-from packtrain.schemas.errors import ConfigError
-from packtrain.training.trainer.config import TrainConfig
-from packtrain.training.trainer.run import read_config
-from packtrain.training.trainer.settings import training_arguments
+from packtrain.pipeline import demo  # noqa: E402
+from packtrain.pipeline.configfile import load_as  # noqa: E402
+from packtrain.schemas.errors import ConfigError  # noqa: E402
+from packtrain.training.trainer.config import OWNED, TrainConfig, accumulation, training_arguments  # noqa: E402
+from packtrain.training.trainer.run import read_config  # noqa: E402
+from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
+
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 LEAST: dict[str, Any] = {"out": "out", "model": "model", "data": "packed", "rows_per_step": 8}
 
@@ -60,3 +64,97 @@ def test_the_shipped_configuration_loads() -> None:
     shipped = config(**data)
     assert shipped.epochs > 1
     assert training_arguments(shipped, Path("/nowhere"), 1).lr_scheduler_type == "cosine"
+
+
+# For transformers
+
+
+def arguments(folder: Path, **changes: Any) -> Any:
+    return transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[], **changes)
+
+
+def test_every_owned_key_is_one_that_transformers_has_or_had() -> None:
+    known = {field.name for field in fields(transformers.TrainingArguments)}
+    gone = {"group_by_length"}
+    assert set(OWNED) - gone <= known
+    assert len(set(OWNED) & known) > 20
+
+
+def test_transformers_keys_are_checked_by_name_and_value(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.learning_rat: .* no such key; did you mean learning_rate"):
+        training_arguments(config(trainer={"learning_rat": 1}), tmp_path, 1)
+    with pytest.raises(ConfigError, match=r"TrainingArguments refuses it: .*nosuch"):
+        training_arguments(config(trainer={"lr_scheduler_type": "nosuch"}), tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "found"),
+    [("learning_rate", "1e-3", 1e-3), ("max_steps", "5", 5), ("warmup_steps", 0.1, 0.1), ("save_steps", "0.5", 0.5)],
+)
+def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path, key: str, given: Any, found: float) -> None:
+    assert yaml.safe_load("1e-3") == "1e-3"
+    value = getattr(training_arguments(config(trainer={key: given}), tmp_path, 1), key)
+    assert (type(value), value) == (type(found), found)
+
+
+def test_text_that_is_no_number_is_refused_where_it_stands(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^trainer.learning_rate: 'fast' is not a number"):
+        training_arguments(config(trainer={"learning_rate": "fast"}), tmp_path, 1)
+
+
+def test_what_packtrain_decides_is_filled_in(tmp_path: Path) -> None:
+    keys = {"learning_rate": 1e-4, "gradient_checkpointing": True, "logging_steps": 7}
+    found = training_arguments(config(rows_per_step=24, rows_per_device=3, seed=5, trainer=keys), tmp_path, 2)
+    assert found.output_dir == str(tmp_path / "out")
+    assert (found.gradient_accumulation_steps, found.per_device_train_batch_size, found.seed) == (4, 3, 5)
+    assert (found.learning_rate, found.logging_steps, found.logging_nan_inf_filter) == (1e-4, 7, False)
+    assert found.gradient_checkpointing
+
+
+def test_rows_are_divided_or_refused() -> None:
+    assert accumulation(64, 2, 8) == 4
+    with pytest.raises(ConfigError, match=r"rows_per_step=60 cannot be divided among 16 ranks.*take 48 or 64"):
+        accumulation(60, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("gradient_accumulation_steps", 3, "=3, but rows_per_step makes it 2: leave it out"),
+        ("label_smoothing_factor", 0.1, "the loss is the plain cross-entropy"),
+        ("neftune_noise_alpha", 5.0, "its noise is scaled by the length of a row"),
+    ],
+)
+def test_arguments_of_one_s_own_are_filled_in_or_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    made = arguments(tmp_path)
+    fill_in(made, parts=2, rows_per_device=4, steps=9, unused_weights=True)
+    assert (made.gradient_accumulation_steps, made.per_device_train_batch_size, made.max_steps) == (2, 4, 9)
+    assert (made.ddp_find_unused_parameters, made.remove_unused_columns) == (True, False)
+    with pytest.raises(ConfigError, match=f"args.{key}.*{message}"):
+        fill_in(arguments(tmp_path, **{key: value}), parts=2, rows_per_device=4, steps=9, unused_weights=True)
+
+
+def found(model: Any, args: Any, **changes: Any) -> list[str]:
+    """What is refused of these settings: the keys that the messages begin with."""
+    settings: dict[str, Any] = {"liger": False, "offloads": False, **changes}
+    try:
+        refuse_conflicts(model, args, **settings)
+    except ConfigError as error:
+        messages = str(error).splitlines()
+        assert all(". " in message for message in messages), "what to do"
+        return [message.partition(": ")[0] for message in messages]
+    return []
+
+
+def test_combinations_that_would_train_wrongly_are_refused_and_no_others(tmp_path: Path) -> None:
+    model, plain = make("Llama"), arguments(tmp_path)
+    graphs = arguments(tmp_path, torch_compile=True, torch_compile_mode="reduce-overhead")
+    checkpointed = arguments(tmp_path, gradient_checkpointing=True, bf16=True)
+    for args in (plain, graphs, checkpointed):
+        assert found(model, args) == found(model, args, liger=True) == []
+    assert found(model, plain, offloads=True) == found(model, checkpointed, offloads=True) == []
+    assert found(model, plain, liger=True, offloads=True) == ["loss_kernel"]
+    assert found(model, graphs, offloads=True) == ["trainer.torch_compile_mode with offload_activations"]
+    assert found(make("Llama", dtype=torch.bfloat16), plain) == []
+    assert found(make("Llama", dtype=torch.float16), plain) == ["model.dtype"]
+    assert found(make("Llama", dtype=torch.float16).requires_grad_(False), plain) == []

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from packtrain.training.gather import export_checkpoint  # noqa: E402
 from packtrain.training.launch.recipes import write  # noqa: E402
+from packtrain.training.sharded import export_checkpoint  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
 from tests.support import warm  # noqa: E402
@@ -110,7 +110,7 @@ def launched(tmp_path: Path) -> Launched:
             env=whole,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-6000:]
@@ -120,15 +120,19 @@ def launched(tmp_path: Path) -> Launched:
     return launch
 
 
-@pytest.fixture
-def alone(configuration: Any, tmp_path: Path) -> dict[str, list[float]]:
+def alone_on(made: dict[str, Any], out: Path) -> dict[str, list[float]]:
     """Losses and gradient norms of one process."""
-    outcome = train(configuration(out=str(tmp_path / "alone")), say=lambda _: None)
-    log = [entry for entry in outcome.log if "loss" in entry]
+    log = [entry for entry in train({**made, "out": str(out)}, say=lambda _: None).log if "loss" in entry]
     found = {"losses": [entry["loss"] for entry in log], "norms": [entry["grad_norm"] for entry in log]}
     assert len(found["losses"]) == 6
     assert found["losses"][-1] < found["losses"][0] - 0.1  # it learns, so that differences would grow
     return found
+
+
+@pytest.fixture
+def alone(configuration: Any, tmp_path: Path) -> dict[str, list[float]]:
+    """Of the configuration as it is."""
+    return alone_on(configuration(), tmp_path / "alone")
 
 
 def check_like(found: dict[str, Any], alone: dict[str, list[float]]) -> None:
@@ -146,24 +150,19 @@ def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_torchrun(launched: Launched, configuration: Any, alone: Any, ranks: int) -> None:
-    found = launched([*TORCHRUN, str(ranks)], configuration())
-    assert (found["kind"], found["ranks"]) == ("MULTI_CPU", ranks)
-    check_like(found, alone)
+def test_four_ranks_on_data_with_weights(
+    launched: Launched, configuration: Any, weighted: Path, tmp_path: Path
+) -> None:
+    made = configuration(data=str(weighted))
+    found = launched([*TORCHRUN, "4"], made)
+    assert (found["kind"], found["ranks"]) == ("MULTI_CPU", 4)
+    check_like(found, alone_on(made, tmp_path / "alone"))
 
 
 @pytest.mark.slow
 def test_accelerate_with_the_shipped_ddp(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
     found = launched(accelerate("ddp", 2, tmp_path), configuration(), ACCELERATE_USE_CPU="true")
     assert (found["kind"], found["ranks"]) == ("MULTI_CPU", 2)
-    check_like(found, alone)
-
-
-@pytest.mark.slow
-def test_accelerate_with_the_shipped_fsdp2(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
-    found = launched(accelerate("fsdp2", 4, tmp_path), configuration(), before=SHARDED, ACCELERATE_USE_CPU="true")
-    assert (found["kind"], found["ranks"], found["sharded"]) == ("FSDP", 4, True)
     check_like(found, alone)
 
 

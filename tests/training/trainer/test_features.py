@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError, LeakError, PacktrainError  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
-from packtrain.training.trainer.watch import ConsoleLog  # noqa: E402
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -29,6 +27,27 @@ def losses(outcome: Outcome) -> list[float]:
 
 
 # The loss, computed in other ways
+
+
+def columns(config: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """The losses and gradient norms of a training."""
+    log = [entry for entry in quietly(config).log if "loss" in entry]
+    assert len(log) >= 6
+    return [entry["loss"] for entry in log], [entry["grad_norm"] for entry in log]
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: Path, experts: bool) -> None:
+    """On data with untrained tokens, two micro-batches a step; with the auxiliary loss of experts, too."""
+    model = {
+        "model_type": "mixtral", "vocab_size": 3200, "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5, "sliding_window": None,
+    }  # fmt: skip
+    keys = {"data": str(two_sources), **({"model": {"config": model}} if experts else {})}
+    plain, fused = (columns(settings(**keys, loss_kernel=kind)) for kind in ("none", "chunked"))
+    assert fused[0] == pytest.approx(plain[0], rel=1e-5)
+    assert fused[1] == pytest.approx(plain[1], rel=1e-4)
 
 
 def test_offloading_changes_nothing(settings: Settings) -> None:
@@ -85,28 +104,7 @@ def test_combinations_are_refused_before_anything_is_computed(settings: Settings
         quietly(settings(trainer={"max_steps": 1000}))
 
 
-# What is printed
-
-
-def test_a_line_says_all_of_a_step_and_an_evaluation() -> None:
-    lines: list[str] = []
-    now = [1000.0]
-    log = ConsoleLog(lines.append, clock=lambda: now[0])
-    state = SimpleNamespace(is_world_process_zero=True, max_steps=1000, global_step=400)  # goes on after 400
-    log.on_train_begin(None, state, None)
-    state.global_step, now[0] = 500, 1200.0
-    logs = {"loss": 2.25, "grad_norm": 0.25, "learning_rate": 1e-4, "tokens_per_second": 123456.0, "mfu": 0.4512}
-    log.on_log(None, state, None, logs)
-    log.on_log(None, state, None, {"train_runtime": 3.0})
-    state.global_step = 1000
-    log.on_log(None, state, None, {"loss": float("nan"), "loader_wait": 0.015, "tokens_seen": 8010, "epoch": 2.0})
-    log.on_log(None, state, None, {"eval_loss": 2.31, "eval_loss_apps": 2.2, "eval_loss_docs": 2.5, "eval_tokens": 1e4})
-    log.on_log(None, SimpleNamespace(is_world_process_zero=False), None, {"loss": 1.0})
-    assert lines == [
-        "step 500/1,000  loss 2.2500  grad norm 0.25  lr 1.00e-04  123 k tokens/s  MFU 45.1%  left 16 min 40 s",
-        "step 1,000/1,000  loss nan  wait 1.5%  8.0 k tokens  epoch 2.00  left 0 s",
-        "held out, after 1,000 steps: loss 2.3100 (apps 2.2000, docs 2.5000), 10.0 k tokens",
-    ]
+# Dry runs
 
 
 @pytest.mark.parametrize("as_json", [False, True])

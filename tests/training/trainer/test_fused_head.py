@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.forward import FusedHead, fuse_loss  # noqa: E402
+from packtrain.training.trainer.loss import FusedHead, fuse_loss  # noqa: E402
 
 from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 

@@ -10,14 +10,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.config import ModelConfig  # noqa: E402
-from packtrain.training.trainer.forward import fuse_loss  # noqa: E402
-from packtrain.training.trainer.model import (  # noqa: E402
+from packtrain.training.model import (  # noqa: E402
     ModelLimits,
     add_adapters,
     load_model,
     may_leave_weights_unused,
 )
+from packtrain.training.trainer.config import ModelConfig  # noqa: E402
+from packtrain.training.trainer.loss import fuse_loss  # noqa: E402
 
 from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 

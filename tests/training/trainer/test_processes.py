@@ -40,7 +40,7 @@ def launched(ranks: int, config: dict[str, Any], where: Path) -> subprocess.Comp
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command = [sys.executable, *torchrun, *COMMAND, str(written(config, where))]
     return subprocess.run(
-        command, env=ENVIRONMENT | warm.python(), capture_output=True, text=True, check=False, timeout=280
+        command, env=ENVIRONMENT | warm.python(), capture_output=True, text=True, check=False, timeout=600
     )
 
 
@@ -112,7 +112,7 @@ def test_a_kill_in_the_middle_changes_nothing(settings: Settings, tmp_path: Path
             kills += 1
         process.communicate()
     assert kills == 2
-    done = warm.run(command, env=ENVIRONMENT, timeout=200, modules=warm.TRAINING)
+    done = warm.run(command, env=ENVIRONMENT, timeout=600, modules=warm.TRAINING)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming from" in done.stdout
     last = Path("checkpoint-16")
@@ -159,6 +159,6 @@ def test_it_trains_where_data_packages_are_not_installed(settings: Settings, tmp
     )
     environment = {**ENVIRONMENT, "PYTHONPATH": str(home)}
     command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "2 steps" in done.stdout

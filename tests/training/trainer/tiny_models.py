@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 import transformers
-from packtrain.training.trainer.forward import Forward, FusedHead
-from packtrain.training.trainer.loss import targets
+from packtrain.training.trainer.loss import Forward, FusedHead, targets
 
 SIZES = {
     "vocab_size": 97,

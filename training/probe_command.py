@@ -1,10 +1,24 @@
-"""Makes a tiny model of the same architecture, because what leaks between documents depends on code, not on sizes.
+"""`packtrain probe MODEL`: finds out whether an architecture keeps packed documents apart, before a run is planned.
 
-Widths shrink, heads stay grouped, and some layers of every kind remain. Lengths in the configuration (sliding windows,
-chunks) shrink as well, so that documents of a probe are longer than a window.
+Needs no tokenizer, data, GPU or weights, because only code decides what leaks. With `tiny`, a model of any size can
+be probed on a laptop, as a tiny model of the same architecture: widths shrink, heads stay grouped, and some layers of
+every kind remain. Lengths in the configuration (sliding windows, chunks) shrink as well, so that documents of a probe
+are longer than a window.
 """
 
+import os
+from pathlib import Path
 from typing import Any
+
+import torch
+
+from ..schemas.errors import ConfigError
+from ..schemas.units import size
+from .attention.apply import Applied, use_packed
+from .model import choose_device, draw_weights, load_weights, message_of, read_config
+from .probe import ProbeReport, probe
+from .probe_setup import RandomDocuments
+from .rows import ConcatRows, PackedRows
 
 WIDTH, HEAD, HEADS, LAYERS, VOCABULARY, WINDOW = 64, 16, 4, 2, 512, 8
 
@@ -23,7 +37,7 @@ _LAYER_COUNTS = (
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _PER_TOKEN = ("num_experts_per_tok", "moe_k", "num_experts_per_token", "moe_topk", "top_k_experts")
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "sliding_window_size", "window_size")
-_RANKS = {
+_SIZES = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
     "o_lora_rank": 16, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 64,
     "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_num_heads": 8, "mamba_head_dim": 16,
@@ -34,6 +48,91 @@ _RANKS = {
     "expert_ffn_hidden_size": 128, "n_group": 1, "topk_group": 1, "hidden_size_per_layer_input": 16,
     "max_position_embeddings": 512, "n_positions": 512, "max_target_positions": 512,
 }  # fmt: skip
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def probe_model(
+    where: Path,
+    *,
+    attention: str = "auto",
+    dtype: str | None = None,
+    device: str | None = None,
+    random: bool = False,
+    tiny: bool = False,
+    data: Path | None = None,
+) -> tuple[ProbeReport, Applied, str]:
+    """Build the model and probe it as the trainer would.
+
+    Args:
+        where: a folder with config.json, with or without weights.
+        attention: as in the trainer's configuration.
+        dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
+        random: use random weights, even if the folder has weights.
+        tiny: use a tiny model of the same architecture, with random weights.
+        data: a packed dataset; the probe also tests a row as long as its longest, of documents as long as its longest.
+
+    Returns:
+        The report, the attention that was applied, and a description of how the model was made.
+
+    Raises:
+        InputError, IntegrityError: see `PackedRows`.
+        ConfigError: there is no model, transformers does not know it as a causal language model, or it is too large.
+        AttentionError: the attention cannot be applied.
+    """
+    try:
+        from transformers import logging
+    except ImportError:
+        raise ConfigError("the probe needs transformers; pip install 'packtrain[train]'") from None
+    folder = where.parent if where.name == "config.json" else where
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
+    place = choose_device(device)
+    dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
+    logging.disable_progress_bar()
+    config = read_config(folder, where=f"{folder}/config.json")
+    if tiny:
+        try:
+            config = shrink(config)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            said = f"{config.model_type} cannot be shrunk ({message_of(error)})"
+            raise ConfigError(f"--tiny: {said}; leave it out") from error
+    kind = getattr(torch, dtype)
+    if not (tiny or random) and any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        made, model = (
+            "its own weights",
+            load_weights(folder, dtype=kind, trust_remote_code=False, local_files_only=True),
+        )
+    else:
+        made = "tiny, weights at random" if tiny else "weights at random"
+        _refuse_too_large(config, kind, place)
+        model = draw_weights(config, 0, dtype=kind)
+    model.to(place)
+    applied = use_packed(model, attention)
+    batch = None
+    if data is not None:
+        rows = ConcatRows([PackedRows(data)])
+        longest, room = rows.longest(), rows.max_length
+        lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
+        batch = RandomDocuments(model.config, lengths, 1, place).packed()
+    return probe(model, batch=batch), applied, f"{made}, {dtype} on {place.type}"
+
+
+def _refuse_too_large(config: Any, dtype: torch.dtype, device: torch.device) -> None:
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in draw_weights(config, 0).parameters())
+    needed = count * torch.finfo(dtype).bits // 8
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0])
+    if needed > 0.8 * free:
+        raise ConfigError(
+            f"{count / 1e9:,.1f} billion parameters take {size(needed)}, and {size(free)} are free; "
+            "add --tiny, which probes the same architecture"
+        )
 
 
 def shrink(config: Any) -> Any:
@@ -57,18 +156,18 @@ def shrink(config: Any) -> Any:
 
 def _shrink(data: dict[str, Any]) -> None:
     heads = next((data[name] for name in _HEADS if isinstance(data.get(name), int)), None)
-    for names, size in ((_WIDTHS, WIDTH), (_HEADS, HEADS), (_DIMS, HEAD), (_WIDE, 2 * WIDTH), (_EXPERTS, 4)):
+    for names, small in ((_WIDTHS, WIDTH), (_HEADS, HEADS), (_DIMS, HEAD), (_WIDE, 2 * WIDTH), (_EXPERTS, 4)):
         for name in names:
             if isinstance(data.get(name), int):
-                data[name] = size
+                data[name] = small
             elif isinstance(data.get(name), list):
-                data[name] = [size for _ in data[name]]
+                data[name] = [small for _ in data[name]]
     left_open = {"head_dim": HEAD, "num_key_value_heads": heads, "n_routed_experts": 4, _PER_TOKEN[0]: 2}
     for name, missing in left_open.items():
         if data.get(name, 0) is None:  # the architecture's defaults leave it open; checkpoints set it
             data[name] = missing
     if isinstance(data.get("qk_rope_head_dim"), int) and isinstance(data.get("head_dim"), int):
-        data["head_dim"] = _RANKS["qk_rope_head_dim"]  # DeepSeek reads this as the rotary dimension
+        data["head_dim"] = _SIZES["qk_rope_head_dim"]  # DeepSeek reads this as the rotary dimension
     for name in _HEADS_OF_KEYS:
         if isinstance(data.get(name), int):
             data[name] = HEADS if data[name] == heads else 1 if data[name] == 1 else 2
@@ -78,9 +177,9 @@ def _shrink(data: dict[str, Any]) -> None:
     for name in _WINDOWS:
         if isinstance(data.get(name), int) and data[name] > 0:
             data[name] = WINDOW
-    for name, size in _RANKS.items():
+    for name, small in _SIZES.items():
         if isinstance(data.get(name), int) and not isinstance(data[name], bool):
-            data[name] = size
+            data[name] = small
     if "expand" in data and isinstance(data.get("num_heads"), int):  # Mamba 2
         data["num_heads"] = int(data["expand"] * WIDTH) // HEAD
     _fewer_layers(data)

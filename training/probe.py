@@ -12,19 +12,18 @@ About ten tiny forward passes, and nine of a real batch without gradients.
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ...schemas.errors import BatchError, ConfigError
-from ...schemas.positions import Limit, stretching
-from ...schemas.rows import IGNORE_INDEX
-from ..attention.apply import attention_layers, configs_of, unwrap
-from ..attention.varlen import NAME, UNPACKED, count_calls
-from .documents import Batch, RandomDocuments, cut_out, some_documents, to_device
-from .report import Check, ProbeReport
-from .undisturbed import undisturbed
+from ..schemas.errors import BatchError, ConfigError, LeakError
+from ..schemas.rows import IGNORE_INDEX
+from .attention.apply import attention_layers, unwrap
+from .attention.varlen import NAME, UNPACKED, count_calls
+from .model import document_limit, message_of, row_limit
+from .probe_setup import Batch, RandomDocuments, cut_out, some_documents, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
@@ -45,6 +44,86 @@ Call = Callable[[Batch], Any]
 """The callable that trains: a batch → outputs with `logits`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    """`runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`, `lengths` or `at length`."""
+    passed: bool
+    value: str
+    """The measured result."""
+    threshold: str
+    """The expected result."""
+    detail: str = ""
+    """What the result means, or what went wrong, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """All checks of one model, in one setting."""
+
+    model: str
+    attention: str
+    """Attention implementation in the model's configuration."""
+    checks: tuple[Check, ...]
+    hint: str
+    """What to do about a failure; empty if there is none."""
+    shown: tuple[int, int]
+    """Tokens of the longest compared document, and of the row that held it."""
+    beyond: str
+    """What the model is known to do with longer documents or rows; empty if nothing is known."""
+
+    @property
+    def isolated(self) -> bool:
+        """Whether every check passed: documents are isolated, and each gives the same outputs as alone."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence, with the lengths for which it was shown."""
+        if (runs := self.check("runs")) is not None:
+            return f"not shown: the model does not run on a packed batch: {runs.detail}"
+        if not self.isolated:
+            return "NOT isolated: this model must not be trained on packed rows in this way"
+        document, row = self.shown
+        return (
+            "isolated: packed documents do not see each other, and each is computed as it would be alone. Shown with "
+            f"documents of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
+        )
+
+    def check(self, name: str) -> Check | None:
+        """Return a check by name; None if it was not made."""
+        return next((check for check in self.checks if check.name == name), None)
+
+    def require(self) -> "ProbeReport":
+        """Return this report, or raise if a check failed.
+
+        Raises:
+            LeakError: a check failed; the message names the check, and what to do.
+        """
+        if self.isolated:
+            return self
+        said = "; ".join(
+            f"{one.name} is {one.value}, and should be {one.threshold}{f' ({one.detail})' if one.detail else ''}"
+            for one in self.checks
+            if not one.passed
+        )
+        does = "does not run on a packed batch" if self.check("runs") else "does not keep packed documents apart"
+        hint = f". {self.hint[0].upper()}{self.hint[1:]}" if self.hint else ""
+        raise LeakError(f"{self.model} with attention {self.attention} {does}: {said}{hint}")
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Return (check, passed, value, expected, detail) of each check, for a table."""
+        return [
+            (one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in self.checks
+        ]
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "isolated": self.isolated}
+
+
 def probe(
     model: Any,
     *,
@@ -53,7 +132,6 @@ def probe(
     lengths: Sequence[int] = LENGTHS,
     seed: int = 0,
     device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
 ) -> ProbeReport:
     """Find out whether packed documents see each other, and whether each is computed as it would be alone.
 
@@ -62,14 +140,12 @@ def probe(
 
     Args:
         model: a causal language model of transformers, also within PEFT, DDP, FSDP or torch.compile.
-        call: the same callable that trains, from a batch to outputs with `logits`; by default
-            `model(**batch)`.
+        call: the same callable that trains, from a batch to outputs with `logits`; by default `model(**batch)`.
         batch: the first batch that trains, as the loader makes it: a few of its documents are also compared with
             themselves alone.
         lengths: of the random documents; at least two.
         seed: of the documents' tokens; the same on every rank.
         device: the device of the batches; by default that of the model's weights.
-        dtype: of the forward pass; by default what attention gets. It decides how much rounding to expect.
 
     Raises:
         ConfigError: there are fewer than two documents, or the model is not from transformers.
@@ -87,63 +163,28 @@ def probe(
     call = call or (lambda batch: model(**batch))
     documents = RandomDocuments(bare.config, lengths, seed, place, seq_idx=batch is not None and "seq_idx" in batch)
     name = str(getattr(bare.config, "_attn_implementation", "?"))
-    matrix: tuple[tuple[float, ...], ...] = ()
-    shown = documents.packed() if batch is None else batch
-    checks = _lengths(model, shown) if batch is not None else []
+    bounds = (documents.packed() if batch is None else batch)["cu_seq_lens_q"]
+    shown = (int(bounds.diff().max()), int(bounds[-1]))
+    limits = [("a document", document_limit(model)), ("a row", row_limit(model))]
+    checks = [
+        Check("lengths", size <= limit.tokens, f"{what} of {size:,} tokens", f"at most {limit.tokens:,}", limit.reason)
+        for (what, limit), size in zip(limits, shown, strict=True)
+        if batch is not None and limit is not None
+    ]
     with undisturbed(model) as calm:
         runs, seen = _run_once(model, call, documents.packed(), name == NAME)
         checks += runs
         if not _any_rank(any(check.name == "runs" for check in runs), place):
             calm()
-            dtype = dtype or seen or _dtype_of(bare, weight)
-            found, matrix = _isolation(model, call, documents, dtype)
-            checks += [*found, _equivalence(call, documents.packed(), documents.spans, dtype)]
+            dtype = seen or _dtype_of(bare, weight)
+            checks += _isolation(model, call, documents, dtype)
+            checks.append(_equivalence(call, documents.packed(), documents.spans, dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
                 moved = to_device({key: one for key, one in batch.items() if key != "loss_weights"}, place)
                 checks.append(_equivalence(call, moved, some_documents(batch), dtype, keeps=keeps, name="at length"))
     hint = _hint(bare, name, {check.name for check in checks if not check.passed}, checks)
-    beyond = "; ".join(limit.reason for limit in (document_limit(model), row_limit(model)) if limit)
-    bounds = shown["cu_seq_lens_q"]
-    sizes = (int(bounds.diff().max()), int(bounds[-1]))
-    return ProbeReport(type(bare).__name__, name, tuple(checks), hint, matrix, sizes, beyond)
-
-
-# Lengths that a model is known to compute differently
-
-
-def row_limit(model: Any) -> Limit | None:
-    """The longest packed row in which every document is computed as it would be alone; None if there is no limit.
-
-    Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale` tokens.
-    """
-    for config in configs_of(unwrap(model).config):
-        layers = getattr(config, "no_rope_layers", None) or [1]
-        if getattr(config, "attn_temperature_tuning", False) and not all(layers):
-            scale = int(getattr(config, "floor_scale", 8192))
-            reason = f"queries are scaled by their place in the row from token {scale:,} on (floor_scale)"
-            return Limit(scale - 1, reason)
-    return None
-
-
-def document_limit(model: Any) -> Limit | None:
-    """The length of the longest document that does not change the other documents of its batch; None if there is no
-    limit. See `stretching`.
-    """
-    found = [limit for config in configs_of(unwrap(model).config) for limit in stretching(config)]
-    return min(found, key=lambda limit: limit.tokens, default=None)
-
-
-def _lengths(model: Any, batch: Mapping[str, Any]) -> list[Check]:
-    bounds = batch["cu_seq_lens_q"]
-    sizes = (
-        ("a document", document_limit(model), int(bounds.diff().max())),
-        ("a row", row_limit(model), int(bounds[-1])),
-    )
-    return [
-        Check("lengths", size <= limit.tokens, f"{what} of {size:,} tokens", f"at most {limit.tokens:,}", limit.reason)
-        for what, limit, size in sizes
-        if limit is not None
-    ]
+    beyond = "; ".join(limit.reason for _, limit in limits if limit)
+    return ProbeReport(type(bare).__name__, name, tuple(checks), hint, shown, beyond)
 
 
 # Checks
@@ -155,7 +196,7 @@ def _run_once(model: Any, call: Call, batch: Batch, ours: bool) -> tuple[list[Ch
         try:
             _logits_of(call(batch))
         except Exception as error:  # any error of the model is a result
-            return [Check("runs", False, type(error).__name__, "a forward pass", first_line(error))], None
+            return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], None
     if not ours or is_compiled(model):
         return [], None
     expected = max(1, len(attention_layers(model)))
@@ -164,16 +205,14 @@ def _run_once(model: Any, call: Call, batch: Batch, ours: bool) -> tuple[list[Ch
     return [Check("calls", good, f"{seen.calls} of packed attention", f"{expected}, or a multiple", detail)], seen.dtype
 
 
-def _isolation(
-    model: Any, call: Call, documents: RandomDocuments, dtype: torch.dtype
-) -> tuple[list[Check], tuple[tuple[float, ...], ...]]:
+def _isolation(model: Any, call: Call, documents: RandomDocuments, dtype: torch.dtype) -> list[Check]:
     """By gradients; else, or where a kernel of CUDA may add noise, by changing documents."""
     numbers = range(len(documents.spans))
     try:
-        matrix = tuple(_influence(model, call, documents, number) for number in numbers)
+        matrix = [_influence(model, call, documents, number) for number in numbers]
     except (RuntimeError, AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
         # Re-entrant checkpointing, and engines that control the backward pass.
-        return _perturbation(call, documents, dtype, f"no gradients: {first_line(error)}"), ()
+        return _perturbation(call, documents, dtype, f"no gradients: {message_of(error)}")
     pairs = [(d, e) for d in numbers for e in numbers if d != e]
     d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
     leak, own = matrix[d][e], min(matrix[d][d] for d in numbers)
@@ -190,10 +229,10 @@ def _isolation(
         if all(check.passed for check in more) and leak < 1e-3 * own:
             checks[0] = Check("isolation", True, f"{leak:.3g}", "noise of an inexact kernel", detail)
         checks += more
-    return checks, matrix
+    return checks
 
 
-def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int) -> tuple[float, ...]:
+def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int) -> list[float]:
     """For each document, the largest gradient of one document's loss with respect to its embeddings.
 
     Raises:
@@ -221,7 +260,7 @@ def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int)
             raise RuntimeError(f"the embedding of input_ids was used {len(taken)} times in a forward pass")
         (gradient,) = torch.autograd.grad(_loss_of(_logits_of(outputs), batch["labels"]), taken)
     size = gradient.detach()[0].abs().amax(dim=-1).float().cpu()
-    return tuple(float(size[begin:end].max()) for begin, end in documents.spans)
+    return [float(size[begin:end].max()) for begin, end in documents.spans]
 
 
 def _perturbation(call: Call, documents: RandomDocuments, dtype: torch.dtype, why: str) -> list[Check]:
@@ -230,26 +269,17 @@ def _perturbation(call: Call, documents: RandomDocuments, dtype: torch.dtype, wh
     Grouped matrix multiplications of experts add in another order when other tokens are routed. Changing the last
     document shows this noise: in a causal model no earlier one depends on it.
     """
-    last = len(documents.spans) - 1
-    before, first, end = (_outputs(call, documents, changed) for changed in (None, 0, last))
-
-    def most(one: list[torch.Tensor], which: range) -> float:
-        found = [float((before[index] - one[index]).abs().max()) for index in which]
-        return max(found, key=_nan_highest)
-
-    moved, own, noise = most(first, range(1, last + 1)), most(first, range(1)), most(end, range(last))
+    second, last = documents.spans[1][0], documents.spans[-1][0]
+    with torch.no_grad():
+        first, end = (_logits_of(call(documents.packed(changed=one)))[0] for one in (0, len(documents.spans) - 1))
+        before = _logits_of(call(documents.packed()))[0]
+    changes = ((before - first)[second:], (before - first)[:second], (before - end)[:last])
+    moved, own, noise = (float(one.float().abs().max()) for one in changes)
     limit = 10 * noise + (1e-5 if dtype in (torch.float32, torch.float64) else 1e-3)
     return [
         Check("perturbation", moved <= limit, f"{moved:.3g}", f"at most {limit:.1g}", f"{why}; noise is {noise:.1g}"),
         Check("control", own > limit, f"{own:.3g}", f"more than {limit:.1g}"),
     ]
-
-
-def _outputs(call: Call, documents: RandomDocuments, changed: int | None) -> list[torch.Tensor]:
-    """Each document's logits."""
-    with torch.no_grad():
-        logits = _logits_of(call(documents.packed(changed=changed)))
-    return [logits[0, begin:end].float().cpu() for begin, end in documents.spans]
 
 
 def _equivalence(
@@ -281,7 +311,7 @@ def _equivalence(
                 spread = (alone - alone.mean(dim=-1, keepdim=True)).pow(2).mean().sqrt()
                 found.append(float((mine - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or beyond the last position
-        return Check(name, False, type(error).__name__, "a forward pass", f"{size}: {first_line(error)}")
+        return Check(name, False, type(error).__name__, "a forward pass", f"{size}: {message_of(error)}")
     worst = max(range(len(found)), key=lambda index: _nan_highest(found[index]))
     exact = device.type == "cpu" and dtype == torch.float32
     limit = CPU_FLOAT32 if exact else THRESHOLDS.get(dtype, 5e-2)
@@ -329,9 +359,6 @@ def is_compiled(model: torch.nn.Module) -> bool:
     )
 
 
-# Outputs
-
-
 def _logits_of(outputs: Any) -> torch.Tensor:
     """(1, T, vocabulary).
 
@@ -347,11 +374,6 @@ def _logits_of(outputs: Any) -> torch.Tensor:
 def _loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The mean loss of the labels that count, in float32."""
     return functional.cross_entropy(logits[0, :-1].float(), labels[0, 1:], ignore_index=IGNORE_INDEX)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _nan_highest(value: float) -> float:

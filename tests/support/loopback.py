@@ -1,18 +1,13 @@
-"""A small object store on loopback that does what object stores do on bad days. For tests and benchmarks.
+"""A small object store on loopback that does what object stores do on bad days.
 
-    python tests/bench/loopback.py FOLDER [--latency 0.05] [--rate 0.05] [--seed 0]
-
-serves a folder until its standard input ends, and prints its address first. It answers GET and HEAD with ranges, over
-plain HTTP or as an S3 endpoint whose buckets are the folders.
+It answers GET and HEAD with ranges, over plain HTTP or as an S3 endpoint whose buckets are the folders.
 """
 
-import argparse
 import gzip
 import random
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -194,22 +189,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             self.wfile.write(text)
-
-
-def main() -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--latency", type=float, default=0.0)
-    parser.add_argument("--rate", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    with Store(options.folder, options.latency, options.rate, options.seed) as store:
-        print(store.address, flush=True)
-        sys.stdin.read()
-        faults = sum(each.fault != "ok" for each in store.asked)
-        print(f"{len(store.asked)} {faults}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""A cache of immutable files named by their hash, shared by all processes of a machine and bounded in size.
+"""Copies of remote files, named by their hash, shared by all processes of a machine and bounded in size.
 
-    {folder}/shards/{sha256[:2]}/{sha256}        whole, and compared with its name by every process that opens it
-    {folder}/shards/{sha256[:2]}/{sha256}.tmp    being written, by the process that holds its lock
+    {folder}/copies/{hash[:2]}/{hash}        whole, and compared with its name by every process that opens it
+    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds its lock
 
 The kernel releases the lock of a process that dies, and what it wrote is written again by the next one; a file gets its
 name when it is whole. Mapped memory stays valid when the name is removed, so nothing protects a file in use, and the
@@ -10,7 +10,6 @@ several processes may download the same file.
 """
 
 import errno
-import hashlib
 import logging
 import os
 import stat
@@ -20,66 +19,95 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..schemas.errors import IntegrityError, StoreError
-from ..schemas.files import lock
-from ..schemas.files.user_folder import user_folder
+from blake3 import blake3
 
+from ..errors import IntegrityError, StoreError
+from ..names import check_hash
+from . import lock
+
+FOLDER = "copies"
+"""Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ = 4 << 20
 _LOG = logging.getLogger(__name__)
 _VERIFIED: set[tuple[Path, str, int, int, int, int]] = set()
 """What this process has compared: path, hash, device, inode, modification time and size."""
 
 
-class ShardCache:
-    """The cache; see the module.
+def user_folder() -> Path:
+    """The cache folder of the user: `$PACKTRAIN_CACHE`, else `$XDG_CACHE_HOME/packtrain`, else `~/.cache/packtrain`."""
+    if own := os.environ.get("PACKTRAIN_CACHE"):
+        return Path(own).expanduser().absolute()
+    home = Path(os.environ.get("HOME") or Path.home())
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache", "packtrain").absolute()
+
+
+class Copies:
+    """The copies in a cache folder; see the module.
 
     Args:
-        folder: by default `user_folder()`.
-        limit: maximum bytes of all files together.
+        folder: the cache; by default `user_folder()`.
+        limit: maximum bytes of all copies together, if there is one.
     """
 
-    def __init__(self, folder: str | Path | None, limit: int) -> None:
+    def __init__(self, folder: str | Path | None, limit: int | None = None) -> None:
         self.folder = (Path(folder) if folder is not None else user_folder()).expanduser().absolute()
         self.limit = limit
 
-    def open(self, sha256: str, size: int, download: Callable[[Path], None]) -> int:
-        """The descriptor of the file with this hash, which is downloaded if it is not there.
+    def path(self, key: str) -> Path:
+        """The path of a copy, whether or not it exists. Raises ValueError if the key is no hash."""
+        check_hash(key)
+        return self.folder / FOLDER / key[:2] / key
+
+    def open(self, key: str, size: int, download: Callable[[Path], None], *, named: bool = True) -> int:
+        """The descriptor of a copy, which is downloaded if it is not there.
 
         Args:
+            key: BLAKE3 of the content.
             download: writes exactly this content into a file, or raises.
+            named: False if the hash is not known, and `key` is a hash of something that changes with the content.
 
         Raises:
             StoreError: the folder cannot be written, the disk is full, or the file is larger than the cache.
             IntegrityError: something else than a file has its name.
+            Whatever `download` raises; an OSError of the disk becomes a StoreError.
         """
-        if size > self.limit:
+        if self.limit is not None and size > self.limit:
             raise StoreError(
                 f"the cache {self.folder} may hold {self.limit:,} bytes, and a file has {size:,}; raise cache_bytes"
             )
-        target = self.folder / "shards" / sha256[:2] / sha256
+        target = self.path(key)
         try:
             while True:
-                found = self._find(target, sha256, size)
+                found = self._find(target, key, size, named)
                 if found is not None:
                     return found
                 with self._turn(target) as part:
                     # Another process may have made it while this one waited.
-                    found = None if part is None else self._find(target, sha256, size)
+                    found = None if part is None else self._find(target, key, size, named)
                     if found is not None:
                         return found
                     if part is not None:
                         self._fill(part, size, download)
                         os.utime(part)
-                        _VERIFIED.add(_identity(target, sha256, part.stat()))
+                        _VERIFIED.add(_identity(target, key, part.stat()))
                         part.replace(target)
                         self._make_room(self.limit, part)  # others may have been written meanwhile
-        except StoreError:
+        except (StoreError, FileNotFoundError):
             raise
         except OSError as error:
             raise self._explained(error, size) from error
 
-    def _find(self, path: Path, sha256: str, size: int) -> int | None:
-        """The descriptor of a file of the cache; None if it is missing or damaged."""
+    def keep(self, file: Path, key: str) -> None:
+        """Keep a file that this machine wrote as a copy, so that it need not be fetched. Failure is ignored."""
+        target = self.path(key)
+        with suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, target)
+            _VERIFIED.add(_identity(target, key, target.stat()))
+
+    def _find(self, path: Path, key: str, size: int, named: bool) -> int | None:
+        """The descriptor of a copy; None if it is missing or damaged."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -92,7 +120,7 @@ class ShardCache:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise IntegrityError(f"{path} is not a regular file, and is not opened; remove it")
-            if found.st_size != size or not has_content(path, descriptor, sha256):
+            if found.st_size != size or (named and not has_content(path, descriptor, key)):
                 _LOG.warning("%s is damaged: its content does not match its name; it is downloaded again", path)
                 os.close(descriptor)
                 return None
@@ -128,7 +156,7 @@ class ShardCache:
     def _fill(self, part: Path, size: int, download: Callable[[Path], None]) -> None:
         """Make room for a file, and download it; once more if the disk is full and something can be removed."""
         os.truncate(part, 0)  # frees what a killed process wrote
-        self._make_room(self.limit - size, part)
+        self._make_room(None if self.limit is None else self.limit - size, part)
         os.truncate(part, size)  # so that other processes count it
         try:
             download(part)
@@ -138,8 +166,10 @@ class ShardCache:
                 raise
             download(part)
 
-    def _make_room(self, most: int, part: Path) -> bool:
+    def _make_room(self, most: int | None, part: Path) -> bool:
         """Remove the least recently used files until the others hold at most so many bytes; whether any was removed."""
+        if most is None:
+            return False
         files = self._used(part)
         excess, removed = sum(files.values()) - most, False
         for path in files:
@@ -150,7 +180,7 @@ class ShardCache:
     def _used(self, part: Path) -> dict[Path, int]:
         """The bytes of all files but this one, the least recently used first."""
         found = []
-        for path in (self.folder / "shards").glob("??/*"):
+        for path in (self.folder / FOLDER).glob("??/*"):
             with suppress(FileNotFoundError):
                 info = path.lstat()
                 if path != part:
@@ -168,20 +198,23 @@ class ShardCache:
         return StoreError(f"the cache {self.folder} cannot be used: {error.strerror or error}; {fix}")
 
 
-def has_content(path: Path, descriptor: int, sha256: str) -> bool:
+def has_content(path: Path, descriptor: int, hash: str) -> bool:
     """Whether an open file has this hash. A file is read once in a process."""
-    identity = _identity(path, sha256, os.fstat(descriptor))
+    identity = _identity(path, hash, os.fstat(descriptor))
     if identity in _VERIFIED:
         return True
     try:
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = blake3()
+            while data := file.read(_READ):
+                digest.update(data)
     except OSError:
         return False  # an unreadable file counts as damaged
-    if found == sha256:
+    found = digest.hexdigest()
+    if found == hash:
         _VERIFIED.add(identity)
-    return found == sha256
+    return found == hash
 
 
-def _identity(path: Path, sha256: str, info: os.stat_result) -> tuple[Path, str, int, int, int, int]:
-    return path, sha256, info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+def _identity(path: Path, hash: str, info: os.stat_result) -> tuple[Path, str, int, int, int, int]:
+    return path, hash, info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size

@@ -1,0 +1,176 @@
+"""What watches a training: warnings at its beginning, figures of speed, and the lines that it prints."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packtrain.schemas.errors import DivergedError  # noqa: E402
+from packtrain.training.trainer.run import train as run  # noqa: E402
+from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
+from packtrain.training.trainer.watch import ConsoleLog, EarlyWarnings, Meter  # noqa: E402
+
+from tests.training.trainer.tiny_models import make  # noqa: E402
+
+VOCABULARY = 4096
+
+
+def small(**changes: Any) -> Any:
+    """A model with transformers' own initial weights: it guesses."""
+    model = make("Llama", vocab_size=VOCABULARY, attention="sdpa", **changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.div_(6)
+    return model
+
+
+def train(folder: Path, out: Path, model: Any, *, steps: int = 6, **changes: Any) -> EarlyWarnings:
+    """A real training with its warnings."""
+    arguments = transformers.TrainingArguments(
+        str(out), max_steps=steps, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, **changes
+    )
+    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, probe=False, say=None)
+    (warnings,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, EarlyWarnings))
+    with suppress(DivergedError):
+        trainer.train()
+    return warnings
+
+
+def test_a_sound_training_is_not_warned_of(folder: Path, tmp_path: Path) -> None:
+    warnings = train(folder, tmp_path, small(), learning_rate=1e-3)
+    assert not warnings.findings
+    assert warnings._first == pytest.approx(math.log(VOCABULARY), rel=0.05)
+    assert warnings._least_norm < math.inf
+
+
+def test_a_learning_rate_that_is_far_too_high(folder: Path, tmp_path: Path) -> None:
+    warnings = train(folder, tmp_path, small(), steps=8, learning_rate=3.0, lr_scheduler_type="constant")
+    assert warnings.findings.keys() & {"rising", "steep", "norm_not_finite"}
+    assert "learning rate" in next(iter(warnings.findings.values()))
+
+
+def test_weights_that_know_less_than_a_guess(folder: Path, tmp_path: Path) -> None:
+    model = small(tie_word_embeddings=False)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(100)
+    warnings = train(folder, tmp_path, model, steps=1, learning_rate=1e-5)
+    assert list(warnings.findings) == ["worse_than_guessing"]
+    assert "another tokenizer" in warnings.findings["worse_than_guessing"]
+
+
+def lines(*logs: dict[str, float]) -> list[str]:
+    """The kinds of findings, for these lines of a log, of steps 1, 2, …"""
+    warnings = EarlyWarnings(VOCABULARY)
+    state = transformers.TrainerState(is_world_process_zero=True)
+    warnings.on_train_begin(None, state, None)
+    for log in logs:
+        state.global_step += 1
+        warnings.on_log(None, state, None, logs=log)
+    return list(warnings.findings)
+
+
+def test_lines_one_by_one() -> None:
+    assert lines({"loss": 3.1, "grad_norm": 1.2}, {"loss": 2.8, "grad_norm": 1.0}, {"eval_loss": 9.0}) == []
+    assert lines({"loss": 8.4}) == []
+    assert lines({"loss": 12.0}, {"loss": 11.0}) == ["worse_than_guessing"]
+    assert lines({"loss": 3.0}, {"loss": 5.2}, {"loss": 6.0}) == ["rising"]
+    assert lines({"loss": 0.0, "grad_norm": 0.0}) == ["nothing_trained", "no_gradient"]
+    assert lines({"loss": 3.0, "grad_norm": 0.9}, {"loss": 3.0, "grad_norm": 40.0}) == ["steep"]
+    assert lines({"loss": 3.0, "grad_norm": math.inf}) == ["norm_not_finite"]
+    assert lines(*[{"loss": 3.0}] * 60, {"loss": 9.0}) == [], "only early steps are looked at"
+
+
+# Figures of speed
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def bounds(*lengths: int) -> dict[str, Any]:
+    return {"cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).int()}
+
+
+def test_figures_are_those_of_a_count_by_hand() -> None:
+    clock, model = Clock(), make("Llama", tie_word_embeddings=False)
+    meter = Meter(model, torch.device("cpu"), clock)
+    assert meter.collect(0) == {}
+    meter.peak = 1e6
+    clock.now += 50  # what came before the first batch is not training
+    meter.batch(bounds(10, 30), waited=1.0)
+    clock.now += 4
+    meter.batch(bounds(20), waited=0.5)
+    with meter.paused():
+        clock.now += 1000
+    clock.now += 5
+    found = meter.collect(7)
+    weights = sum(one.numel() for one in model.parameters()) - 97 * 32  # looking up a row multiplies nothing
+    flops = 6 * weights * 60 + 6 * 2 * 32 * (100 + 900 + 400)
+    assert found == pytest.approx(
+        {"tokens_per_second": 6.0, "mfu": flops / 10 / 1e6, "loader_wait": 0.15, "tokens_seen": 67}
+    )
+    clock.now += 3
+    meter.batch(bounds(9))
+    assert meter.collect(67)["tokens_per_second"] == pytest.approx(3.0)  # since the last time
+
+
+def test_of_experts_only_those_that_a_token_goes_to_count() -> None:
+    clock = Clock()
+
+    def mfu(chosen: int) -> float:
+        meter = Meter(make("Mixtral", num_experts_per_tok=chosen), torch.device("cpu"), clock)
+        meter.peak = 1.0
+        meter.batch(bounds(10))
+        clock.now += 1
+        return meter.collect(0)["mfu"]
+
+    assert mfu(4) - mfu(2) == pytest.approx(2 * (mfu(2) - mfu(1)))
+
+
+def test_what_is_logged(settings: Callable[..., dict[str, Any]]) -> None:
+    """Also for TensorBoard."""
+    event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    outcome = run(settings(trainer={"report_to": ["tensorboard"]}), say=lambda text: None)
+    log = [entry for entry in outcome.log if "loss" in entry]
+    seen = [entry["tokens_seen"] for entry in log]
+    assert len(log) == 6
+    assert seen == sorted(seen)
+    assert all(entry["tokens_per_second"] > 0 and 0 <= entry["loader_wait"] < 1 for entry in log)
+    assert not any("mfu" in entry for entry in log), "a CPU's peak is not known"
+    (folder,) = (outcome.out / "runs").iterdir()
+    curves = event_files.EventAccumulator(str(folder)).Reload()
+    drawn = [point.value for point in curves.Scalars("train/loss")]
+    assert drawn == pytest.approx([entry["loss"] for entry in log], rel=1e-5)
+
+
+def test_a_line_says_all_of_a_step_and_an_evaluation() -> None:
+    lines: list[str] = []
+    now = [1000.0]
+    log = ConsoleLog(lines.append, clock=lambda: now[0])
+    state = SimpleNamespace(is_world_process_zero=True, max_steps=1000, global_step=400)  # goes on after 400
+    log.on_train_begin(None, state, None)
+    state.global_step, now[0] = 500, 1200.0
+    logs = {"loss": 2.25, "grad_norm": 0.25, "learning_rate": 1e-4, "tokens_per_second": 123456.0, "mfu": 0.4512}
+    log.on_log(None, state, None, logs)
+    log.on_log(None, state, None, {"train_runtime": 3.0})
+    state.global_step = 1000
+    log.on_log(None, state, None, {"loss": float("nan"), "loader_wait": 0.015, "tokens_seen": 8010, "epoch": 2.0})
+    log.on_log(None, state, None, {"eval_loss": 2.31, "eval_loss_apps": 2.2, "eval_loss_docs": 2.5, "eval_tokens": 1e4})
+    log.on_log(None, SimpleNamespace(is_world_process_zero=False), None, {"loss": 1.0})
+    assert lines == [
+        "step 500/1,000  loss 2.2500  grad norm 0.25  lr 1.00e-04  123 k tokens/s  MFU 45.1%  left 16 min 40 s",
+        "step 1,000/1,000  loss nan  wait 1.5%  8.0 k tokens  epoch 2.00  left 0 s",
+        "held out, after 1,000 steps: loss 2.3100 (apps 2.2000, docs 2.5000), 10.0 k tokens",
+    ]

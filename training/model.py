@@ -1,0 +1,340 @@
+"""A causal language model of transformers: found, read, loaded or drawn at random, adapted, and what it can take.
+
+`train`, `probe`, `sample` and `explain-loss` all get their model here. Weights are read as tensors alone, and nothing
+that a folder names is imported or fetched, unless a training's configuration says `trust_remote_code`.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..schemas.config.hints import did_you_mean
+from ..schemas.errors import ConfigError, InputError
+from ..schemas.positions import Limit, stretching
+from .attention.apply import configs_of, refuse_foreign_attention, unwrap
+from .rows import ConcatRows
+
+if TYPE_CHECKING:
+    from .trainer.config import ModelConfig
+
+_LOG = logging.getLogger(__name__)
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts in transformers' configurations."""
+_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
+"""Attribute names of position embeddings in transformers' models."""
+
+
+def choose_device(named: str | None) -> torch.device:
+    """The device to compute on: the one named, else CUDA where there is any.
+
+    Raises:
+        ConfigError: that device is not here.
+    """
+    if named is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(named)
+    except RuntimeError:
+        raise ConfigError(f"--device {named}: choose one of cpu, cuda, such as cuda:0") from None
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= found:
+        here = f"{found} here, from cuda:0; give one of them" if found else "no CUDA here; leave it out, or give cpu"
+        raise ConfigError(f"--device {named}: torch finds {here}")
+    return device
+
+
+# Configurations and weights
+
+
+def read_config(
+    place: str | Path,
+    *,
+    where: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    hub: bool = False,
+    trust: bool = False,
+) -> Any:
+    """A model's configuration (transformers.PretrainedConfig), which cannot name code.
+
+    Args:
+        where: names it in errors; by default by its folder.
+        overrides: keys to change.
+        hub: `place` may be a name on the hub.
+        trust: run the Python code of the folder.
+
+    Raises:
+        ConfigError: it cannot be read, wants code that is not installed, or has no such key.
+    """
+    from transformers import AutoConfig
+
+    where, changes = where or f"the configuration of {place}", dict(overrides or {})
+    try:
+        found, unknown = AutoConfig.from_pretrained(
+            str(place), trust_remote_code=trust, local_files_only=not hub, return_unused_kwargs=True, **changes
+        )
+    except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
+        raise ConfigError(f"model: {where} cannot be read: {message_of(error)}") from error
+    for key in changes.keys() & unknown.keys():
+        raise ConfigError(
+            f"model.overrides.{key}: the model has no such key; check it{did_you_mean(key, found.to_dict())}"
+        )
+    if not trust:
+        refuse_foreign_attention(found, where)
+    return found
+
+
+def draw_weights(config: Any, seed: int, **options: Any) -> Any:
+    """A model (transformers.PreTrainedModel) with random weights; the same seed gives the same ones.
+
+    Args:
+        options: of transformers' `from_config`.
+
+    Raises:
+        ConfigError: transformers makes no causal language model of the configuration.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return AutoModelForCausalLM.from_config(config, **options)
+    except Exception as error:  # as above
+        raise ConfigError(
+            f"model: {config.model_type}: transformers cannot build this model: {message_of(error)}"
+        ) from error
+
+
+def load_weights(place: str | Path, **options: Any) -> Any:
+    """A model (transformers.PreTrainedModel) with its weights, all of which must be there.
+
+    Args:
+        options: of transformers' `from_pretrained`.
+
+    Raises:
+        ConfigError: a file is missing, damaged or holds more than weights, or it is no causal language model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(str(place), output_loading_info=True, **options)
+    except Exception as error:  # of a damaged or hostile folder, and of any architecture
+        raise _not_loaded(place, error) from error
+    if (missing := sorted(report["missing_keys"])) and "quantization_config" not in options:
+        raise ConfigError(  # transformers draws them at random, and only prints a table of them
+            f"model: {place} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give the "
+            "complete folder of a causal language model"
+        )
+    return model
+
+
+def put_adapter(model: Any, folder: Path) -> Any:
+    """The model with the adapter that a folder holds (peft.PeftModel).
+
+    Raises:
+        ConfigError: peft is missing, or the adapter does not fit.
+    """
+    if find_spec("peft") is None:
+        raise ConfigError("model: an adapter needs the package peft: pip install 'packtrain[lora]'")
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, str(folder))
+    except Exception as error:  # of a damaged or hostile folder
+        raise _not_loaded(folder, error) from error
+
+
+def _not_loaded(place: str | Path, error: Exception) -> ConfigError:
+    if isinstance(error, UnpicklingError):  # torch reads tensors alone, and advises otherwise
+        return ConfigError(
+            f"model: {place} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
+        )
+    return ConfigError(f"model: transformers cannot load {place} as a causal language model: {message_of(error)}")
+
+
+def message_of(error: Exception) -> str:
+    """An error's message in one line; or, if it has none, the name of its class."""
+    return " ".join(str(error).split())[:400] or type(error).__name__
+
+
+# The model to train
+
+
+def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
+    """The model of a training (transformers.PreTrainedModel), on the CPU unless its quantisation says otherwise.
+
+    Args:
+        base: where a relative path starts.
+        seed: of random weights.
+
+    Raises:
+        ConfigError: the folder or a key does not exist, or transformers cannot make a causal model of it.
+    """
+    from transformers.quantizers import AutoQuantizationConfig
+
+    found, options = read_model_config(config, base), {"trust_remote_code": config.trust_remote_code}
+    if config.quantization:
+        options["quantization_config"] = AutoQuantizationConfig.from_dict(dict(config.quantization))
+    if config.dtype != "auto" or not config.quantization:
+        options["dtype"] = getattr(torch, "float32" if config.dtype == "auto" else config.dtype)
+    if config.random or config.path is None:
+        return draw_weights(found, seed, **options)
+    return load_weights(_place(config.path, base), config=found, **options)
+
+
+def read_model_config(config: "ModelConfig", base: Path) -> Any:
+    """The configuration of the model to train (transformers.PretrainedConfig), with overrides.
+
+    Raises:
+        ConfigError: see `load_model`.
+    """
+    from transformers import AutoConfig
+
+    if config.path is not None:
+        where, trust = f"the configuration of {config.path}", config.trust_remote_code
+        place = _place(config.path, base)
+        return read_config(place, where=where, overrides=config.overrides, hub=True, trust=trust)
+    try:
+        return AutoConfig.for_model(**{**(config.config or {}), **config.overrides})
+    except Exception as error:  # as in `read_config`
+        raise ConfigError(f"model: the configuration of model.config cannot be read: {message_of(error)}") from error
+
+
+def _place(text: str, base: Path) -> str:
+    """The path of a local folder, or a name on the hub."""
+    folder = base / Path(text).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if text.startswith((".", "/", "~")) or folder.parent.is_dir() or text.count("/") != 1:
+        raise ConfigError(f"model.path: there is no folder {folder}; give one that holds config.json and weights")
+    return text
+
+
+def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
+    """The model with adapters, whose weights alone are trained, in float32; without settings the model itself.
+
+    Args:
+        settings: keys of peft.LoraConfig. Defaults: rank 16, alpha twice the rank, all linear layers but the head.
+
+    Raises:
+        ConfigError: peft is not installed, or refuses the settings.
+    """
+    if settings is None:
+        return model
+    if find_spec("peft") is None:
+        raise ConfigError("lora needs the package peft: pip install 'packtrain[lora]'")
+    from peft import LoraConfig, get_peft_model
+
+    rank = settings.get("r", 16)
+    given = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings}
+    try:
+        return get_peft_model(model, LoraConfig(**given))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
+
+
+# What a model can take
+
+
+def row_limit(model: Any) -> Limit | None:
+    """The longest packed row in which every document is computed as it would be alone; None if there is no limit.
+
+    Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale` tokens.
+    """
+    for config in configs_of(unwrap(model).config):
+        layers = getattr(config, "no_rope_layers", None) or [1]
+        if getattr(config, "attn_temperature_tuning", False) and not all(layers):
+            scale = int(getattr(config, "floor_scale", 8192))
+            return Limit(scale - 1, f"queries are scaled by their place in the row from token {scale:,} (floor_scale)")
+    return None
+
+
+def document_limit(model: Any) -> Limit | None:
+    """The length of the longest document that does not change the other documents of its batch; None if there is no
+    limit. See `stretching`.
+    """
+    found = [limit for config in configs_of(unwrap(model).config) for limit in stretching(config)]
+    return min(found, key=lambda limit: limit.tokens, default=None)
+
+
+def may_leave_weights_unused(model: Any) -> bool:
+    """Whether some weights may get no gradient in a step: experts without a token, or parts that text does not use."""
+    config = model.config
+    return any(getattr(config, name, None) for name in EXPERTS) or bool(getattr(config, "sub_configs", None))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """The token ids and positions that a model takes."""
+
+    ids: int
+    """Number of token ids with embeddings."""
+    document: Limit | None
+    """The longest document, and what happens to longer ones; None where there is no limit."""
+    row: Limit | None
+    """The longest row of a batch, likewise."""
+    trained: int | None
+    """`max_position_embeddings`: positions beyond may never have been trained; None if the model does not say."""
+
+    @classmethod
+    def of(cls, model: Any) -> "ModelLimits":
+        """Read them from a model's configuration and embeddings."""
+        limits = []
+        if (stretch := document_limit(model)) is not None:
+            reason = f"the model's {stretch.reason}: a document's outputs would depend on the others in its batch"
+            limits.append(Limit(stretch.tokens, reason))
+        trained = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
+                learned = min(_rows(module.weight), trained or _rows(module.weight))
+                limits.append(Limit(learned, f"the model has embeddings for {learned:,} positions"))
+        shortest = min(limits, key=lambda limit: limit.tokens, default=None)
+        return cls(_rows(model.get_input_embeddings().weight), shortest, row_limit(model), trained or None)
+
+    def check_rows(self, name: str, rows: ConcatRows, rows_per_device: int = 1) -> None:
+        """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
+
+        Args:
+            name: what the rows are called in the error.
+            rows_per_device: rows of one batch.
+
+        Raises:
+            InputError: says how long the longest document is, and how long it may be.
+        """
+        if self.row is not None and (size := rows_per_device * rows.max_length) > self.row.tokens:
+            raise InputError(
+                f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
+                f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
+            )
+        if self.document is not None and (longest := rows.longest(self.document.tokens)) > self.document.tokens:
+            raise InputError(
+                f"{name} has a document of {longest:,} tokens, but {self.document.reason}. Pack with "
+                f"truncate.max_length: {self.document.tokens}, or take another model"
+            )
+        if self.trained is not None and (longest := rows.longest()) > self.trained:
+            _LOG.warning(
+                "%s has a document of %s tokens, longer than the model's max_position_embeddings (%s): positions "
+                "beyond may never have been trained",
+                name,
+                f"{longest:,}",
+                f"{self.trained:,}",
+            )
+
+    def check_batch(self, batch: Mapping[str, Any]) -> None:
+        """Raise InputError for token ids that the model does not have; on a GPU they would fail unclearly."""
+        if (highest := int(batch["input_ids"].max())) >= self.ids:
+            raise InputError(
+                f"the data has the token id {highest:,}, but the model has embeddings for {self.ids:,} ids: it was "
+                "packed with another tokenizer than the model's. Pack it with the model's, or resize the model "
+                f"(model.config.vocab_size: at least {highest + 1:,})"
+            )
+
+
+def _rows(weight: Any) -> int:
+    """Rows of an embedding. Under ZeRO-3 a rank holds a part of it, or nothing, and its shape is noted aside."""
+    return int(getattr(weight, "ds_shape", weight.shape)[0])

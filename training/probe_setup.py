@@ -1,0 +1,142 @@
+"""What a probe works on: documents of random tokens, single documents of a batch, and a model without randomness."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..schemas.rows import IGNORE_INDEX
+from .attention.apply import configs_of, unwrap
+from .batch import flatten
+from .shard import Row
+
+COMPARED = 8
+"""Documents of a real batch that are compared with themselves alone."""
+_CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
+Batch = dict[str, Any]
+
+
+class RandomDocuments:
+    """Documents of random tokens, packed into one row by the loader's own code.
+
+    Args:
+        config: the model's configuration, for its vocabulary.
+        lengths: of the documents, in tokens.
+        seq_idx: add the number of each token's document.
+    """
+
+    def __init__(
+        self, config: Any, lengths: Sequence[int], seed: int, device: torch.device, *, seq_idx: bool = False
+    ) -> None:
+        self._ids = _ordinary(config)
+        self._places = np.random.default_rng(seed).integers(len(self._ids), size=sum(lengths))
+        self._lengths, self._seq_idx, self.device = np.array(lengths, np.int32), seq_idx, device
+        ends = np.cumsum(lengths).tolist()
+        self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        """Start and end of each document in the row."""
+
+    def packed(self, trained: int | None = None, changed: int | None = None) -> Batch:
+        """All documents in one row.
+
+        Args:
+            trained: the only document whose labels count; None for all.
+            changed: the document in which every token is replaced by another.
+        """
+        places = self._places.copy()
+        if changed is not None:
+            begin, end = self.spans[changed]
+            places[begin:end] = (places[begin:end] + 1 + len(self._ids) // 3) % len(self._ids)
+        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in self._lengths])
+        labels = np.where(positions == 0, IGNORE_INDEX, self._ids[places]).astype(np.int32)
+        if trained is not None:
+            begin, end = self.spans[trained]
+            labels[:begin] = labels[end:] = IGNORE_INDEX
+        row = Row(self._ids[places], labels, positions, self._lengths)
+        return to_device(flatten([row], seq_idx=self._seq_idx), self.device)
+
+
+def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
+    """Move a batch's tensors to a device."""
+    return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
+
+
+def cut_out(batch: Batch, begin: int, end: int) -> Batch:
+    """One document of a batch, in a batch of its own."""
+    cut = {name: one[:, begin:end] for name, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
+    if "seq_idx" in cut:
+        cut["seq_idx"] = torch.zeros_like(cut["seq_idx"])
+    bounds = torch.tensor([0, end - begin], dtype=torch.int32, device=batch["input_ids"].device)
+    sizes = {"max_length_q": end - begin, "max_length_k": end - begin}
+    return {**cut, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, **sizes, "use_cache": False}
+
+
+def some_documents(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Start and end of the longest document of a batch and some others: always `COMPARED`, as ranks must make the same
+    number of passes, so one may stand there twice.
+    """
+    spans = [(begin, end) for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()) if end - begin > 1]
+    spans = spans or [(0, batch["input_ids"].shape[1])]
+    longest = max(spans, key=lambda span: span[1] - span[0])
+    return [longest, *(spans[round(place)] for place in np.linspace(0, len(spans) - 1, COMPARED - 1))]
+
+
+def _ordinary(config: Any) -> Any:
+    """Token ids without a special meaning to the model: no padding, image or end tokens."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    special: set[int] = set()
+    for name, value in [*vars(config).items(), *vars(text).items()]:
+        if name.endswith(("_token_id", "_token_index")):
+            special |= {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int)}
+    ids = np.array([one for one in range(min(int(text.vocab_size), 4096)) if one not in special], np.int32)
+    return ids if len(ids) > 3 else np.arange(int(text.vocab_size), dtype=np.int32)
+
+
+@contextmanager
+def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
+    """The model in train mode, because gradient checkpointing happens only there. At the end its modes, gradients and
+    buffers and all random generators are as they were.
+
+    The value switches off dropout, jitter and auxiliary losses of routers, which take all tokens of a row together.
+    """
+    bare, modules = unwrap(model), list(model.modules())
+    modes = [module.training for module in modules]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    # Dynamic rotary embeddings replace their buffers, and remember for which length.
+    stretched = [(one, vars(one).copy(), one._buffers.copy()) for one in modules if hasattr(one, "max_seq_len_cached")]
+    grads = [(weight, weight.grad) for weight in model.parameters()]
+    changed: list[tuple[Any, str, Any]] = []
+
+    def calm() -> None:
+        for module in modules:
+            dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+            for name, value in list(vars(module).items()):
+                if (name == "p" if dropout else name.endswith(_CHANCE)) and isinstance(value, float) and 0 < value <= 1:
+                    changed.append((module, name, value))
+        configs = [one for one in configs_of(bare.config) if getattr(one, "output_router_logits", False)]
+        changed.extend((config, "output_router_logits", True) for config in configs)
+        for what, name, value in changed:
+            setattr(what, name, type(value)(0))
+
+    on_gpus = {weight.device for weight in bare.parameters() if weight.device.type == "cuda"}
+    # Otherwise DDP waits for gradients of all parameters.
+    alone = model.no_sync() if type(model).__name__ == "DistributedDataParallel" else nullcontext()
+    with torch.random.fork_rng(devices=list(on_gpus)), alone:
+        try:
+            model.train()
+            yield calm
+        finally:
+            for what, name, value in changed:
+                setattr(what, name, value)
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+            for module, values, held in stretched:
+                vars(module).update(values)
+                module._buffers.update(held)
+            for buffer, before in buffers:
+                if buffer.shape == before.shape:
+                    buffer.data.copy_(before)
+            for weight, grad in grads:
+                weight.grad = grad
