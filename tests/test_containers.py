@@ -168,7 +168,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, kit.Packed]:
     }
 
 
-@pytest.mark.parametrize("name", [*ANY, *TEXTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 3 > 0)) for place, name in enumerate(ANY | TEXTS)]
+)
 def test_the_container_does_not_matter(name: str, plain: dict[str, kit.Packed], tmp_path: Path) -> None:
     for rows in (answers, conversations) if name in ANY else (answers,):
         expected = plain[rows.__name__]

@@ -378,8 +378,8 @@ FEW = {"ray": "bfd_split", "shares at once": "windows"}
 
 
 def pairs() -> list[Any]:
-    """Every case with each fifth change, so that a change meets five cases, and every other one as a stream; half are
-    slow.
+    """Every case with each fifth change, so that a change meets five cases, and every other one as a stream; three
+    of four are slow.
     """
     found = []
     for number, name in enumerate(CASES):
@@ -388,7 +388,7 @@ def pairs() -> list[Any]:
             chosen = name == FEW[change] if change in FEW else (number + place) % every == 0
             if not chosen or change in CASES[name].without:
                 continue
-            slow = change in (*FEW, "killed") or (number + place) % 2
+            slow = change in (*FEW, "killed") or (number + place) % 4 > 0
             found.append(pytest.param(name, change, marks=[pytest.mark.slow] * slow, id=f"{name}-{change}"))
     return found
 

@@ -258,7 +258,7 @@ def read_manifest(files: Files) -> Manifest:
         raise InputError(f"{files.where} is a file; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # the error's own message says more
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
             "packtrain verify --repair rebuilds it"

@@ -120,7 +120,7 @@ class Copies:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise IntegrityError(f"{path} is not a regular file, and is not opened; remove it")
-            if found.st_size != size or (named and not has_content(path, descriptor, key)):
+            if found.st_size != size or (named and not _has_content(path, descriptor, key)):
                 _LOG.warning("%s is damaged: its content does not match its name; it is downloaded again", path)
                 os.close(descriptor)
                 return None
@@ -198,7 +198,7 @@ class Copies:
         return StoreError(f"the cache {self.folder} cannot be used: {error.strerror or error}; {fix}")
 
 
-def has_content(path: Path, descriptor: int, hash: str) -> bool:
+def _has_content(path: Path, descriptor: int, hash: str) -> bool:
     """Whether an open file has this hash. A file is read once in a process."""
     identity = _identity(path, hash, os.fstat(descriptor))
     if identity in _VERIFIED:

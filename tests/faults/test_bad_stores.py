@@ -61,6 +61,7 @@ def test_a_store_on_its_worst_day(far: Far, faulty: Faulty) -> None:
     assert cli("verify", far.config["out"], "--deep").code == 0
 
 
+@pytest.mark.slow
 def test_a_store_that_stops_answering_at_any_request(far: Far, faulty: Faulty) -> None:
     """The run ends with an error that names an object, nothing looks finished, and the next run goes on."""
     for after in range(3, 10_000, 61):

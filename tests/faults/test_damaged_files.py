@@ -65,6 +65,8 @@ def exchanged(data: bytes, beside: bytes, chance: random.Random) -> bytes:
 
 CONTENTS = {one.__name__: one for one in (cut, flipped, empty, exchanged)}
 DAMAGES = (*CONTENTS, "fifo", "link", "gone")
+QUICK = ("cut", "exchanged", "gone")
+"""Those of the quick tests."""
 
 
 def files_below(folder: Path, *names: str) -> list[Path]:
@@ -114,7 +116,8 @@ def turns(how: str, files: list[Path], share: int) -> list[Path]:
 each_damage = pytest.mark.parametrize(
     ("whole", "how", "share"),
     [
-        *(("documents", how, 0) for how in DAMAGES),
+        *(("documents", how, 0) for how in QUICK),
+        *(pytest.param("documents", how, 0, marks=pytest.mark.slow) for how in DAMAGES if how not in QUICK),
         *(pytest.param("choices", how, 1, marks=pytest.mark.slow) for how in ("cut", "exchanged", "link")),
     ],
     indirect=["whole"],

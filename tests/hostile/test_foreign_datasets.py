@@ -45,7 +45,9 @@ BAD_NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize(
+    "name", [*BAD_NAMES[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in BAD_NAMES[2:])]
+)
 def test_a_name_in_a_manifest_stays_in_the_folder(foreign: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text(SECRET)
     whole = (foreign / "manifest.json").read_bytes()
@@ -183,6 +185,7 @@ def elsewhere(folder: Path, *words: object) -> None:
     shutil.rmtree(folder / f"mortal-{words[0]}")
 
 
+@pytest.mark.slow
 def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Path) -> None:
     out = with_reader / "out"
     for cache in (True, False):
