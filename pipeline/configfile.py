@@ -11,9 +11,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
-from ..schemas.config.hints import did_you_mean
 from ..schemas.config.yamltext import MAX_BYTES, BoundError, parse_yaml
-from ..schemas.errors import ConfigError
+from ..schemas.errors import ConfigError, did_you_mean
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Place = tuple[Any, ...]

@@ -2,13 +2,47 @@
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from .parallel import Parallel
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+ParallelLayout: TypeAlias = Literal["thd", "ring", "ulysses"]
+"""How the ranks of a context-parallel group divide a row.
+
+`thd`: each document into 2·CP equal chunks, of which rank r takes chunks r and 2·CP - 1 - r (TransformerEngine,
+Megatron). `ring`: the row into CP equal, contiguous parts. `ulysses`: the row as `ring`, and heads during attention.
+"""
+_Ranks = Annotated[int, msgspec.Meta(ge=1, lt=2**16)]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """The ranks that share a row."""
+
+    cp: _Ranks
+    """Ranks of context parallelism, 1 or more; for `ulysses`, of sequence parallelism."""
+    tp: _Ranks = 1
+    """Ranks of tensor parallelism whose sequence parallelism divides a rank's part further, 1 or more."""
+    layout: ParallelLayout = "thd"
+
+    @property
+    def document_multiple(self) -> int:
+        """Every document piece is padded to a multiple of this; 1 pads none.
+
+        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). Without context parallelism no document is cut.
+        """
+        if self.layout != "thd":
+            return 1
+        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
+
+    @property
+    def row_multiple(self) -> int:
+        """Every row is padded to a multiple of this, behind its last piece. A multiple of `document_multiple`."""
+        return self.document_multiple if self.layout == "thd" else self.cp * self.tp
 
 
 @dataclass(frozen=True, slots=True)

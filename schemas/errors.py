@@ -1,8 +1,16 @@
 """One root for every error that packtrain raises on purpose.
 
 Each class is also a builtin, so that `except ValueError` keeps working, and carries the exit code of the
-command line: 2 for a mistake that the user can fix, 1 for a failure.
+command line: 2 for a mistake that the user can fix, 1 for a failure. Advice on a key is spelt `key=value` everywhere,
+as `--set` takes it.
 """
+
+import difflib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+_Enum = TypeVar("_Enum", bound=StrEnum)
 
 
 class PacktrainError(Exception):
@@ -127,3 +135,17 @@ class RowFilteredError(PacktrainError, ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean train?`, or "" if no word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def choice(name: str, value: str, kind: type[_Enum]) -> _Enum:
+    """The member of `kind` with this value. Raises ConfigError with the valid values if there is none."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(kind)}") from None

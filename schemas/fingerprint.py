@@ -1,30 +1,36 @@
-"""Hashes of values and of bytes, stable between machines and versions of Python."""
+"""Hashes of values, of bytes and of numbers, stable between machines and versions of Python; and versions, to hash."""
 
 import json
-import math
-from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
 from typing import Any
 
-from .errors import PacktrainError
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ConfigError
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: the step of SplitMix64's counter."""
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
 
 
-class FingerprintError(PacktrainError, TypeError):
-    """The value has no stable bytes to hash."""
-
-
-def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces, numbers as Python prints them.
-
-    Raises:
-        FingerprintError: the value's bytes could differ between runs; names it and the fix.
-    """
-    _check(value, "")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+class HashError(ConfigError):
+    """A value has no stable bytes to hash."""
 
 
 def fingerprint(value: Any) -> str:
-    """BLAKE3 of `canonical_json(value)`, 64 hexadecimal digits."""
-    return hash_bytes(canonical_json(value).encode())
+    """BLAKE3 of the one JSON text of a value (keys sorted, no spaces), 64 hexadecimal digits.
+
+    Raises:
+        HashError: JSON cannot hold the value.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise HashError(f"{error}; write text, finite numbers, lists and mappings with text as keys") from error
+    return hash_bytes(text.encode())
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
@@ -34,24 +40,22 @@ def hash_bytes(data: bytes | memoryview) -> str:
     return str(blake3(data).hexdigest())
 
 
-def _check(value: Any, where: str) -> None:
-    if value is None or isinstance(value, (str, bool, int)):
-        return
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return
-        raise FingerprintError(f"{where or 'the value'} is {value}, which JSON cannot hold; use null instead")
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise FingerprintError(f"{where or 'the value'} has the key {key!r}; keys must be strings")
-            _check(item, f"{where}.{key}" if where else key)
-        return
-    if isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _check(item, f"{where}[{index}]")
-        return
-    raise FingerprintError(
-        f"{where or 'the value'} is a {type(value).__name__}, which has no stable bytes; "
-        "turn it into strings, numbers, lists and dicts first"
-    )
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(N,) SplitMix64's finaliser (Steele, Lea, Flood, 2014): every bit of the input moves every bit of the output.
+
+    All orders of rows come from it, because it never changes, unlike numpy's generators.
+    """
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * _FIRST
+        x = (x ^ (x >> np.uint64(27))) * _SECOND
+        return x ^ (x >> np.uint64(31))
+
+
+@cache
+def version(package: str) -> str:
+    """The version of an installed package, looked up once, because reading its metadata takes milliseconds.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it is not installed.
+    """
+    return metadata.version(package)

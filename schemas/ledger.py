@@ -1,17 +1,12 @@
 """The ledger: what became of every row, token and label, by source. Its sums must close exactly."""
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
 
 from .errors import IntegrityError
-
-_LATER = (
-    *("template_dropped", "examples_contaminated"),
-    *("turns_sampled", "turns_stop_next", "weight_trained", "unknown_roles", "control_tokens"),
-)
-"""Counters of `SourceLedger` that manifests of the first version lack."""
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ class SourceLedger:
     """
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
-    weight_trained: float = 0.0
+    weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Sum of the loss weights of all trained labels; 0 in datasets without weights, whose labels all count 1."""
 
     @property
@@ -154,32 +149,6 @@ class Ledger:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, keys in a stable order. Newer counters are left out if empty, so that older datasets keep their
-        hash."""
-        sources = {name: asdict(source) for name, source in self.sources.items()}
-        return {
-            name: {key: one for key, one in data.items() if one or key not in _LATER} for name, data in sources.items()
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Ledger":
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError, TypeError, AttributeError: the data has another shape.
-        """
-        return cls({name: _source(source) for name, source in data.items()})
-
-
-def _source(data: Mapping[str, Any]) -> SourceLedger:
-    source = SourceLedger(**data)
-    for one in fields(source):
-        value = getattr(source, one.name)
-        if one.type is float:
-            if type(value) is not float or not 0 <= value < math.inf:
-                raise ValueError(f"{one.name} is not a sum")
-            continue
-        counts = [value] if one.type is int else value.values()
-        if any(type(count) is not int for count in counts):
-            raise ValueError(f"{one.name} is not a count, or counts by reason")
-    return source
+        """Source → plain data."""
+        plain: dict[str, Any] = msgspec.to_builtins(self.sources)
+        return plain

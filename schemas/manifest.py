@@ -1,53 +1,49 @@
 """The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from .alignment import Alignment
+import msgspec
+
+from .alignment import Alignment, Parallel
 from .fingerprint import fingerprint
 from .jsontext import indented_json
 from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
-from .parallel import Parallel
 
 FORMAT = 4
 
-_Record = TypeVar("_Record")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of the dataset."""
+    """One file of the dataset. Raises ValueError if its name or a hash could lead elsewhere."""
 
     name: str
     """Path below the output folder, with forward slashes."""
-    bytes: int
+    bytes: _Count
     hash: str
-    """BLAKE3 of the content."""
+    """BLAKE3 of the content; its beginning is in the name of a shard."""
 
     def __post_init__(self) -> None:
-        _check_record(self)
+        check_name(self.name)
+        check_hash(self.hash)
 
 
 @dataclass(frozen=True, slots=True)
-class ShardRecord:
+class ShardRecord(FileRecord):
     """One shard."""
 
-    name: str
-    bytes: int
-    hash: str
-    """BLAKE3 of the content; its beginning is in the name."""
-    rows: int
-    tokens: int
-    trained: int
+    rows: _Count
+    tokens: _Count
+    trained: _Count
     """Trained labels."""
-    max_docs: int
+    max_docs: _Count
     """Maximum number of documents in one row, which decides the length of `cu_seq_lens` for static shapes."""
-
-    def __post_init__(self) -> None:
-        _check_record(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,30 +126,21 @@ class Manifest:
     def parallel(self) -> Parallel | None:
         """The ranks that its rows are made for, if its configuration says so."""
         found = self.plan["config"].get("pack", {}).get("parallel")
-        return Parallel.from_json(found) if found is not None else None
+        return msgspec.convert(found, Parallel) if found is not None else None
 
     @property
     def alignment(self) -> Alignment:
         """How its pieces and rows are padded."""
         return Alignment.of(self.plan["config"].get("pack", {}).get("align", 1), self.parallel)
 
+    @property
+    def pad_id(self) -> int:
+        """The token that its rows are padded with; 0 if its tokenizer has none."""
+        return self.plan.get("tokenizer", {}).get("pad_id") or 0
+
     def payload(self) -> dict[str, Any]:
         """The data that the hash covers."""
-        return {
-            "format": FORMAT,
-            "plan_hash": self.plan_hash,
-            "plan": self.plan,
-            "schema": self.schema,
-            "splits": {
-                name: {
-                    "shards": [asdict(shard) for shard in split.shards],
-                    "windows": [asdict(window) for window in split.windows],
-                }
-                for name, split in self.splits.items()
-            },
-            "files": [asdict(file) for file in self.files],
-            "ledger": self.ledger.to_json(),
-        }
+        return {"format": FORMAT, **msgspec.to_builtins(self), "ledger": self.ledger.to_json()}
 
     def to_json(self) -> dict[str, Any]:
         """The manifest file's content: the payload and its hash."""
@@ -166,71 +153,56 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Manifest":
-        """The inverse of `to_json`.
+        """The inverse of `to_json`. Does not look at the hash.
 
         Raises:
-            ValueError: another version of packtrain wrote it; a name in it leads out of the folder.
-            KeyError, TypeError: the data has another shape.
+            ValueError: another version of packtrain wrote it; the data has another shape; a name leads out of the
+            folder.
         """
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']!r}, and this version of packtrain reads format {FORMAT}")
-        return cls(
-            plan_hash=_checked(data["plan_hash"], str),
-            plan=_checked_plan(data["plan"]),
-            schema={name: _checked(kind, str) for name, kind in _checked(data["schema"], dict).items()},
-            splits={
-                name: SplitRecord(
-                    shards=tuple(_record(ShardRecord, one) for one in split["shards"]),
-                    windows=tuple(_record(Certificate, one) for one in split["windows"]),
-                )
-                for name, split in _checked(data["splits"], dict).items()
-            },
-            files=tuple(_record(FileRecord, one) for one in data["files"]),
-            ledger=Ledger.from_json(data["ledger"]),
-        )
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            raise ValueError(f"this version of packtrain reads format {FORMAT}")
+        manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
+        msgspec.convert(manifest.plan, _Plan)
+        return manifest
 
 
-def _record(kind: type[_Record], data: Any) -> _Record:
-    """Decode a flat record and check the types of its fields; by hand, because a trainer has no msgspec.
-
-    Raises:
-        ValueError, TypeError, KeyError: it has another shape.
-    """
-    given = _checked(data, dict)
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name in given or field.default is MISSING:
-            _checked(given[field.name], field.type)
-    return kind(**given)
+# What every reader of a manifest needs of its plan.
 
 
-def _checked(value: Any, kind: Any) -> Any:
-    """The value, if it has exactly this type: true is not a number. Raises ValueError."""
-    if type(value) is not kind:
-        raise ValueError(f"a {getattr(kind, '__name__', kind)} is expected, not a {type(value).__name__}")
-    return value
+class _Truncate(msgspec.Struct):
+    max_length: _Positive
 
 
-def _checked_plan(plan: Any) -> dict[str, Any]:
-    """The plan, if it has the fields that every reader of a manifest needs. Raises ValueError, TypeError, KeyError."""
-    if not 1 <= _checked(plan["config"]["truncate"]["max_length"], int) < 2**31:
-        raise ValueError("max_length is out of range")
-    pack = _checked(plan["config"].get("pack", {}), dict)
-    if not 1 <= _checked(pack.get("align", 1), int) < 2**31:
-        raise ValueError("pack.align is out of range")
-    if pack.get("parallel") is not None:
-        Parallel.from_json(_checked(pack["parallel"], dict))
-    for one in _checked(plan["inputs"], list):
-        _checked(one, dict)
-    return plan  # type: ignore[no-any-return]
+class _Pack(msgspec.Struct, frozen=True):
+    align: _Positive = 1
+    parallel: Parallel | None = None
 
 
-def _check_record(record: FileRecord | ShardRecord) -> None:
-    """Check the name and the hash, which say where a file and its copies are.
+class _Source(msgspec.Struct):
+    name: str
+    format: str
 
-    Raises:
-        ValueError: one of them could lead elsewhere; a size is negative.
-    """
-    check_name(record.name)
-    check_hash(record.hash)
-    if record.bytes < 0:
-        raise ValueError(f"{record.name} has {record.bytes} bytes")
+
+class _Config(msgspec.Struct):
+    truncate: _Truncate
+    pack: _Pack = _Pack()
+    sources: list[_Source] = []
+
+
+class _Tokenizer(msgspec.Struct, frozen=True):
+    pad_id: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+
+
+class _Input(msgspec.Struct):
+    source: str
+    file: str
+    bytes: _Count
+    hash: str
+
+
+class _Plan(msgspec.Struct):
+    config: _Config
+    inputs: list[_Input]
+    tokenizer: _Tokenizer = _Tokenizer()
+    encode: dict[str, Any] = {}
+    formats: dict[str, Any] = {}

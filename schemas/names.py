@@ -6,6 +6,10 @@ from .errors import IntegrityError
 
 MANIFEST = "manifest.json"
 """The file that a dataset has if and only if it is finished."""
+PLAN = "_run/plan.json"
+"""What an output folder is for."""
+REJECTS = "rejects.jsonl"
+"""The list of rejected rows. A run that has nothing left to pack writes only this file."""
 _PART = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 _HASH = re.compile("[0-9a-f]{64}")
 

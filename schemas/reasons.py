@@ -95,24 +95,6 @@ TOKENS = {
 """Tokens that are cut off, repeated or added."""
 REASONS = UNUSABLE | UNWANTED | DECISIONS | TOKENS
 OWN = "A reason of your own reader."
-LOSSES = {
-    "contaminated": "examples that share text with evaluation rows",
-    "cut_empty": "pairs that lose a completion",
-    "cut_equal": "pairs that are equal when cut",
-    "cut_untrained": "examples cut before anything trained",
-    "duplicate": "duplicate examples",
-    "equal": "pairs of equal completions",
-    "max_completion_length": "ends of long completions",
-    "max_length": "tokens beyond the row",
-    "max_prompt_length": "beginnings of long prompts",
-    "max_tokens": "examples too long for the filter",
-    "min_tokens": "examples too short for the filter",
-    "not_sampled": "examples that the weights leave out",
-    "overlong": "examples longer than a row",
-    "untrained": "examples without anything to train",
-    "untrained_piece": "pieces without anything to train",
-}
-"""What loses tokens for each reason, for use within a sentence."""
 
 
 def reasons_of(total: SourceLedger) -> dict[str, str]:

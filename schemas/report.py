@@ -7,7 +7,7 @@ why. Texts in these structs come from the data and must be escaped.
 from dataclasses import dataclass, field
 
 from .ledger import SourceLedger
-from .positions import Limit
+from .model_facts import Limit
 
 FORMAT = 2
 

@@ -1,9 +1,9 @@
-"""Turns packed shards into batches for a trainer. Needs only pyarrow, numpy, torch and pydantic."""
+"""Turns packed shards into batches for a trainer. Needs only pyarrow, numpy, torch, pydantic, msgspec and blake3."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..schemas.flops import ModelShape
+    from ..schemas.model_facts import ModelShape
     from .ahead import Watchdog
     from .batch import cp_part
     from .loader import PackedDataset, PackedLoader, collate
@@ -32,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Balance": "steps",
-    "ModelShape": ".schemas.flops",
+    "ModelShape": ".schemas.model_facts",
     "PackedDataset": "loader",
     "PackedLoader": "loader",
     "PackedStream": "stream",

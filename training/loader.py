@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..schemas.config.hints import choice
-from ..schemas.errors import ConfigError
-from ..schemas.flops import SEVEN_BILLION, ModelShape
+from ..schemas.errors import ConfigError, choice
+from ..schemas.model_facts import SEVEN_BILLION, ModelShape
 from ..schemas.units import plural
 from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..schemas.config.hints import did_you_mean
-from ..schemas.errors import ConfigError, InputError
-from ..schemas.positions import Limit, stretching
+from ..schemas.errors import ConfigError, InputError, did_you_mean
+from ..schemas.model_facts import Limit, stretching
 from .attention.apply import configs_of, refuse_foreign_attention, unwrap
 from .rows import ConcatRows
 

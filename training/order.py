@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
-from ..schemas.splitmix import GOLDEN, mix
+from ..schemas.fingerprint import GOLDEN, mix
 from .rows import PackedRows
 
 SHUFFLE_BLOCK = 4096

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.config.hints import did_you_mean
-from ..schemas.errors import InputError, IntegrityError, PacktrainError
-from ..schemas.flops import ModelShape
+from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
+from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
 from .files import CACHE_BYTES, Files, LocalFiles, MappedFile, open_files

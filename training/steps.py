@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
-from ..schemas.flops import ModelShape
-from ..schemas.splitmix import mix
+from ..schemas.fingerprint import mix
+from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
 from .order import EpochOrder, Mixture, Permutation, epoch_key
 from .rows import ConcatRows

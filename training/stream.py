@@ -19,8 +19,7 @@ import pyarrow as pa
 from numpy import int64
 from numpy.typing import NDArray
 
-from ..schemas.config.hints import choice
-from ..schemas.errors import ConfigError, InputError, IntegrityError
+from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger
 from ..schemas.units import plural
 from .batch import flatten, pinned, untrained

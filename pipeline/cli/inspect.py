@@ -33,7 +33,7 @@ def inspect(
     """Show a packed row, or one example through all stages: source, text, tokens, and its place in a row."""
     from ..dataset.decode import load_decoder, show_row
     from ..dataset.open import open_dataset
-    from ..dataset.output_folder import tokenizer_folder
+    from ..dataset.run_notes import tokenizer_folder
     from ..report.printing import say
     from .views.console import make_console
 

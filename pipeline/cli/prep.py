@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from .arguments.options import Config, Format, Input, Json, Set, without_file

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from ...stages.arrays import view
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart, PartRecord
 from ..store.checksummed import unseal
-from ..store.open import Store, scratch_of
-from .ids import Address
+from ..store.open import Store
+from .documents import Address
 from .open import Finished
 from .run_notes import NotedPart, recall_parts
 
@@ -35,8 +34,6 @@ class EncodedDocument:
     ids: list[int]
     runs: list[tuple[int, int, int, bool]]
     """(end, kind, turn, train) of each run of tokens."""
-    digest: bytes
-    group: str
 
 
 class CachedParts:
@@ -52,11 +49,6 @@ class CachedParts:
     def count(self) -> int:
         """Number of documents, including dropped ones."""
         return self.parts[-1].first + self.parts[-1].documents if self.parts else 0
-
-    @property
-    def scratch(self) -> Path:
-        """The local folder with copies of inputs."""
-        return scratch_of(self.store).root
 
     def of_document(self, doc_id: int) -> NotedPart:
         """Return the part that contains a document."""
@@ -87,9 +79,7 @@ class CachedParts:
             if row < batch.num_rows:
                 one = batch.slice(row, 1).to_pylist()[0]
                 runs = [(run["end"], run["kind"], run["turn"], run["train"]) for run in one["runs"]]
-                return EncodedDocument(
-                    doc_id, one["line"], one["sub"], one["input_ids"], runs, one["digest"], one["group"]
-                )
+                return EncodedDocument(doc_id, one["line"], one["sub"], one["input_ids"], runs)
             row -= batch.num_rows
         where = self.store.where(part.place.part.name)
         raise IntegrityError(f"{where} has fewer documents than its record says; run again")

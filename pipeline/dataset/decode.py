@@ -17,8 +17,8 @@ from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
 from ...stages.tokenize.engines import reference_tokenizer
 from .cached_parts import open_parts
+from .documents import PackedDocuments
 from .open import Finished
-from .packed_documents import PackedDocuments
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -144,10 +144,6 @@ class Decoder:
             done = text
         return out
 
-    def tokens(self, ids: list[int]) -> list[str]:
-        """Return the text of each token."""
-        return [self.text([one]) for one in ids]
-
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token. Keeps a leading space that the decoder would drop, and spells a token that is
         only part of a character as the vocabulary does.
@@ -237,18 +233,10 @@ def _show_pair(
     )
     for column, title, style in _PAIR_PARTS:
         tokens = found[column]
-        if column == "prompt_ids" or decoder is None:
-            text = " ".join(map(str, tokens)) if decoder is None else decoder.text(tokens)
-        else:
-            # Decoded together with the prompt, because some tokenizers drop a space before the first token.
-            text = decoder.spans([found["prompt_ids"], tokens])[1]
-        body = Text()
-        if ids and decoder is not None:
-            for one, token in zip(tokens, decoder.tokens(tokens), strict=True):
-                body.append(f"{one} ", "cyan")
-                body.append(f"{token!r}  ", style)
-        else:
-            body.append(escape(text), style)
+        # Decoded together with the prompt, because some tokenizers drop a space before the first token.
+        before = [] if column == "prompt_ids" else found["prompt_ids"]
+        text = decoder.spans([before, tokens])[1] if decoder is not None else ""
+        body = _written(tokens, text, decoder, ids, style)
         console.print(Panel(body, title=Text(f"{title} · {plural(len(tokens), 'token')}"), title_align="left"))
 
 
@@ -267,18 +255,21 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
         if weight not in (0, 1):
             text.append(f"×{weight:.4g} ", WEIGHT)
         text.append(left if flag else "", style)
-        if decoder is None:
-            text.append(" ".join(map(str, run)) + " ", style)
-        elif ids:
-            for one, token in zip(run, decoder.tokens(run), strict=True):
-                text.append(f"{one} ", "cyan")
-                text.append(f"{token!r}  ", style)
-        else:
-            text.append(escape(texts[number]), style)
+        text.append(_written(run, texts[number] if texts else "", decoder, ids, style))
         text.append(right if flag else "", style)
     return Group(text)
 
 
+def _written(run: list[int], text: str, decoder: Decoder | None, ids: bool, style: str) -> Text:
+    """A run of tokens: its text, or each token behind its id; without a decoder only the ids."""
+    if decoder is None:
+        return Text(" ".join(map(str, run)) + " ", style)
+    if not ids:
+        return Text(escape(text), style)
+    each = zip(run, decoder.pieces(run), strict=True)
+    return Text.assemble(*(part for one, token in each for part in ((f"{one} ", "cyan"), (f"{token!r}  ", style))))
+
+
 def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
-    return {doc_id: name for doc_id, (name, _, _) in PackedDocuments(dataset).named(doc_ids).items()}
+    return {doc_id: name for doc_id, (name, _) in PackedDocuments(dataset).named(doc_ids).items()}

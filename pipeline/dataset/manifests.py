@@ -44,8 +44,8 @@ def read_manifest(store: Store) -> Manifest | None:
         content = parse_json(data)
         manifest = Manifest.from_json(content)
         whole = manifest.hash == content.get("hash")  # a text that is not Unicode has no hash
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"a manifest of this version of packtrain ({error!r})"
+    except (ValueError, TypeError) as error:
+        what = f"a manifest of this version of packtrain ({error})"
         if isinstance(error, json.JSONDecodeError):
             what = f"JSON ({error})"
         raise IntegrityError(

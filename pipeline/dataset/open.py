@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import InputError, IntegrityError, PacktrainError
+from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.rows import schema_of
 from ..store.local import LocalStore

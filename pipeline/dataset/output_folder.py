@@ -2,110 +2,17 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
 from ...schemas.config.config import RunConfig
-from ...schemas.config.source import default_name
-from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
-from ...schemas.jsontext import decode_note, indented_json, parse_json
+from ...schemas.errors import IntegrityError, OutputError, StoreError
+from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.manifest import Manifest
-from ..contamination.evaluation_files import find_evaluation
-from ..encode.tokenizer_folder import find_tokenizer
+from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
-from ..inputs.find import Found, InputKind, find_inputs
-from ..inputs.user_reader import is_reader, reader_file
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, ask_all
-from .manifests import read_manifest as read_manifest
-
-PLAN = "_run/plan.json"
-REQUEST = "_run/request.json"
-REJECTS = "rejects.jsonl"
-"""Name of the file with the rejected rows. A run that has nothing left to pack writes only this file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a run was asked to do. Cheap to compare, because it has sizes and times of inputs instead of contents."""
-
-    config: dict[str, Any]
-    tokenizer: dict[str, Any]
-    files: list[tuple[str, str, int, int]]
-    """(source, path, size, modification time in ns)."""
-    version: str
-
-    @classmethod
-    def of(cls, config: RunConfig, base: Path, version: str) -> "Request":
-        """Make the request of a configuration, with its inputs as they are now.
-
-        Raises:
-            ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
-            TokenizerError: only the tokenizer is missing.
-        """
-        inputs, evaluation, folder = _find_all(config, base)
-        files = [("", *_stamped(found)) for found in evaluation]
-        for source, places in zip(config.sources, inputs, strict=True):
-            files += [(source.name, *_stamped(found)) for found in places]
-            files.append((source.name, f"{source.split} {source.subset}", 0, 0))
-            if is_reader(source.format):
-                reader = reader_file(source.format, base, f"sources.{source.name}.format")
-                stat = reader.stat()
-                files.append((source.name, str(reader), stat.st_size, stat.st_mtime_ns))
-        held = sorted(folder.iterdir())
-        stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in held if p.is_file()]
-        template = config.tokenizer.chat_template
-        if template and "{" not in template and (base / template).is_file():
-            stat = (base / template).stat()
-            stamps.append((template, stat.st_size, stat.st_mtime_ns))
-        tokenizer = {
-            **config.tokenizer.model_dump(mode="json"),
-            "path": str(folder.absolute()),
-            "files": stamps,
-        }
-        return cls(config.identity(), tokenizer, files, version)
-
-    def save(self, store: Store) -> None:
-        """Save the request for the next run."""
-        store.replace_bytes(REQUEST, msgspec.json.encode(self))
-
-    def matches(self, store: Store) -> bool:
-        """Whether the folder was made for this same request."""
-        data = store.read(REQUEST)
-        return data is not None and data == msgspec.json.encode(self)
-
-
-def _stamped(found: Found) -> tuple[str, int, int]:
-    """(path, size, modification time) of an input."""
-    return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
-
-
-def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], list[Found], Path]:
-    """Find the inputs of every source, the evaluation files, and the tokenizer's folder."""
-    inputs: list[list[Found]] = []
-    evaluation: list[Found] = []
-    wrong: list[ConfigError | TokenizerError] = []
-    for source in config.sources:
-        try:
-            inputs.append(find_inputs(source, base))
-        except ConfigError as error:
-            wrong.append(error)
-    try:
-        evaluation = find_evaluation(config.decontaminate, base) if config.decontaminate is not None else []
-    except ConfigError as error:
-        wrong.append(error)
-    try:
-        folder = find_tokenizer(config.tokenizer.path, base)
-    except TokenizerError as error:
-        wrong.append(error)
-    if len(wrong) > 1:
-        raise ConfigError("\n".join(map(str, wrong)))
-    if wrong:
-        raise wrong[0]
-    return inputs, evaluation, folder
+from .manifests import read_manifest
 
 
 def check_folder(store: Store) -> None:
@@ -245,55 +152,28 @@ def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: 
     Args:
         derived: if no setting differs, list derived values instead, such as versions.
     """
-    try:
-        lines = list(_changes(earlier, now, derived))
-    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        lines = ["its settings cannot be read"]
-    return lines or (["it was made by another version of packtrain"] if derived else [])
-
-
-def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Iterator[str]:
     from .plan_diff import plan_settings
 
+    try:
+        found = plan_settings(earlier, now)
+    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
+        return ["its settings cannot be read"]
     lines = []
-    one, other = (plan.get("config", {}).get("sources", []) for plan in (earlier, now))
-    if len(one) == len(other) == 1 and one[0]["name"] != other[0]["name"]:
-        if any(source["name"] != default_name(source["format"]) for source in (*one, *other)):
-            lines.append(f"sources.0.name: {_short(one[0]['name'])} → {_short(other[0]['name'])}")
-        alike = {**one[0], "name": other[0]["name"]}
-        earlier = {**earlier, "config": {**earlier["config"], "sources": [alike]}}
-    found = plan_settings(earlier, now)
     for change in found:
-        if change.whole_source:
-            lines.append(f"{change.key}: {'is no longer given' if change.b is None else 'was not given'}")
-        elif change.section == "reading" and change.key.endswith(".code"):
-            lines.append(f"the code of the reader of source {change.key.removesuffix('.code')} has changed")
+        if change.section == "reading" and change.key.endswith(".code"):
+            lines.append(f"the code of the reader of source {change.key.partition('.')[0]} has changed")
         elif change.section in ("configuration", "reading"):
             lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
-    tokenizers = [plan.get("tokenizer", {}) for plan in (earlier, now)]
-    for key, what in (("hash", "tokenizer"), ("template", "chat template")):
-        if tokenizers[0].get(key) != tokenizers[1].get(key):
-            lines.append(f"the {what} is different")
+        elif change.section == "tokenizer" and change.key in ("hash", "template"):
+            lines.append(f"the {'tokenizer' if change.key == 'hash' else 'chat template'} is different")
     if not lines and derived:
         lines = [f"{change.section} {change.key}: {_short(change.a)} → {_short(change.b)}" for change in found]
-    yield from lines
+    return lines or (["it was made by another version of packtrain"] if derived else [])
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
-
-
-def tokenizer_folder(store: Store) -> Path | None:
-    """Return the folder of the tokenizer that a run used; None if this machine does not have it."""
-    data = store.read(REQUEST)
-    if data is None:
-        return None
-    try:
-        folder = Path(decode_note(data, Request).tokenizer["path"])
-    except (msgspec.MsgspecError, KeyError):
-        return None  # the data can be shown even if this note is damaged
-    return folder if folder.is_dir() else None
 
 
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.alignment import Alignment
-from ...schemas.errors import InputError
 from ...schemas.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
@@ -29,13 +28,9 @@ class Rules:
     preference: bool
 
     @classmethod
-    def of(cls, manifest: Manifest, where: str) -> "Rules":
-        """The rules of a dataset.
-
-        Raises:
-            InputError: see `padding_token`.
-        """
-        return cls(manifest.max_length, manifest.alignment, padding_token(manifest, where), manifest.preference)
+    def of(cls, manifest: Manifest) -> "Rules":
+        """The rules of a dataset."""
+        return cls(manifest.max_length, manifest.alignment, manifest.pad_id, manifest.preference)
 
 
 @dataclass(slots=True)
@@ -78,19 +73,6 @@ def first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
         if bad.any():
             first = int(np.argmax(bad))
             yield first if rows is None else int(rows[first]), what
-
-
-def padding_token(manifest: Manifest, where: str) -> int:
-    """The token that a dataset's rows are padded with; 0 if its tokenizer has none.
-
-    Raises:
-        InputError: the manifest names something that is no token.
-    """
-    tokenizer = manifest.plan.get("tokenizer")
-    pad_id = tokenizer.get("pad_id") if isinstance(tokenizer, dict) else None
-    if pad_id is not None and not (type(pad_id) is int and 0 <= pad_id < 2**31):
-        raise InputError(f"{where}: its manifest has the padding token {str(pad_id)[:80]!r}, which is not an id")
-    return pad_id or 0
 
 
 def _shape(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:

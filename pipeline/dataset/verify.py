@@ -18,7 +18,7 @@ from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset
 from .row_checks import Check, Rules, Sums, first_of, problems
-from .unfinished import refuse_unfinished
+from .wait import refuse_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings += check_file(dataset.store, file, deep)
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    weights, rules = 0.0, Rules.of(manifest, dataset.store.url)
+    weights, rules = 0.0, Rules.of(manifest)
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for name, split in manifest.splits.items():
         if not split.shards:

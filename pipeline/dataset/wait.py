@@ -1,6 +1,4 @@
-"""Waits for a dataset that another process makes. It is done when the manifest appears; leases show which processes are
-at work.
-"""
+"""What becomes of a dataset that is not finished: leases show which processes are at work, until a manifest appears."""
 
 import time
 from pathlib import Path
@@ -10,13 +8,15 @@ import msgspec
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
 from ..store.driver_lock import FAILED, Failure, Lease, Leases
 from ..store.local import LocalStore
 from ..store.open import Store, open_store, resolve_place
-from .manifests import read_manifest
+from .manifests import open_output, read_manifest
 
+EXPORT = "export.json"
+"""The manifest of an export."""
 _POLL_SECONDS = 0.25
 _SLOWEST_SECONDS = 2.0
 """Longest pause between polls. Pauses grow to it, because remote stores charge for requests."""
@@ -123,3 +123,33 @@ class _Watch:
         if self._begun:
             return "Run the same command again: it continues where it stopped"
         return "No run was ever started there: check the path, or start a run with `packtrain run`"
+
+
+def refuse_unfinished(folder: str | Path) -> None:
+    """Refuse an unfinished output. Does nothing if there is a manifest, or if no run has worked in the folder.
+
+    Raises:
+        InputError: the output is unfinished, and the message says what works on it or how the run ended; or it is an
+        export.
+    """
+    try:
+        store = open_output(folder)
+        if store.exists(MANIFEST):
+            return
+        if store.exists(EXPORT):
+            raise InputError(f"{store.url} is an export, not a dataset; give the dataset that it was made from")
+        leases = Leases(store).judge()
+        if leases or store.exists(PLAN):
+            working = [str(lease) for lease, alive in leases.values() if alive is not False]
+            state = f"{working[0]} is working on it" if working else _ended(store)
+            raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {state}")
+    except StoreError:
+        return  # opening the dataset will report the problem
+
+
+def _ended(store: Store) -> str:
+    again = "Run the same configuration again to continue where it stopped"
+    try:
+        return f"The run ended with: {decode_note(store.read(FAILED), Failure).message}. {again}"
+    except msgspec.MsgspecError:
+        return again

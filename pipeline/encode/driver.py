@@ -30,10 +30,6 @@ class Encoded:
     places: tuple[PartPlace, ...]
     records: tuple[PartRecord, ...]
     """The record of each part in `places`."""
-    busy: float
-    """Total seconds that workers spent on encoding."""
-    made: int = 0
-    """Tokens encoded by this run; the others were in the cache."""
     not_taken: dict[str, int] = field(default_factory=dict)
     """By source, rows beyond `max_rows`; these are not encoded."""
     contamination: Contamination | None = None
@@ -66,7 +62,6 @@ def encode_missing(
     missing = parts.missing(tasks, found)
     for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
-    busy, made = 0.0, 0
     if missing:
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
         due = {task.key for task in missing}
@@ -81,8 +76,6 @@ def encode_missing(
                 assert isinstance(result, EncodeResult)
                 parts.add(result, prepared.spec)
                 record = result.record
-                busy += result.seconds
-                made += record.counts.tokens - record.counts.end_of_sequence - record.counts.special
                 observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
             raise wrong_engine(prepared.spec, str(error)) from error
@@ -92,7 +85,7 @@ def encode_missing(
     not_taken = Counter[str]()
     for file in prepared.files:
         not_taken[file.source] += file.not_taken
-    return Encoded(prepared.spec, cache, _places(prepared, cache, records), records, busy, made, dict(not_taken))
+    return Encoded(prepared.spec, cache, _places(prepared, cache, records), records, dict(not_taken))
 
 
 def _there(record: PartRecord | None, task: EncodeTask) -> PartRecord:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...schemas.errors import RowRejectedError, TokenizerError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.jsontext import decode_note
 from ...schemas.rows import Example
-from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import compare, fuzz_texts

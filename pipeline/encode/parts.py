@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
 
-PARTS = "_run/parts.json"
-"""Name of the list of the parts that packing read, in order."""
 REJECTED, DROPPED = "rows_rejected", "examples_dropped"
 """The kinds of rejected rows, and of examples that could not be rendered although others of their row could; see
 `EncodeCounts.found`."""
@@ -92,23 +90,6 @@ class PartPlace:
     def path(self) -> Path:
         """Return the path of a local file with the part."""
         return self.part.path(self.cache)
-
-
-@dataclass(frozen=True, slots=True)
-class PartList:
-    """The list of a run's parts."""
-
-    cache: str
-    """The store with the parts."""
-    parts: list[StoredFile]
-    """Files of the parts, in the order of the catalogue."""
-    sources: list[int] = field(default_factory=list)
-    """The source of each part."""
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            check_name(part.name)
-            check_hash(part.hash)
 
 
 class EncodedPart:

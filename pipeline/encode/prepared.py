@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...schemas.config.config import SourceConfig, TokenizerConfig
-from ...schemas.versions import version
+from ...schemas.fingerprint import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation import Evaluation
 from ..inputs.blocks import InputFile

@@ -1,7 +1,6 @@
 """The encode task: one block of one input file → one encoded part in the cache."""
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import TokenizerError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
-from ...schemas.versions import version
 from ...stages.mask.sampling import StopTokens
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
@@ -123,7 +121,6 @@ class EncodeResult:
     """Rows that were rendered differently by a fast way than by jinja2; if there are any, the part must not be used."""
     source: str
     """The block, as named in messages."""
-    seconds: float
 
 
 def encode_block(task: EncodeTask) -> EncodeResult:
@@ -139,7 +136,6 @@ def encode_block(task: EncodeTask) -> EncodeResult:
 
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
-    began = time.perf_counter()
     store = task.cache
     encoder = load_encoder(store, task.spec)
     key = task.key
@@ -166,7 +162,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         store.put(draft, name, replace_damaged=True)
     record = _record(task, prepared, counts, refused, name, put)
     after = encoder.renderer.mismatches if encoder.renderer else 0
-    return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
+    return EncodeResult(key, record, samples, after - before, str(task))
 
 
 def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:

@@ -16,8 +16,8 @@ import msgspec
 from blake3 import blake3
 
 from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.fingerprint import version
 from ...schemas.jsontext import decode_note
-from ...schemas.versions import version
 from ..execute.executor import exit_reason, out_of_memory_kills
 from ..store.user_cache import UserCache
 from . import ask_transformers

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import TokenizerError
+from ...schemas.errors import TokenizerError, did_you_mean
 
 GENERATION_CONFIG = "generation_config.json"
 _MAX_BYTES = 1 << 20

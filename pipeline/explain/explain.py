@@ -14,6 +14,7 @@ import numpy as np
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.jsontext import decode_note
+from ...schemas.names import REJECTS
 from ...schemas.reasons import cause_of
 from ...schemas.rows import UNPADDED
 from ...stages.arrays import view
@@ -21,10 +22,9 @@ from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces
-from ..dataset.ids import Address, Documents, PackedDocument, parse_id
+from ..dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
 from ..dataset.open import Finished
-from ..dataset.output_folder import REJECTS, tokenizer_folder
-from ..dataset.run_notes import recall_files, recall_spec
+from ..dataset.run_notes import recall_files, recall_spec, tokenizer_folder
 from ..inputs.blocks import split_name
 from ..pack.outcomes import REASONS
 from ..pack.table import NAME as TABLE
@@ -53,8 +53,8 @@ class Follower:
         opened = open_parts(dataset)
         self.cached = opened if isinstance(opened, CachedParts) else None
         self._notes = [opened] if isinstance(opened, str) else []
-        self._documents, self._table = Documents(dataset), _open_table(dataset, self.cached)
-        files = recall_files(dataset.store, self._plan) or []
+        self._documents, self._table = PackedDocuments(dataset), _open_table(dataset, self.cached)
+        files = recall_files(dataset.store, self._plan)
         self._files = {(file.source, file.label): file for file in files}
         self._decoder = self._find_decoder(tokenizer)
         try:

@@ -8,7 +8,7 @@ import msgspec
 
 from ...schemas.errors import PacktrainError
 from ...schemas.units import plural
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from ..inputs.blocks import InputFile
 from ..inputs.lines import BOM
 from ..inputs.read import read_rows

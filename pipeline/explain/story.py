@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..dataset.decode import Piece
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from .source_row import SourceRow
 from .tokens import Stretch, TokenFate
 

@@ -16,13 +16,11 @@ import pyarrow as pa
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.jsontext import indented_json
 from ...schemas.manifest import ShardRecord
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open import Finished, open_dataset
-from ..dataset.output_folder import PLAN
-from ..dataset.row_checks import padding_token
-from ..dataset.unfinished import refuse_unfinished
 from ..dataset.verify import verify
+from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
@@ -233,7 +231,7 @@ def _write(source: Finished, draft: Path, to: str, options: Options, observer: O
             shards,
             schema_of(manifest.schema),
             manifest.max_length,
-            padding_token(manifest, source.store.url),
+            manifest.pad_id,
         )
         try:
             FORMATS[to](rows, draft, options)

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from blake3 import blake3
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
 from .detect import is_data, is_mds, is_text

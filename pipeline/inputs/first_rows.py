@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 from ...schemas.config.config import LossConfig, MaskConfig, PackConfig, RunConfig, SourceConfig
 from ...schemas.errors import ConfigError
-from ...schemas.versions import version
+from ...schemas.fingerprint import version
 from ...stages.prep import make_format
 from ...stages.select.where import Where
 from .blocks import InputFile

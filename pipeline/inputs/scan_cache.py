@@ -21,9 +21,8 @@ import msgspec
 
 from ... import __version__
 from ...schemas.errors import StoreError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.names import check_name
-from ...schemas.versions import version
 from ..execute.shares import parse_shard, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore, open_regular

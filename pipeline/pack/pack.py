@@ -1,6 +1,5 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`)."""
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from copy import deepcopy
@@ -9,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -22,7 +20,6 @@ from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
-from ..encode.parts import PARTS, PartList
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
@@ -93,12 +90,6 @@ class Packed:
     row_sizes: tuple[FileRecord, ...]
     """The row sizes file of each split."""
     ledger: Ledger
-    busy: float
-    """Total seconds that workers spent on shards."""
-    planning: float
-    """Seconds that planning took."""
-    made: int
-    """Tokens of the shards that this run laid out; other shards existed already."""
     rows_unpadded: int
     """Rows that the pieces of all splits would need without padding."""
 
@@ -143,23 +134,18 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     finished.look([shards_folder(config, split) for split in splits])
     finished.forget_damaged(observer)
     progress = _PackProgress(finished, observer, selected.tokens - finished.tokens)
-    began = time.perf_counter()
-    _put_part_list(selected.encoded, out)
     table.put(out)
-    planning = time.perf_counter() - began
     plans: dict[str, list[WindowPlan]] = {split: [] for split in splits}
     tasks: dict[str, list[ShardTask]] = {split: [] for split in splits}
     sizes = {split: RowSizes(config.pack.alignment) for split in splits}
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """The next window is planned while workers write shards of the last one."""
-        nonlocal planning
         yield DocumentsTask(out, selected.encoded.cache, tuple(names))
         for split in splits:
             # All pairs of a split are ordered together.
             each = [np.zeros(0, np.int64)] if selected.pairs else windows(table, split, config)
             for number, blocks in enumerate(each):
-                began = time.perf_counter()
                 first = len(tasks[split])
                 if selected.pairs:
                     window = plan_pairs(table, split, first, config, out)
@@ -168,7 +154,6 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
                     window, plan = plan_window(table, selected.split_pieces, *where, weighted=selected.weighted)
                     sizes[split].add(plan.lengths, plan.row_offsets)
                     del plan
-                planning += time.perf_counter() - began
                 plans[split].append(window)
                 shards = _shard_tasks(selected, out, split, window)
                 tasks[split] += shards
@@ -192,13 +177,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         files = tuple(sizes[split].put(out, split_folder(config, split)) for split in splits)
     unpadded = sum(window.rows_unpadded for split in splits for window in plans[split])
-    return Packed(records, finished.table(), files, ledger, progress.busy, planning, progress.made, unpadded)
-
-
-def _put_part_list(encoded: Encoded, out: Store) -> None:
-    places = encoded.places
-    listed = PartList(encoded.cache.url, [place.part for place in places], [place.source for place in places])
-    out.replace_bytes(PARTS, msgspec.json.encode(listed))
+    return Packed(records, finished.table(), files, ledger, unpadded)
 
 
 def _shard_tasks(selected: Selected, out: Store, split: str, window: WindowPlan) -> list[ShardTask]:
@@ -278,7 +257,6 @@ class _PackProgress:
     """
 
     def __init__(self, finished: FinishedShards, observer: Observer, left: int) -> None:
-        self.busy, self.made = 0.0, 0
         self._finished = finished
         self._observer = observer if left > 0 else Silent()
         self._observer.begin("pack", left, "tok")
@@ -289,8 +267,6 @@ class _PackProgress:
             assert isinstance(result, PackResult | FileRecord)
             self._finished.add(result)
             if isinstance(result, PackResult):
-                self.busy += result.seconds
-                self.made += result.shard.tokens
                 self._observer.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
 
     def end(self) -> None:

@@ -1,6 +1,5 @@
 """The task of one shard: gathers the planned pieces from mapped parts, lays them out, puts the shard and its record."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -62,7 +61,6 @@ class PackResult:
     written: Written
     record: str
     """Name of the record of this result."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class ShardTask:
         Raises:
             IntegrityError: an earlier run of the task wrote a different shard.
         """
-        began, account = time.perf_counter(), Account()
+        account = Account()
         schema = packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
         if self.pairs is not None:
             schema = PREFERENCE
@@ -135,7 +133,7 @@ class ShardTask:
         written = account.written()
         trained = sum(written.trained.values())
         shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, trained, account.max_docs)
-        result = PackResult(shard, written, self.record, time.perf_counter() - began)
+        result = PackResult(shard, written, self.record)
         self._note(result)
         return result
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.splitmix import GOLDEN, mix
+from ...schemas.fingerprint import GOLDEN, mix
 
 WINDOW_TOKENS = 4_000_000_000
 """Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import PackConfig
 from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.reasons import DECISIONS, reasons_of
@@ -34,7 +35,6 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.rows import ROW_SIZES
-from ...schemas.versions import version
 from ...stages.arrays import view
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished, open_dataset
@@ -215,7 +215,7 @@ class _Collector:
             None,
             self.absent,
             choice=self._try("choice", lambda: self._choice(documents)),
-            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset.store))),
+            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset))),
             overlap=self._try("overlap", self._overlap) if "evaluation" in manifest.plan else None,
             training=self._try("training", lambda: self._training(documents)),
             packing=self._try("packing", lambda: packing_of(manifest, self._fills())),

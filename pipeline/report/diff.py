@@ -18,7 +18,7 @@ from ...stages.arrays import view
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import all_there
 from ..dataset.plan_diff import flat, plan_settings
-from ..dataset.unfinished import refuse_unfinished
+from ..dataset.wait import refuse_unfinished
 from ..observer import Observer
 from .digests import Documents, read_documents
 
@@ -107,8 +107,7 @@ def compare(a: str | Path, b: str | Path, *, quick: bool, observer: Observer) ->
         return Difference(str(a), str(b), hashes, identical=True, same_rows=True)
     shards = [[[shard.hash for shard in split.shards] for split in each.splits.values()] for each in (one, other)]
     same_rows = shards[0] == shards[1] and list(one.splits) == list(other.splits)
-    settings = [each for each in plan_settings(one.plan, other.plan) if not each.spelling]
-    changes = [Change(each.section, each.key, each.a, each.b) for each in settings]
+    changes = [Change(each.section, each.key, each.a, each.b) for each in plan_settings(one.plan, other.plan)]
     changes += _changes(_figures(one), _figures(other))
     if not quick:
         rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]

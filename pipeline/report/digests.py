@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED
-from ...schemas.splitmix import GOLDEN, mix
 from ...stages.arrays import list_lengths, view
 from ..dataset.open import Finished
 from ..observer import Observer

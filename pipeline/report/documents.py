@@ -29,9 +29,9 @@ from ...schemas.rows import (
 from ...stages.arrays import view
 from ...stages.forecast.length_stats import LengthStats, Parts
 from ...stages.mask.policy import Mask
-from ..dataset.ids import Address
+from ..dataset.documents import Address
 from ..dataset.open import Finished
-from ..dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
+from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
 from ..encode.parts import EncodedPart, PartPlace, Segment
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
@@ -104,7 +104,7 @@ def documents_of(dataset: Finished, options: ReportOptions) -> ReadDocuments | s
     """The documents of a finished run, from the cache; or why they are not available."""
     origin, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
     if origin is None:
-        return f"{dataset.store.where(CONFIG)} no longer says what this was packed from"
+        return f"{dataset.store.where(RUN)} no longer says what this was packed from"
     if isinstance(noted, str):
         return noted
     cache, parts = noted

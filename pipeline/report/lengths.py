@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.positions import Limit
+from ...schemas.model_facts import Limit
 from ...schemas.report import Advice, Choice, Histogram, LongDocument, Point, SourceLoss
 from ...stages.forecast.length_stats import Compose, LengthStats
 from ...stages.forecast.lost_by_source import lost_by_source

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...schemas.errors import ConfigError, TokenizerError
 from ...schemas.jsontext import parse_json
-from ...schemas.positions import Limit, stretching
+from ...schemas.model_facts import Limit, stretching
 from ...stages.forecast.sweep import CANDIDATES
 from ..encode.tokenizer_folder import find_tokenizer
 

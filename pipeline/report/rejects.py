@@ -9,8 +9,9 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.jsontext import decode_note
+from ...schemas.names import REJECTS
 from ...schemas.report import Reject
-from ..dataset.output_folder import REJECTS
+from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import InputFile
 from ..store.open import Store
@@ -43,12 +44,13 @@ class _Entry(msgspec.Struct):
     example: int = -1
 
 
-def rejects_of(out: Store) -> Rejects:
+def rejects_of(dataset: Finished) -> Rejects:
     """Some rejected rows of each reason and source, in file order; none if the file is gone."""
+    out = dataset.store
     size = out.size(REJECTS)
     if not size:
         return Rejects()
-    return Rejects(_some(_entries(out), recall_files(out) or []), out.where(REJECTS))
+    return Rejects(_some(_entries(out), recall_files(out, dataset.manifest.plan)), out.where(REJECTS))
 
 
 def rejects_among(lines: Iterable[bytes], files: Sequence[InputFile]) -> Rejects:

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from ...schemas.escape import escape
 from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.reasons import LOSSES
 from ...schemas.report import (
     Choice,
     Flow,
@@ -308,7 +307,7 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
         f"{plural(total.examples_made, 'example')}, of which {exact(examples)} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
-    gone = [(LOSSES.get(reason, what), reason, number) for what in ("truncated", "dropped")
+    gone = [(what, reason, number) for what in ("truncated", "dropped")
             for reason, number in getattr(total, f"tokens_{what}").items() if number]  # fmt: skip
     if gone and whole:
         most = ", ".join(f"{share(number / whole)} {what} ({reason})" for what, reason, number in

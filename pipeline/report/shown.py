@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
+from ..dataset.documents import PackedDocuments
 from ..dataset.open import Finished
-from ..dataset.output_folder import tokenizer_folder
-from ..dataset.packed_documents import PackedDocuments
-from ..dataset.run_notes import recall, recall_spec
+from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
 from ..store.open import open_store
 
 ROW_CHARACTERS = 4_000
@@ -88,7 +87,7 @@ def _pair(
     """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
-    id, _, _ = documents.named([doc_id]).get(doc_id, (str(doc_id), "", 0))
+    id, _ = documents.named([doc_id]).get(doc_id, (str(doc_id), ""))
     texts = []
     for part in ("prompt", "chosen", "rejected"):
         ids, trained = row[f"{part}_ids"], part != "prompt"
@@ -101,14 +100,14 @@ def _pair(
 
 
 def _documents(
-    found: list[Piece], names: dict[int, tuple[str, str, int]], decoder: Decoder, room: int
+    found: list[Piece], names: dict[int, tuple[str, str]], decoder: Decoder, room: int
 ) -> list[ShownDocument]:
     """The documents of a row, with about `room` characters of text in total."""
     listed = found[:LISTED]
     each = max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
     out = []
     for number, piece in enumerate(listed):
-        id, source, _ = names.get(piece.doc_id, (str(piece.doc_id), "", 0))
+        id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
         trained = sum(len(ids) for flag, ids in piece.spans() if flag)
         texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
         out.append(ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), trained, texts, shortened))

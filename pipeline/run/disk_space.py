@@ -1,8 +1,8 @@
 """Check free disk space before the work starts, so that a run does not fail in the middle."""
 
 from ...schemas.errors import StoreError
+from ...schemas.names import PLAN
 from ...schemas.units import size
-from ..dataset.output_folder import PLAN
 from ..store.open import Store
 
 

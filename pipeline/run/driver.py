@@ -21,18 +21,16 @@ from ...schemas.config.config import RunConfig
 from ...schemas.manifest import Manifest
 from ...schemas.units import plural
 from ..configfile import load_config
+from ..dataset.manifests import read_manifest
 from ..dataset.open import Finished
 from ..dataset.output_folder import (
-    Request,
     all_there,
     check_config,
     check_folder,
     claim,
     plan_inputs,
-    read_manifest,
 )
-from ..dataset.run_notes import remember
-from ..dataset.timings import NAME as TIMINGS
+from ..dataset.run_notes import Request, is_asked_again, remember
 from ..encode.prepared import Prepared
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
@@ -113,7 +111,7 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
     check_config(work.out, config)
     request = Request.of(config, work.base, packtrain_version())
     manifest = read_manifest(work.out)
-    if manifest is None or not request.matches(work.out) or not all_there(work.out, manifest):
+    if manifest is None or not is_asked_again(work.out, request) or not all_there(work.out, manifest):
         return None
     if verify_inputs:
         files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
@@ -159,7 +157,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         # corrected run.
         lock.check()
         claim(out, plan)
-        remember(out, config, work.base, work.cache, prepared.files, encoded.places)
+        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
         lists = write_lists(config, prepared, encoded, work)
         packed = pack(selected, work, executor)
     lock.check()
@@ -168,8 +166,6 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    request.save(out)
-    out.replace_bytes(TIMINGS, work.timings.to_json())
     return Made(manifest, write_report(config, work, manifest), tuple(advice))
 
 

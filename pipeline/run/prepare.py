@@ -37,9 +37,8 @@ def prepare(
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     section, cache = config.tokenizer, work.cache
-    with work.timings.stage("tokenizer"):
-        folder = find_tokenizer(section.path, work.base)
-        tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
+    folder = find_tokenizer(section.path, work.base)
+    tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
     whole, files = files is None, files if files is not None else _scan(config, work)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
@@ -50,19 +49,16 @@ def prepare(
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
-    with work.timings.stage("engine"):
-        conversations = any(form.make().needs_template for form in formats.values())
-        engine, version = preferred_engine(section.engine)
-        prove = config.mask.prove is not None
-        spec = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
-        readers = [one.name for one in config.sources if is_reader(one.format)]
-        files = tuple(files)
-        joined = tuple(join_small(files, readers)) if whole else files
-        guess = Prepared(
-            config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation
-        )
-        look = first_look(guess, cache, executor, work.observer)
-        spec = replace(spec, engine=look.engine, engine_version=look.version)
+    conversations = any(form.make().needs_template for form in formats.values())
+    engine, version = preferred_engine(section.engine)
+    prove = config.mask.prove is not None
+    spec = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
+    readers = [one.name for one in config.sources if is_reader(one.format)]
+    files = tuple(files)
+    joined = tuple(join_small(files, readers)) if whole else files
+    guess = Prepared(config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
+    look = first_look(guess, cache, executor, work.observer)
+    spec = replace(spec, engine=look.engine, engine_version=look.version)
     return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)
 
 
@@ -70,12 +66,10 @@ def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, Source
     if config.decontaminate is None:
         return None
     check_text(formats)
-    with work.timings.stage("evaluation data"):
-        return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
+    return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
 
 
 def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:
     shard = config.run.shard
     notes = work.cache if shard is not None else None
-    with work.timings.stage("scan"):
-        return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)
+    return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)

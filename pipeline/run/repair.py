@@ -13,11 +13,11 @@ from typing import Any
 from ...schemas.config.config import RunSection
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
-from ..dataset.manifests import open_output
-from ..dataset.output_folder import PLAN, check_config, claim, read_manifest, restore_plan
-from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code, refuse_urls
+from ..dataset.manifests import open_output, read_manifest
+from ..dataset.output_folder import check_config, claim, restore_plan
+from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..pack.documents import NAME as DOCUMENTS
@@ -102,9 +102,8 @@ def repair(
             fix = "run it with another --out" if manifest is None else "give the run's configuration with --config"
             raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
         if config is None:
-            refuse_code(origin.config, out.where(CONFIG))
-            evaluation = origin.config.decontaminate
-            refuse_urls(origin.config, out.where(CONFIG), () if evaluation is None else evaluation.against)
+            refuse_code(origin.config, out.where(RUN))
+            refuse_urls(origin.config, out.where(RUN))
         else:
             check_config(out, origin.config)
         if manifest is not None:

@@ -1,4 +1,4 @@
-"""The steps that a run, a plan and a repair share. Each does one part of the work, times it and reports the result."""
+"""The steps that a run, a plan and a repair share. Each does one part of the work and reports the result."""
 
 import json
 from dataclasses import replace
@@ -6,12 +6,13 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
+from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord
-from ...schemas.versions import version
+from ...schemas.names import PLAN, REJECTS
 from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
-from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
+from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
@@ -60,9 +61,7 @@ def encode_inputs(
     """
     if estimate is not None and estimate.memory is not None:
         fit_workers(config.run, estimate.memory, executor, work.observer)
-    with work.timings.stage("encode"):
-        encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
-    work.timings.summed("encode", encoded.busy, encoded.made)
+    encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     for said in notes(config.mask, prepared.joined, encoded):
         work.observer.note(said)
     sampled = check_sampling(config.mask, prepared.joined, encoded)
@@ -85,12 +84,11 @@ def decontaminate(
     section, evaluation = config.decontaminate, prepared.evaluation
     if section is None or evaluation is None:
         return encoded
-    with work.timings.stage("compare"):
-        found = compare(
-            prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
-            work.observer,
-        )  # fmt: skip
-        marked, said = found.marked()
+    found = compare(
+        prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
+        work.observer,
+    )  # fmt: skip
+    marked, said = found.marked()
     work.observer.note(said)
     each = zip(encoded.places, marked, strict=True)
     places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
@@ -107,8 +105,7 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
     """
     pad_id = padding_id(config, prepared.tokenizer)
     work.observer.begin("plan", 0, "")
-    with work.timings.stage("read lengths"):
-        selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+    selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
     _require_something(config, prepared, encoded, selected.ledger, work)
     tokens, blocks = selected.ledger.total().tokens_packed, len(selected.table.block_sources)
@@ -145,11 +142,7 @@ def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
     """
     room = selected.tokens * (selected.token_bytes + 1) - shards_written(work.out)
     require_room(room, "the shards", work.out)
-    with work.timings.stage("plan and pack"):
-        packed = pack_selected(selected, work.out, executor, work.observer)
-    work.timings.seconds["plan"] = packed.planning
-    work.timings.summed("pack", packed.busy, packed.made)
-    return packed
+    return pack_selected(selected, work.out, executor, work.observer)
 
 
 def write_lists(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> tuple[FileRecord, ...]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
-from ..dataset.timings import Timings
 from ..encode.known_parts import KnownParts
 from ..execute.executor import Executor
 from ..execute.pool import Pool
@@ -30,7 +29,6 @@ class Workspace:
     parts: KnownParts
     """The cache of encoded parts."""
     observer: Observer
-    timings: Timings = field(default_factory=Timings)
 
     @property
     def cache(self) -> Store:

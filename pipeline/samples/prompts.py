@@ -21,8 +21,8 @@ from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO
 from ...schemas.errors import ConfigError, InputError, RowRejectedError
 from ...schemas.escape import escape_line
+from ...schemas.fingerprint import version
 from ...schemas.units import plural
-from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.select.where import Where
 from ...stages.tokenize.engines import reference_tokenizer

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.fingerprint import fingerprint
-from ...schemas.versions import version
+from ...schemas.fingerprint import fingerprint, version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing

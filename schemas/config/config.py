@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..alignment import Alignment, why_padded
-from ..parallel import Parallel, ParallelLayout
+from ..alignment import Alignment, Parallel, ParallelLayout, why_padded
 from .section import ConfigModel, Duration, Paths, Share, Size
 from .source import AUTO, FilterConfig
 from .source import SourceConfig as SourceConfig

@@ -20,8 +20,8 @@ import blake3
 import numpy as np
 from numpy.typing import NDArray
 
+from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import lengths_of, offsets_of
-from ...schemas.splitmix import GOLDEN, mix
 
 _NAMES = (
     "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.splitmix import GOLDEN, mix
+from ...schemas.fingerprint import GOLDEN, mix
 
 
 def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import TokenizerError
+from ...schemas.fingerprint import version
 from ...schemas.ragged import lengths_of, offsets_of
-from ...schemas.versions import version
 
 REFERENCE = "tokenizers"
 """The engine that decides what is right."""

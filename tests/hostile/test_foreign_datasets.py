@@ -223,7 +223,7 @@ def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path) -> No
 
 def noted(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change what a run noted of its configuration."""
-    forge(folder, change, "_run/config.json")
+    forge(folder, change, "_run/run.json")
 
 
 def test_repair_fetches_nothing_that_only_a_note_names(
@@ -234,7 +234,7 @@ def test_repair_fetches_nothing_that_only_a_note_names(
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     shutil.rmtree(tmp_path / "cache")
-    (foreign / "_run" / "scan.json").unlink()
+    (foreign / "_run" / "parts.json").unlink()
     next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
     for url in ("http://127.0.0.1:9/x.jsonl", "s3://bucket/x.jsonl", "hf://owner/name", "file:///etc/passwd"):
         noted(foreign, lambda content, url=url: content["config"]["sources"][0].update(path=[url]))  # type: ignore[misc]
@@ -320,7 +320,7 @@ def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: P
     before = find_tokenizer(None, PackedRows(foreign)).chat_template
     forge(
         foreign,
-        lambda content: put(content, ("tokenizer", "chat_template"), str(tmp_path / "secret")),
-        "_run/request.json",
+        lambda content: put(content, ("config", "tokenizer", "chat_template"), str(tmp_path / "secret")),
+        "_run/run.json",
     )
     assert find_tokenizer(None, PackedRows(foreign)).chat_template == before

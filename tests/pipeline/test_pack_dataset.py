@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from packtrain.pipeline import pack_dataset as hub
-from packtrain.pipeline.columns import ColumnError
-from packtrain.pipeline.pack_dataset import pack_dataset
+from packtrain.pipeline.pack_dataset import ColumnError, pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.stages.pack.plan import Strategy
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from packtrain.schemas.parallel import ParallelLayout
+from packtrain.schemas.alignment import ParallelLayout
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.schemas.alignment import ParallelLayout
 from packtrain.schemas.errors import AttentionError, ConfigError
-from packtrain.schemas.parallel import ParallelLayout
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from packtrain.training.attention.varlen import find_bounds

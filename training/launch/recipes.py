@@ -3,8 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError, OutputError
+from ...schemas.errors import ConfigError, OutputError, did_you_mean
 
 RECIPES = {
     "ddp": ("configs/ddp.yaml", "accelerate: every device holds the whole model"),

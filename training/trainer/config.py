@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ...schemas.config.hints import did_you_mean
 from ...schemas.config.section import ConfigModel, Size
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, did_you_mean
 from ..place import divisible, nearest
 
 CUT = (

@@ -12,8 +12,8 @@ from ..files import LocalFiles
 from ..rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
-_REQUEST = "_run/request.json"
-"""Where a run notes the tokenizer's folder and template, for this machine."""
+_RUN = "_run/run.json"
+"""Where a run notes its configuration and the tokenizer's folder, for this machine."""
 _TEMPLATE_BYTES = 1 << 20
 
 
@@ -34,8 +34,8 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     folder, template = given, None
     if folder is None and isinstance(rows.files, LocalFiles):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]
-            folder, template = Path(noted["path"]), noted.get("chat_template")
+            noted = parse_json(rows.files.read(_RUN))
+            folder, template = Path(noted["tokenizer"]), noted["config"]["tokenizer"]["chat_template"]
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "

@@ -291,7 +291,7 @@ def test_inspect_shows_a_row(packtrain: Command, copy: Path) -> None:
 
 
 def test_inspect_without_the_tokenizer_of_the_run(packtrain: Command, copy: Path) -> None:
-    (copy / "_run" / "request.json").unlink()
+    (copy / "_run" / "run.json").unlink()
     done = packtrain("inspect", copy)
     assert done.code == 0
     assert "⟦" in done.out

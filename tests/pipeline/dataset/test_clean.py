@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +16,6 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.cache_lock import CacheUse, is_cache
 from packtrain.pipeline.store.local import LocalStore
-
-from tests.support import warm
 
 WEEKS = 30 * 86_400
 
@@ -87,29 +84,6 @@ def test_a_cache_in_use_is_left_alone(place: Path, packtrain: Callable[..., Any]
     use.release()
     assert packtrain("clean", place / "run.yaml", "--all", "--yes").code == 0
     assert list((place / "cache").glob("encoded/*/*.arrow")) == []
-
-
-@pytest.mark.slow
-def test_a_run_at_work_keeps_its_cache(place: Path, packtrain: Callable[..., Any]) -> None:
-    """A real run, stopped in the middle."""
-    shutil.rmtree(place / "out")
-    shutil.rmtree(place / "cache" / "encoded")
-    process = warm.Process(["run", place / "run.yaml"])
-    try:
-        end = time.monotonic() + 300
-        while not (place / "cache" / "encoded").exists():
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.002)
-        process.send_signal(signal.SIGSTOP)
-        assert not (place / "out" / "manifest.json").exists()
-        done = packtrain("clean", place / "run.yaml", "--all", "--yes")
-        assert (done.code, str(process.pid) in done.err) == (2, True), done
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.communicate(timeout=600)
-    assert process.returncode == 0
-    assert verify(place / "out", deep=True).sound
 
 
 def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtrain: Callable[..., Any]) -> None:

@@ -100,7 +100,6 @@ def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
     """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
     plain = proved.run("plain", CLOSED, "assistant")
     assert plain.ledger.sources["rows"].turns_sampled == {}
-    assert "turns_sampled" not in json.dumps(plain.ledger.to_json())
     full = proved.run("full", CLOSED, {"policy": "assistant", "prove": "sampling"})
     assert [one.hash for one in plain.splits["train"].shards] == [one.hash for one in full.splits["train"].shards]
 

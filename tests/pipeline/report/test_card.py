@@ -370,7 +370,7 @@ def test_a_plan_that_packtrain_does_not_write_is_refused(manifest: Manifest) -> 
             of(replace(manifest, plan=manifest.plan | change))
     data = manifest.to_json()
     data["ledger"]["a"]["rows_read"] = "<script>"
-    with pytest.raises(ValueError, match="rows_read is not a count"):
+    with pytest.raises(ValueError, match="rows_read"):
         Manifest.from_json(data)
 
 

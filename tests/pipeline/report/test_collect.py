@@ -23,6 +23,8 @@ from packtrain.pipeline.run.forecast import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
+from tests.support.hostile import forge
+
 Rows = Callable[..., list[dict[str, Any]]]
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e"
@@ -209,10 +211,7 @@ def test_hostile_text_stays_text(mixed: Mixed) -> None:
     ("gone", "sections", "words"),
     [
         ("_run/parts.json", {"choice"}, "again"),
-        ("_run/config.json", {"choice"}, "again"),
-        ("_run/timings.json", set(), ""),
-        ("_run/scan.json", {"choice"}, "again"),
-        ("_run/request.json", set(), ""),
+        ("_run/run.json", {"choice"}, "again"),
         ("documents.parquet", set(), ""),
         ("rejects.jsonl", set(), ""),
         ("train/rows.arrow", {"packing"}, "repair"),
@@ -237,7 +236,7 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
     if gone in ("documents.parquet", "train/shards"):
         assert made.training.rows == []
         assert made.training.rows_absent
-    if gone in ("_run/parts.json", "_run/scan.json"):
+    if gone == "_run/parts.json":
         assert not any(one.kinds for one in made.training.sources)
     assert report_html(made)
     assert msgspec.json.decode(report_json(made), type=Report) == made
@@ -246,8 +245,7 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
 def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
     shutil.copytree(mixed.folder, tmp_path / "moved", ignore=shutil.ignore_patterns("cache"))
     out = tmp_path / "moved" / "out"
-    listed = json.loads((out / "_run" / "parts.json").read_text())
-    (out / "_run" / "parts.json").write_text(json.dumps({**listed, "cache": str(tmp_path / "nowhere")}))
+    forge(out, lambda note: note.update(cache=str(tmp_path / "nowhere")), "_run/parts.json")
     made = report_of(out)
     assert set(made.absent) == {"choice"}
     assert "cache" in made.absent["choice"]

@@ -222,13 +222,14 @@ def test_a_dataset_and_itself(make: Make) -> None:
     assert kit.cli("diff", a, make("seed", seed=7), "--exit-code", "--json").code == 1
 
 
-def test_a_default_that_is_spelled_out_is_no_change(make: Make) -> None:
+def test_a_default_that_is_spelled_out_changes_no_row(make: Make) -> None:
     spelled = {
         "keys_of": {"chat": {"repeat": 1, "keys": {"prompt": "prompt"}}, "text": {"format": "auto"}},
         "pack": {"window_tokens": 4_000_000_000},
     }
     found = diff(make("base"), make("spelled", **spelled))
-    assert found["changes"] == []
+    assert "sources.chat.repeat" in changes(found, "configuration")
+    assert {one["section"] for one in found["changes"]} == {"configuration"}
     assert found["same_rows"]
     assert not found["identical"]
 

@@ -22,7 +22,7 @@ from packtrain.pipeline.report.lengths import (
 from packtrain.pipeline.report.options import ReportOptions, limit_of_model
 from packtrain.pipeline.report.sections import advice_sentence, sections, warnings_of
 from packtrain.schemas.errors import ConfigError
-from packtrain.schemas.positions import Limit
+from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import FORMAT, Choice, Report
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.pack.plan import plan_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packtrain.pipeline.dataset.output_folder import read_manifest
+from packtrain.pipeline.dataset.manifests import read_manifest
 from packtrain.pipeline.run.closing_advice import on_lost, on_rows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig

@@ -62,43 +62,10 @@ def test_a_share_is_a_number_or_percent(written: Any) -> None:
     assert config(holdout=written).holdout.fraction == 0.02
 
 
-SAME_RUN: list[dict[str, Any]] = [
-    {"out": "elsewhere"},
-    {"cache": "elsewhere"},
-    {"run": {"workers": 7, "memory": "8GiB"}},
-    {"tokenizer": {"path": "elsewhere"}},  # its content is hashed instead
-    {"sources": [{"name": "a", "format": "text", "path": ["elsewhere.jsonl"]}]},
-    {"sources": [{"name": "a", "format": "text", "path": "a.jsonl", "apps": {"style": "classic"}}]},
-]
-OTHER_RUN: list[dict[str, Any]] = [
-    {"seed": 1},
-    {"mask": "all"},
-    {"keep_untrained": True},
-    {"holdout": {"fraction": 0.1}},
-    {"truncate": {"max_length": 4096}},
-    {"truncate": {"overlong": "drop"}},
-    {"pack": {"strategy": "none"}},
-    {"pack": {"shuffle": False}},
-    {"pack": {"max_docs": 3}},
-    {"pack": {"window_tokens": 10}},
-    {"output": {"format": "parquet"}},
-    {"output": {"shard_bytes": "1MiB"}},
-    {"tokenizer": {"path": "tokenizer", "date": "2024-07-26"}},
-    {"sources": [{"name": "b", "format": "text", "path": "a.jsonl"}]},
-    {"sources": [{"name": "a", "format": "messages", "path": "a.jsonl"}]},
-    {"sources": [{"name": "a", "format": "text", "path": "a.jsonl", "keys": {"text": "body"}}]},
-    {"sources": [{"name": "a", "format": "text", "path": "a.jsonl", "max_row_bytes": 4096}]},
-]
-
-
-@pytest.mark.parametrize("more", SAME_RUN)
-def test_places_and_speed_are_no_part_of_the_identity(more: dict[str, Any]) -> None:
-    assert config(**more).identity() == config().identity()
-
-
-@pytest.mark.parametrize("more", OTHER_RUN)
-def test_what_bytes_depend_on_is(more: dict[str, Any]) -> None:
-    assert config(**more).identity() != config().identity()
+def test_options_of_apps_are_part_of_the_identity_only_where_they_may_count() -> None:
+    formats = {format: config(sources=[SMALLEST["sources"][0] | {"format": format}]) for format in ("text", "apps")}
+    assert "apps" not in formats["text"].identity()["sources"][0]
+    assert "apps" in formats["apps"].identity()["sources"][0]
 
 
 def test_the_json_schema_knows_sizes_and_single_paths() -> None:
@@ -108,14 +75,3 @@ def test_the_json_schema_knows_sizes_and_single_paths() -> None:
     assert source["path"]["type"] == ["array", "string"]
     for part in (*parts.values(), RunConfig.model_json_schema()):
         assert part["additionalProperties"] is False
-
-
-def test_every_key_says_what_it_does() -> None:
-    parts = RunConfig.model_json_schema()["$defs"]
-    undescribed = [
-        f"{name}.{key}"
-        for name, part in parts.items()
-        for key, value in part["properties"].items()
-        if not value.get("description") and "$ref" not in value
-    ]
-    assert undescribed == []

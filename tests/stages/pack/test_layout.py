@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.alignment import Alignment
-from packtrain.schemas.parallel import Parallel
+from packtrain.schemas.alignment import Alignment, Parallel
 from packtrain.schemas.rows import IGNORE_INDEX, PACKED, packed_schema
 from packtrain.stages.pack.layout import LaidOut, PlannedPieces, lay_out
 

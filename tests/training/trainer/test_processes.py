@@ -138,7 +138,6 @@ def test_it_trains_where_data_packages_are_not_installed(settings: Settings, tmp
         "liger",
         "rich",
         "typer",
-        "msgspec",
     )
     for folder in dict.fromkeys([sysconfig.get_path("purelib"), *site.getsitepackages(), *sys.path]):
         place = Path(folder)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.parallel import Parallel
+from packtrain.schemas.alignment import Parallel
 from packtrain.schemas.rows import PACKED, PREFERENCE, packed_schema, schema_of
 
 

@@ -1,7 +1,7 @@
 """What a token and a pair of tokens cost, by hand."""
 
 import numpy as np
-from packtrain.schemas.flops import ModelShape
+from packtrain.schemas.model_facts import ModelShape
 
 
 def test_by_hand() -> None:
