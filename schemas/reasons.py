@@ -36,7 +36,6 @@ UNUSABLE = {
     "reader_result": "Your own reader returned something that is not a row; its message is beside the row.",
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
     "template_error": "The chat template refused the conversation; its message is beside the row.",
-    "template_limit": "The chat template ran too long on the row and was stopped.",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
     "train_flags": "Messages or their parts have different `train` flags or weights, but cannot be located; split the "
     "row, or remove them.",

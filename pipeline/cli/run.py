@@ -109,7 +109,7 @@ def run(
     from ..report.printing import say
     from ..run.commit import put_card
     from ..run.driver import find_finished, look_ahead, make_dataset
-    from ..run.worker_count import count_workers
+    from ..run.workers import count_workers
     from ..run.workspace import open_workspace
     from .views.console import ConsoleObserver, make_console
     from .views.run import pipeline_tree, print_summary

@@ -11,7 +11,7 @@ _LONG = 200
 """Texts longer than this, such as a reader's module, are shown by their hash."""
 _MADE_WITH = (("tokenizer", "tokenizer"), ("encoding", "encode"), ("versions", "versions"), ("versions", "evaluation"))
 """(section, key of the plan) of what the configuration decides together with the machine."""
-_SAID_ELSEWHERE = ("tokenizer", "date", "on_limit", "allow_lost", "template", "files", "counts", "ngram")
+_SAID_ELSEWHERE = ("tokenizer", "date", "allow_lost", "template", "files", "counts", "ngram")
 """Keys of `encode` and `evaluation` that follow from the configuration, the tokenizer and the evaluation files."""
 
 

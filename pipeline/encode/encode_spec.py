@@ -1,7 +1,7 @@
 """What encoded parts depend on besides their blocks, as the tasks find it in the store."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,7 @@ FORMAT = 10
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
-OF_TEMPLATES = frozenset(
-    {"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost", "generation_stops", "prove"}
-)
+OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops", "prove"})
 """Keys of an EncodeSpec's payload that matter only for conversations."""
 
 
@@ -38,7 +36,6 @@ class EncodeSpec:
     date: str | None
     trace: bool
     around: SpecialTokenAffixes
-    on_limit: Literal["error", "reject"] = "error"
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
     generation_stops: tuple[int, ...] = ()
@@ -57,7 +54,6 @@ class EncodeSpec:
             "template": fingerprint([self.template, self.variables]),
             "date": self.date,
             "trace": self.trace,
-            "on_limit": self.on_limit,
             "around": msgspec.to_builtins(self.around),
             "allow_lost": list(self.allow_lost),
             **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),

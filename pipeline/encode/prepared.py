@@ -104,7 +104,6 @@ def make_spec(
         variables={**special, **section.variables},
         date=section.date,
         trace=section.trace,
-        on_limit=section.on_limit,
         allow_lost=tuple(sorted(set(section.allow_lost))),
         generation_stops=tokenizer.generation_stops,
         prove=prove,

@@ -244,7 +244,7 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     watch_templates()
     added = tokenizer_head(spec.tokenizer_json).added_tokens
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),
+        ChatTemplate(template, spec.variables, spec.template_name, spec.date),
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],

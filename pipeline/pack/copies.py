@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of
-from ...stages.select.duplicates import later_ones
-from ...stages.select.sampling import draw_keys, passes_of
+from ...stages.select.copies import draw_keys, later_ones, passes_of
 from .table import HELD_OUT, SLICE, Documents, Table
 
 MAX_PASSES = 10_000

@@ -12,8 +12,7 @@ from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ..encode.parts import EncodedPart
-from .runs import Runs
-from .table import Documents
+from .table import Documents, Runs
 
 
 class Segments:

@@ -14,8 +14,7 @@ from ...stages.arrays import numbers
 from ...stages.pack.best_fit import rows_needed
 from ...stages.pack.bounds import size_counts
 from ...stages.pack.plan import plan_rows
-from ...stages.pack.row_count import tight_row_count
-from ...stages.pack.tight import WORK
+from ...stages.pack.tight import WORK, tight_rows
 from ..store.open import Store
 from .arrow_files import put_arrow, put_batches
 from .table import HELD_OUT, SPLIT, Documents, Table
@@ -212,7 +211,7 @@ def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
         return len(plan.row_offsets) - 1
     counts = size_counts(plan.lengths, config.truncate.max_length)
     if pack.strategy == "tight":
-        return tight_row_count(plan.lengths, counts, pack.max_docs, WORK)
+        return len(tight_rows(plan.lengths, counts, pack.max_docs, WORK).row_offsets) - 1
     return rows_needed(counts, pack.max_docs)
 
 

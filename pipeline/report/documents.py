@@ -27,7 +27,7 @@ from ...schemas.rows import (
     RunKind,
 )
 from ...stages.arrays import view
-from ...stages.forecast.length_stats import LengthStats, Parts
+from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
 from ..dataset.open import Finished
@@ -233,8 +233,7 @@ class _LengthsOfParts:
         owners, begins, ends = (
             (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
         )
-        starts = offsets_of(self._sizes)
-        parts = Parts(starts, np.array([place.source for place in places], dtype=np.int32))
+        sources = np.repeat(np.array([place.source for place in places], dtype=np.int32), self._sizes)
         first = offsets_of(np.array(sizes, dtype=np.int64))
         longest = [(_id_of(document, places, first, names), tokens) for tokens, document in self._longest]
         pieces = self._table.pieces() if self._table is not None else {}
@@ -245,7 +244,7 @@ class _LengthsOfParts:
             pieces = {length: one.take(*_copied(one.owners, documents)) for length, one in pieces.items()}
             take, owners = _copied(owners, documents)
             begins, ends = begins[take], ends[take]
-        return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out, longest)
+        return LengthStats(lengths, owners, begins, ends, sources, pieces, self._held_out, longest)
 
     def kinds(self, names: Sequence[str]) -> dict[str, list[KindCount]]:
         """Tokens by kind, of each source."""

@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
-from ...schemas.report import Advice, Choice, Histogram, LongDocument, Point, SourceLoss
-from ...stages.forecast.length_stats import Compose, LengthStats
-from ...stages.forecast.lost_by_source import lost_by_source
-from ...stages.forecast.packing_estimate import PackingEstimate
-from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, sweep
+from ...schemas.report import Advice, Choice, Histogram, LongDocument, Point
+from ...stages.forecast.length_stats import LengthStats
+from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, lost_by_source, sweep
 from ...stages.select.truncate import Keep
-from ..pack.windows import WINDOW_TOKENS, compose
 from .options import ReportOptions
 
 LEAST, MOST = 2, 1 << 24
@@ -97,8 +94,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         ConfigError: a length is out of range.
     """
     read, strategy, configured = len(stats.lengths), config.pack.strategy, config.truncate.max_length
-    sampled = read < in_all
-    sweeper = _Sweeper(stats, config, None if sampled else _composed(stats, config))
+    sweeper = _Sweeper(stats, config)
     points = sweeper.points(candidates(config, options))
     if options.lengths == CANDIDATES:  # lengths that the user named are all shown
         shown = _worth_showing(points, int(stats.lengths.max(initial=0)), configured)
@@ -112,7 +108,9 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         if config.truncate.overlong == "drop":
             long &= stats.lengths <= configured
         over = int(np.count_nonzero(long))
-    sources = lost_by_source(stats, configured, _planned(strategy), sweeper.how)
+    names = [source.name for source in config.sources]
+    several = len(names) > 1 and stats.sources is not None
+    sources = lost_by_source(stats, configured, _planned(strategy), sweeper.how, names) if several else []
     return Choice(
         documents=read,
         documents_in_all=max(read, in_all),
@@ -127,9 +125,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         limit=limit,
         over_limit=over,
         other=sweeper.other(next(one for one in points if (one.strategy, one.max_length) == (strategy, configured))),
-        sources=[SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in sources]
-        if len(sources) > 1
-        else [],
+        sources=sources if len(sources) > 1 else [],
     )
 
 
@@ -152,21 +148,11 @@ def _planned(strategy: str) -> str:
     return {"none": "bfd", "tight": "bfd", "wrapped": "bfd_split"}.get(strategy, strategy)
 
 
-def _composed(stats: LengthStats, config: RunConfig) -> Compose | None:
-    """A function that says which parts a run plans together; None if it plans all in one window at every length."""
-    limit, parts = config.pack.window_tokens or WINDOW_TOKENS, stats.parts
-    grows = config.truncate.overlong == "split" and config.truncate.split.overlap > 0
-    if parts is None or (stats.tokens <= limit and not grows):
-        return None
-    sources = parts.sources.tolist()
-    return lambda tokens: compose(tokens, sources, limit, config.seed)
-
-
 class _Sweeper:
     """What a configuration makes of the documents at other lengths."""
 
-    def __init__(self, stats: LengthStats, config: RunConfig, compose: Compose | None) -> None:
-        self.stats, self.config, self.compose = stats, config, compose
+    def __init__(self, stats: LengthStats, config: RunConfig) -> None:
+        self.stats, self.config = stats, config
         self.how = SweepOptions(
             keep=Keep(config.truncate.keep),
             drop=config.truncate.overlong == "drop",
@@ -202,18 +188,10 @@ class _Sweeper:
         mine = kept[stats.owners]
         owners = (np.cumsum(kept) - 1)[stats.owners[mine]].astype(np.int32)
         rest = LengthStats(stats.lengths[kept], owners, stats.begins[mine], stats.ends[mine])
-        return _Sweeper(rest, self.config, None)
+        return _Sweeper(rest, self.config)
 
     def _sweep(self, lengths: Sequence[int], strategies: Sequence[str], work: int) -> list[Point]:
-        packed = ["bfd" if one == "none" else one for one in strategies]
-        found = sweep(self.stats, lengths, packed, replace(self.how, work=work), self.compose)
-        points = []
-        for one, strategy in zip(found, [*strategies] * len(lengths), strict=True):
-            fields = {name: getattr(one, name) for name in Point.__dataclass_fields__} | {"strategy": strategy}
-            if strategy == "none":  # every piece is a row
-                fields |= {"rows": one.pieces, "fill": _fill(one)}
-            points.append(Point(**fields))
-        return points
+        return sweep(self.stats, lengths, strategies, replace(self.how, work=work))
 
 
 def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> set[int]:
@@ -223,10 +201,6 @@ def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> se
     fuller = [one for one in beyond if one <= _FURTHER * longest and fills[one] >= fills[beyond[0]] + _FULLER]
     most = fuller[-1] if fuller else beyond[0] if beyond else max(fills)
     return {configured, *(one for one in fills if one <= most)}
-
-
-def _fill(one: PackingEstimate) -> float:
-    return one.tokens / (one.pieces * one.max_length) if one.pieces else 0.0
 
 
 @dataclass(slots=True)

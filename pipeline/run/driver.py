@@ -39,8 +39,7 @@ from ..store.cache_lock import mark_cache
 from ..store.driver_lock import DriverLock, driving
 from .closing_advice import closing_advice
 from .commit import commit, put_card
-from .disk_space import require_room
-from .estimate import RunEstimate, estimate_run
+from .estimate import RunEstimate, estimate_run, require_room
 from .prepare import prepare
 from .steps import (
     decontaminate,

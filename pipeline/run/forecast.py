@@ -39,7 +39,7 @@ from ..report.rejects import rejects_among
 from ..report.sample.sampling import Sampled, sampled
 from ..report.shown import Shown
 from .closing_advice import on_default_mask
-from .disk_space import require_room
+from .estimate import require_room
 from .steps import decontaminate, encode_inputs, prepare_inputs
 from .workspace import Workspace, open_workers, open_workspace
 

@@ -26,10 +26,9 @@ from ..pack.pack import Packed, Selected, padding_id
 from ..pack.pack import pack as pack_selected
 from ..pack.pack import select as select_documents
 from .commit import put_record
-from .disk_space import require_room, shards_written
-from .estimate import RunEstimate, estimate_run
-from .memory import packing_need
+from .estimate import RunEstimate, estimate_run, require_room, shards_written
 from .prepare import prepare
+from .workers import packing_need
 from .workspace import Workspace, fit_workers
 
 

@@ -16,7 +16,7 @@ from ..pack.shard import forget_table
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
-from .worker_count import Need, count_workers
+from .workers import Need, count_workers
 
 
 @dataclass(frozen=True, slots=True)

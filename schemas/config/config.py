@@ -28,10 +28,6 @@ class TokenizerConfig(ConfigModel):
     tokenizer's templates if it has several."""
     variables: dict[str, Any] = Field(default={})
     """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
-    on_limit: Literal["error", "reject"] = "error"
-    """A template that takes millions of steps on a row, or writes hundreds of megabytes, is stopped. `error` ends the
-    run, `reject` rejects only the row. Too much processor time (5 s) or memory (2 GiB) always ends the run, because it
-    depends on the machine."""
     allow_lost: tuple[Losable, ...] = ()
     """A conversation is rejected (`lost_content`) if the template leaves a part of it out, unless this list names the
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),

@@ -1,33 +1,34 @@
 """What other lengths and strategies would give, computed from lengths and runs without encoding or layout.
 
 The number of rows depends only on how many pieces there are of each size. So each candidate makes a histogram in one
-pass over the documents, and `best_fit` counts the rows of the real plan from it. `wrapped` ignores alignment and
-`max_docs`, as real runs do.
+pass over the documents, and `best_fit` counts the rows of the real plan from it, all documents in one window. `wrapped`
+ignores alignment and `max_docs`, as real runs do.
 
 Legend as in `length_stats.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
-from ..pack.bounds import size_counts
-from ..pack.row_count import in_units, rows_and_bound, tight_row_count
-from ..pack.tight import WORK
+from ...schemas.layout import fill_of
+from ...schemas.ragged import starts_of
+from ...schemas.report import Point, SourceLoss
+from ..pack.best_fit import rows_needed
+from ..pack.bounds import bound_of_whole_pieces, least_rows, size_counts
+from ..pack.tight import WORK, tight_rows
 from ..select.truncate import Keep
-from .length_stats import Compose
-from .length_stats import LengthStats as LengthStats
-from .packing_estimate import PackingEstimate as PackingEstimate
-from .uncut_documents import UncutDocuments
+from .length_stats import LengthStats
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """256 to 131,072."""
 STRATEGIES = ("wrapped", "bfd", "bfd_split")
 """Those of `plan.Strategy` that are quick. `bfd` truncates, drops or splits documents that are too long, depending on
-the options. `tight` does what `bfd` does, and is compared where asked for: its search takes longer than all of these.
+the options. `none` and `tight` do what `bfd` does; `tight` is compared where asked for: its search takes longer than
+all of these.
 """
 QUICK = 600_000
 """Work of the search of `tight` that takes a tenth of a second or less."""
@@ -50,133 +51,159 @@ class SweepOptions:
     """Work of the search of `tight`."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Left:
+    """What a length leaves of each document, before rows cut anything."""
+
+    kept: NDArray[np.int64]
+    """(N,) tokens, each counted once; 0 for a document that is left out."""
+    labels: NDArray[np.int64]
+    """(N,) trained labels."""
+    cut: NDArray[np.bool_]
+    """(N,) whether it is shortened, or cut into pieces."""
+
+
 def sweep(
     stats: LengthStats,
     candidates: Sequence[int] = CANDIDATES,
     strategies: Sequence[str] = STRATEGIES,
     options: SweepOptions | None = None,
-    compose: Compose | None = None,
-) -> list[PackingEstimate]:
+) -> list[Point]:
     """Estimate every strategy at every length, in the order of the lengths.
 
-    Args:
-        compose: groups parts into planning windows; None plans all parts together.
-
     Raises:
-        ConfigError: a strategy is not one of `STRATEGIES`.
+        ConfigError: a strategy is not one of `STRATEGIES`, `none` or `tight`.
     """
     options = options or SweepOptions()
-    wholes = UncutDocuments.of(stats, options.keep_untrained, compose)
-    out = []
-    for limit in candidates:
-        cut = _Cut.split(stats, limit, options) if options.split else _Cut.truncated(stats, limit, options)
-        for strategy in strategies:
-            if strategy in ("bfd", "tight"):
-                out.append(_packed(cut, strategy, options, compose))
-            elif strategy == "wrapped":
-                out.append(wholes.wrapped(limit))
-            elif strategy == "bfd_split":
-                out.append(wholes.split(limit, options.align, options.max_docs))
-            else:
-                raise ConfigError(
-                    f"strategy {strategy!r} is not known; choose from {', '.join((*STRATEGIES, 'tight'))}"
-                )
+    return [_point(stats, limit, strategy, options) for limit in candidates for strategy in strategies]
+
+
+def lost_by_source(
+    stats: LengthStats, limit: int, strategy: str, options: SweepOptions, names: Sequence[str]
+) -> list[SourceLoss]:
+    """Losses of each source that has a document, in the order of sources. One source may lose everything while the
+    total loss is small.
+
+    Args:
+        strategy: `bfd` or `bfd_split`. What `wrapped` cuts depends on where rows end.
+        names: names of the sources; the stats must say the source of each document.
+    """
+    assert stats.sources is not None
+    left, out = _left(stats, limit, strategy == "bfd_split", options), []
+    for number, name in enumerate(names):
+        mine = stats.sources == number
+        lengths, kept, labels = stats.lengths[mine], left.kept[mine], stats.labels_each[mine]
+        documents, tokens = int(np.count_nonzero(lengths)), int(lengths.sum(dtype=np.int64))
+        if not documents:
+            continue
+        out.append(
+            SourceLoss(
+                source=name,
+                documents=documents,
+                documents_cut=int(np.count_nonzero(left.cut[mine])),
+                documents_lost=int(np.count_nonzero((lengths > 0) & (kept == 0))),
+                longest=int(lengths.max()),
+                tokens=tokens,
+                tokens_lost=tokens - int(kept.sum()),
+                labels=int(labels.sum()),
+                labels_lost=int(labels.sum() - left.labels[mine].sum()),
+            )
+        )
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cut:
-    """The documents cut at one length, before packing."""
+def _left(stats: LengthStats, limit: int, whole: bool, options: SweepOptions) -> _Left:
+    """What is left of each document.
 
-    stats: LengthStats
-    limit: int
-    sizes: NDArray[np.int32]
-    """(S,) tokens of each piece; 0 for a document left out."""
-    owners: NDArray[np.int32] | None
-    """(S,) the document of each piece; None if each document is one piece."""
-    labels: int
-    documents: int
-    cut: int
-    overlap: int = 0
-
-    @classmethod
-    def truncated(cls, stats: LengthStats, limit: int, options: SweepOptions) -> "_Cut":
-        kept, labels = stats.cut(limit, options.keep)
-        if options.drop:
-            kept = np.where(stats.lengths <= limit, kept, 0)
-        if not options.keep_untrained:
-            kept = np.where(labels > 0, kept, 0)
-        documents = int(np.count_nonzero(kept))
-        cut = int(np.count_nonzero((kept > 0) & (kept < stats.lengths)))
-        return cls(stats, limit, kept, None, int(labels[kept > 0].sum()), documents, cut)
-
-    @classmethod
-    def split(cls, stats: LengthStats, limit: int, options: SweepOptions) -> "_Cut":
-        fits = stats.lengths <= limit
+    Args:
+        whole: whether documents are cut every `limit` tokens, so that only untrained ones lose tokens.
+    """
+    long = stats.lengths > limit
+    if whole:
+        kept, labels = stats.lengths.astype(np.int64), stats.labels_each
+    elif options.split:
         pieces = stats.pieces.get(limit)
-        assert pieces is not None or fits.all(), f"the pieces at length {limit} are not known"
-        if not options.keep_untrained:
-            fits &= stats.labels_each > 0
-        sizes, owners = np.where(fits, stats.lengths, 0), np.arange(len(stats.lengths), dtype=np.int32)
-        labels, cut, overlap = int(stats.labels_each[fits].sum()), 0, 0
-        documents = int(np.count_nonzero(sizes))
+        assert pieces is not None or not long.any(), f"the pieces at length {limit} are not known"
+        kept, labels = np.where(long, 0, stats.lengths).astype(np.int64), np.where(long, 0, stats.labels_each)
         if pieces is not None:
-            sizes, owners = np.concatenate([sizes, pieces.lengths]), np.concatenate([owners, pieces.owners])
-            labels += int(pieces.labels.sum(dtype=np.int64))
-            cut = int(np.count_nonzero(np.diff(pieces.owners, prepend=-1)))
-            overlap = int(pieces.overlap.sum(dtype=np.int64)) if pieces.overlap is not None else 0
-        return cls(stats, limit, sizes, owners, labels, documents + cut, cut, overlap)
-
-    def windows(self, compose: Compose | None) -> Iterator[NDArray[np.int32]]:
-        """The sizes of the pieces of each window."""
-        windows: Sequence[NDArray[np.int64]] = ()
-        parts = self.stats.parts
-        if compose is not None and parts is not None:
-            tokens = self.sizes
-            if self.owners is not None:
-                # Integers below 2**53 are exact as floats.
-                tokens = np.bincount(self.owners, weights=tokens, minlength=len(self.stats.lengths)).astype(np.int64)
-            windows = compose(parts.sums(tokens))
-        if len(windows) < 2 or parts is None:
-            yield self.sizes[self.sizes > 0]
-            return
-        number = np.full(len(parts.sources), -1, dtype=np.int64)
-        for index, window in enumerate(windows):
-            number[window] = index
-        mine = parts.of_documents(number)
-        mine = mine if self.owners is None else mine[self.owners]
-        for index in range(len(windows)):
-            yield self.sizes[(mine == index) & (self.sizes > 0)]
-
-    def outcome(self, strategy: str, rows: int, bound: int, padding: int) -> PackingEstimate:
-        tokens = int(self.sizes.sum(dtype=np.int64))
-        return PackingEstimate(
-            strategy=strategy,
-            max_length=self.limit,
-            documents=self.documents,
-            documents_cut=self.cut,
-            documents_lost=self.stats.documents - self.documents,
-            pieces=self.documents if self.owners is None else int(np.count_nonzero(self.sizes)),
-            rows=rows,
-            bound=bound,
-            tokens=tokens,
-            tokens_lost=self.stats.tokens - (tokens - self.overlap),
-            labels=self.labels,
-            labels_lost=self.stats.labels - self.labels,
-            padding=padding,
-            overlap=self.overlap,
-        )
+            fresh = pieces.lengths if pieces.overlap is None else pieces.lengths - pieces.overlap
+            kept += stats.summed(pieces.owners, fresh)
+            labels += stats.summed(pieces.owners, pieces.labels)
+    else:
+        kept = np.where(long, 0 if options.drop else limit, stats.lengths).astype(np.int64)
+        labels = stats.labels_within(limit, options.keep)
+    if not options.keep_untrained:
+        kept = np.where(labels > 0, kept, 0)
+    if whole:
+        # Labels lost at the first tokens of pieces. A document's own first token never has a label.
+        heads = -(-stats.ends // limit) + (-stats.begins // limit) - (stats.begins == 0)
+        labels = labels - stats.summed(stats.owners, heads)
+    return _Left(kept, np.where(kept > 0, labels, 0), long & (kept > 0))
 
 
-def _packed(cut: _Cut, strategy: str, options: SweepOptions, compose: Compose | None) -> PackingEstimate:
-    rows = bound = padding = 0
-    align = options.align
-    for lengths in cut.windows(compose):
-        units = in_units(lengths, align)
-        counts = size_counts(units, cut.limit // align)
-        opened, least = rows_and_bound(counts, options.max_docs)
-        if strategy == "tight" and opened > least:
-            opened = tight_row_count(units, counts, options.max_docs, options.work)
-        rows, bound = rows + opened, bound + least
-        padding += int(units.sum(dtype=np.int64)) * align - int(lengths.sum(dtype=np.int64)) if align > 1 else 0
-    return cut.outcome(strategy, rows, bound, padding)
+def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions) -> Point:
+    if strategy not in (*STRATEGIES, "none", "tight"):
+        raise ConfigError(f"strategy {strategy!r} is not known; choose from {', '.join((*STRATEGIES, 'tight'))}")
+    left = _left(stats, limit, strategy in ("wrapped", "bfd_split"), options)
+    kept, labels, cut = int(left.kept.sum()), int(left.labels.sum()), int(np.count_nonzero(left.cut))
+    overlap = padding = 0
+    if strategy == "wrapped":
+        pieces, cut, heads = _wrapped(stats, left.kept > 0, limit)
+        labels = int(stats.labels_each[left.kept > 0].sum()) - heads
+        rows = bound = least_rows(kept, limit)
+    else:
+        sizes, full = left.kept, 0
+        known = stats.pieces.get(limit) if options.split and strategy != "bfd_split" else None
+        if strategy == "bfd_split":
+            full, sizes = int((sizes // limit).sum()), sizes % limit
+        elif known is not None:
+            sizes = np.concatenate([np.where(stats.lengths > limit, 0, sizes), known.lengths])
+            overlap = int(known.overlap.sum(dtype=np.int64)) if known.overlap is not None else 0
+        sizes = sizes[sizes > 0]
+        units = -(-sizes // options.align)
+        padding = int(units.sum()) * options.align - int(sizes.sum())
+        counts = size_counts(units, limit // options.align)
+        counts[-1] += full
+        pieces = len(sizes) + full
+        rows, bound = rows_needed(counts, options.max_docs), bound_of_whole_pieces(counts, options.max_docs)
+        if strategy == "tight" and rows > bound:
+            rows = len(tight_rows(units, counts, options.max_docs, options.work).row_offsets) - 1
+        elif strategy == "none":
+            rows = pieces
+    documents, tokens = int(np.count_nonzero(left.kept)), kept + overlap
+    return Point(
+        strategy=strategy,
+        max_length=limit,
+        documents=documents,
+        documents_cut=cut,
+        documents_lost=stats.documents - documents,
+        pieces=pieces,
+        rows=rows,
+        bound=bound,
+        tokens=tokens,
+        tokens_lost=stats.tokens - kept,
+        labels=labels,
+        labels_lost=stats.labels - labels,
+        fill=fill_of(tokens, rows, limit) if rows else 0.0,
+        padding=padding,
+        overlap=overlap,
+    )
+
+
+def _wrapped(stats: LengthStats, there: NDArray[np.bool_], limit: int) -> tuple[int, int, int]:
+    """Pieces, documents that are cut, and labels lost at first tokens, if documents are laid end to end and cut where
+    rows end.
+
+    Args:
+        there: (N,) which documents are packed.
+    """
+    lengths = np.where(there, stats.lengths, 0).astype(np.int64)
+    begins = starts_of(lengths)
+    mine = there[stats.owners]
+    bases, first = begins[stats.owners[mine]], stats.begins[mine]
+    each = (-(-(begins + lengths) // limit) - begins // limit)[there]
+    # Rows that begin in a trained run; and documents that begin inside a row, whose first token is one of a run. Their
+    # labels are lost as those of any document are.
+    at_rows = -(-(bases + stats.ends[mine]) // limit) + (-(bases + first) // limit)
+    heads = int(at_rows.sum()) - int(np.count_nonzero((bases % limit == 0) & (first == 0)))
+    return int(each.sum()), int(np.count_nonzero(each > 1)), heads

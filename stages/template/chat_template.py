@@ -9,20 +9,18 @@ random numbers.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 import numpy as np
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
-from .environment import BoundedEnvironment, compile_template, make_environment
-from .limits import MachineLimitError, TemplateLimitError, limited
+from .environment import Sandbox, compile_template, make_environment
+from .limits import TemplateLimitError, limited, require_size
 
 REASON = "template_error"
 """The ledger's reason for rows that the template refused."""
-LIMIT = "template_limit"
-"""The ledger's reason for rows on which the template exceeded a limit."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
@@ -35,7 +33,7 @@ _NO_CONTENT = "has no attribute 'content'"
 class ChatTemplate:
     """A compiled chat template with its variables.
 
-    It is pickled as its five arguments and compiled again in the other process (a few milliseconds).
+    It is pickled as its four arguments and compiled again in the other process (a few milliseconds).
 
     Args:
         source: the jinja2 text.
@@ -43,8 +41,6 @@ class ChatTemplate:
             `enable_thinking`.
         name: its name in errors: the file or tokenizer that it came from.
         date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
-        on_limit: whether a row that exceeds a limit is rejected or raises an error. Exceeding time or memory is always
-            an error, because it depends on the machine.
 
     Raises:
         TemplateError: the source does not compile, the date is not an ISO date, or a variable's name is reserved.
@@ -56,13 +52,11 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         name: str,
         date: str | None = None,
-        on_limit: Literal["error", "reject"] = "error",
     ) -> None:
         self.source = source
         self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
         self.name = name
         self.date = date
-        self.on_limit = on_limit
         for key in _RESERVED:
             if key in self.variables:
                 raise TemplateError(
@@ -70,14 +64,14 @@ class ChatTemplate:
                     "give it another name"
                 )
         try:
-            made = make_environment(BoundedEnvironment, name, date)
+            made = make_environment(Sandbox, name, date)
             self._template = limited(lambda: compile_template(made, source))
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
                 "fix the template, or name another one"
             ) from error
-        except MachineLimitError as error:
+        except TemplateLimitError as error:
             raise StoppedTemplateError(
                 f"chat template '{name}' was stopped while it was compiled: {error}; fix it, or name another one"
             ) from error
@@ -87,7 +81,7 @@ class ChatTemplate:
             ) from error
 
     def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
-        return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)
+        return type(self), (self.source, self.variables, self.name, self.date)
 
     @property
     def marks_generation(self) -> bool:
@@ -121,23 +115,19 @@ class ChatTemplate:
             RowRejectedError, TemplateError: as `render`.
         """
         try:
-            try:
-                return limited(render)
-            except MemoryError:  # the process may have grown since the watch last checked
-                return limited(render, again=True)
+            text = limited(render)
+            require_size(len(text))
+            if not text.isascii():
+                text.encode()
+            return text
         except PacktrainError:
             raise
-        except MachineLimitError as error:
+        except TemplateLimitError as error:
             raise StoppedTemplateError(
                 f"chat template '{self.name}' was stopped: {error}. Fix the template, or leave the row out"
             ) from error
-        except TemplateLimitError as error:
-            what = f"chat template '{self.name}' was stopped: {error}"
-            if self.on_limit == "reject":
-                raise RowRejectedError(LIMIT, what) from error
-            raise TemplateError(
-                f"{what}. Fix the template, or, if only single rows cause this: tokenizer.on_limit=reject"
-            ) from error
+        except UnicodeEncodeError as error:
+            raise self.rejected("it makes half a character (a surrogate), which no file can hold") from error
         except Exception as error:
             message = str(error) or "no message"
             advice = """; give every message a content: `content: ""`""" if _NO_CONTENT in message else ""

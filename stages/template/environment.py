@@ -6,7 +6,6 @@ Tags, filters and globals are those of transformers. Results that depend on anyt
 
 import datetime as dt
 import json
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -14,32 +13,21 @@ from typing import Any, NoReturn, TypeVar
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ...schemas.errors import TemplateError
-from .limits import (
-    BINOPS,
-    METHODS,
-    TemplateLimitError,
-    concat,
-    counted,
-    limited_filters,
-    require_call,
-    require_indent,
-    require_operation,
-)
+from .limits import TemplateLimitError
 
 _VALUES = (str, int, float, type(None))
 _JSON = json.JSONEncoder(ensure_ascii=False)
 """What `json.dumps` would make for every call of `tojson` without options."""
 _ADDRESS = " at 0x"
 """Matches the default text of a Python object: `<generator object at 0x7f...>`."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _COMPILED: dict[tuple[type, str], Any] = {}
@@ -49,30 +37,31 @@ _SAFE: dict[tuple[type, str], bool] = {}
 _MOST_SAFE = 4096
 
 
-class CountingCode(CodeGenerator):
-    """Generates code that counts the items of loops, and computes nothing while it does: `'a' | center(99)` is left to
-    the rendering, where errors of limits are not hidden and an endless step ends a worker, not the driver.
+_TEXT_METHODS = """
+    capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal
+    isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip
+    swapcase title upper zfill
+"""
+_METHODS: dict[type, frozenset[str]] = {
+    str: frozenset(_TEXT_METHODS.split()),
+    bytes: frozenset(),
+    int: frozenset(),
+    float: frozenset({"is_integer"}),
+    complex: frozenset(),
+    tuple: frozenset({"count", "index"}),
+}
+"""Methods that a template may call on values of these types and their subclasses."""
+
+
+class UnfoldedCode(CodeGenerator):
+    """Generates code, and computes nothing while it does: `'a' | center(10**9)` is left to the rendering, which is
+    watched, and in which errors of limits are not hidden.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.optimizer = None
-        self._iterated: set[int] = set()
-        """Ids of the expression nodes that loops iterate over."""
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
-        """See jinja2."""
-        self._iterated.add(id(node.iter))
-        super().visit_For(node, frame)
-
-    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """See jinja2."""
-        if id(node) not in self._iterated:
-            return super().visit(node, *args, **kwargs)
-        self.write("_counted(")
-        super().visit(node, *args, **kwargs)
-        self.write(")")
-        return None
 
     def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:  # noqa: N802
         """See jinja2."""
@@ -86,12 +75,10 @@ class CountingCode(CodeGenerator):
         return super()._output_child_to_const(node, *args)
 
 
-class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with limits on the size of results."""
+class Sandbox(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox, with fewer methods."""
 
-    intercepted_binops = BINOPS
-    code_generator_class = CountingCode
-    concat = staticmethod(concat)
+    code_generator_class = UnfoldedCode
     generation: Callable[[str], str] = staticmethod(str)
     """Applied to the text of a `{% generation %}` block."""
 
@@ -109,19 +96,6 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             _COMPILED[type(self), source] = code
         return code
 
-    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        texts = [(one.value, one.lineno) for one in source.find_all(nodes.Const)]
-        texts += [(one.data, one.lineno) for one in source.find_all(nodes.TemplateData)]
-        for text, line in texts:
-            if isinstance(text, str) and _SURROGATE.search(text):
-                raise TemplateSyntaxError("\\ud83d and its like are no characters; write the character itself", line)
-        return super()._generate(source, *args, **kwargs)
-
-    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """See jinja2."""
-        require_call(__callee, args, kwargs)
-        return super().call(__context, __callee, *args, **kwargs)
-
     def handle_exception(self, source: str | None = None) -> NoReturn:
         """See jinja2. Its own version rewrites tracebacks, and fails if a watch interrupted an instruction without a
         line."""
@@ -136,29 +110,24 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """
         safe = _SAFE.get((type(obj), attr))
         if safe is None:
-            allowed = next((names for kind, names in METHODS.items() if isinstance(obj, kind)), None)
+            allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
             safe = attr in allowed if allowed is not None else super().is_safe_attribute(obj, attr, value)
             if len(_SAFE) >= _MOST_SAFE:
                 _SAFE.clear()
             _SAFE[type(obj), attr] = safe
         return safe
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """See jinja2."""
-        require_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+
+EnvironmentType = TypeVar("EnvironmentType", bound=Sandbox)
 
 
-EnvironmentType = TypeVar("EnvironmentType", bound=BoundedEnvironment)
-
-
-def compile_template(environment: BoundedEnvironment, source: str | nodes.Template) -> jinja2.Template:
+def compile_template(environment: Sandbox, source: str | nodes.Template) -> jinja2.Template:
     """Compile a template so that `~` also joins by the environment's own function."""
     code = environment.compile(source)
     # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
     template = jinja2.Template.from_code(environment, code, dict(environment.make_globals(None)))
     written = template.root_render_func.__globals__
-    written["_counted"], written["str"] = counted, written_text
+    written["str"] = written_text
     written["str_join"] = lambda pieces: environment.concat(map(written_text, pieces))
     return template
 
@@ -166,7 +135,6 @@ def compile_template(environment: BoundedEnvironment, source: str | nodes.Templa
 def make_environment(kind: type[EnvironmentType], name: str, date: str | None) -> EnvironmentType:
     """The environment that chat templates are written for: whitespace rules, tags, filters, globals."""
     environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
-    limited_filters(environment.filters)
     environment.filters["tojson"] = tojson
     environment.filters["random"] = _no_chance
     environment.globals["lipsum"] = _no_chance
@@ -243,7 +211,6 @@ def tojson(
     """The `tojson` filter."""
     if ensure_ascii is False and indent is None and separators is None and sort_keys is False:
         return _JSON.encode(value)
-    require_indent(indent)
     # jinja2's own filter escapes for HTML, which would change the text that a model sees.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 

@@ -102,7 +102,7 @@ class Renderer:
             tools: tool schemas.
 
         Raises:
-            RowRejectedError: the template refused the row (`template_error`) or was stopped on it (`template_limit`);
+            RowRejectedError: the template refused the row (`template_error`);
                 part of the row is not in the text (`lost_content`); `train` flags of the completion differ and its
                 turns could not be located (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.

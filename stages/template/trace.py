@@ -26,7 +26,7 @@ from jinja2.visitor import NodeTransformer
 from ...schemas.rows import Messages
 from .assistant_turns import ASSISTANT, GENERATION, TemplateProfile, UnprovedError, Word, code_of
 from .chat_template import ChatTemplate
-from .environment import BoundedEnvironment, DictMaker, GuardedNamespace, compile_template, make_environment
+from .environment import DictMaker, GuardedNamespace, Sandbox, compile_template, make_environment
 from .limits import TemplateLimitError, limited, require_size
 from .rendered import Rendered, Runs, locate, runs_of
 from .symbolic_str import (
@@ -226,10 +226,12 @@ class Tracer:
         self._environment.blocks = 0
 
         def render() -> Any:
-            return concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+            made = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+            str.encode(made.skeleton if isinstance(made, SymbolicStr) else made)  # fails for half a character
+            return made
 
         try:
-            text = limited(render, again=True)
+            text = limited(render)
         except TemplateLimitError:
             raise
         except Exception as error:  # jinja2 raises the same error again for the row
@@ -260,9 +262,10 @@ class _Message(dict[str, Any]):
     __iter__ = keys = items = values = copy = __reversed__ = __repr__ = __or__ = __ror__ = _listed
 
 
-class _TracingEnvironment(BoundedEnvironment):
+class _TracingEnvironment(Sandbox):
     """Records what a template does, and renders like the ordinary environment."""
 
+    intercepted_binops = frozenset({"*", "**", "%"})
     concat = staticmethod(concat)
     record: Record
     """The record of the current trace."""

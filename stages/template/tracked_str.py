@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any, SupportsIndex
 
 from .assistant_turns import Word
-from .limits import require_size
 
 
 class TrackedStr(str):
@@ -152,11 +151,10 @@ def words_of(text: str) -> tuple[Word, ...]:
 
 
 def join(pieces: Iterable[Any], separator: str = "") -> str:
-    """`separator.join` that keeps the words, and refuses results that are too long."""
+    """`separator.join` that keeps the words."""
     parts = list(pieces)
     gap = len(separator)
     places = [0, *accumulate(map(len, parts) if not gap else [len(part) + gap for part in parts])]
-    require_size(places[-1])
     text = separator.join(parts)
     words = tuple(
         [

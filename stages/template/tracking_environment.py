@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
-from .environment import BoundedEnvironment, tojson
+from .environment import Sandbox, tojson
 from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
 
 _DICT_NAMES = frozenset(dir(dict))
@@ -31,7 +31,7 @@ def _owner(value: Any) -> int | None:
     return code_of(code >> MESSAGE, 0, CALL)
 
 
-class TrackingEnvironment(BoundedEnvironment):
+class TrackingEnvironment(Sandbox):
     """The sandbox with tracked strings."""
 
     concat = staticmethod(join)

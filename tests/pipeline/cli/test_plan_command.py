@@ -16,7 +16,7 @@ import yaml
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.sections import print_report
-from packtrain.pipeline.run.disk_space import shards_written
+from packtrain.pipeline.run.estimate import shards_written
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.report import Report

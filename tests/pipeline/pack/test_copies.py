@@ -14,7 +14,7 @@ from packtrain.pipeline.pack.copies import later_copies, repeated, set_copies
 from packtrain.pipeline.pack.table import HELD_OUT, Documents, Origins, Table, scratch_documents
 from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.select.sampling import passes_of
+from packtrain.stages.select.copies import passes_of
 
 TOP = 2**64 - 1
 halves = st.sampled_from([0, 1, 2**63 - 1, 2**63, TOP - 1, TOP])

@@ -8,7 +8,7 @@ from packtrain.pipeline.report.lengths import candidates, choose
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.report import Choice, Point
-from packtrain.stages.forecast.length_stats import LengthStats, Parts, SplitPieceLengths
+from packtrain.stages.forecast.length_stats import LengthStats, SplitPieceLengths
 from packtrain.stages.select.split import Places, split
 
 
@@ -36,8 +36,8 @@ def of_sources(**lengths: tuple[Any, float]) -> tuple[LengthStats, list[dict[str
     joined = [
         np.concatenate(column) for column in zip(*((one.lengths, one.begins, one.ends) for one in several), strict=True)
     ]
-    parts = Parts(starts, np.arange(len(several), dtype=np.int32))
-    stats = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], parts)
+    sources = np.repeat(np.arange(len(several), dtype=np.int32), np.diff(starts))
+    stats = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], sources)
     return stats, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
 
 

@@ -298,7 +298,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
         {"pack": {"strategy": "wrapped"}},
         {"pack": {"strategy": "bfd_split"}, "output": {"format": "parquet"}},
         {"pack": {"strategy": "none"}},
-        {"pack": {"align": 16, "window_tokens": 3000}, "truncate": {"overlong": "split", "max_length": 128}},
+        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128}},
     ],
 )
 def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[str, Any], read_rows: Rows) -> None:

@@ -1,16 +1,14 @@
 """The sweep against the planner itself, label by label."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.forecast.length_stats import Compose, Parts, SplitPieceLengths
-from packtrain.stages.forecast.lost_by_source import lost_by_source
-from packtrain.stages.forecast.sweep import STRATEGIES, LengthStats, SweepOptions, sweep
+from packtrain.stages.forecast.length_stats import LengthStats, SplitPieceLengths
+from packtrain.stages.forecast.sweep import STRATEGIES, SweepOptions, lost_by_source, sweep
 from packtrain.stages.pack.plan import Strategy, plan_rows
 from packtrain.stages.select.split import Places, split
 from packtrain.stages.select.truncate import Keep
@@ -19,10 +17,9 @@ Documents = list[list[bool]]
 """For each token of each document, whether the mask selects it."""
 
 
-def stats_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> LengthStats:
+def stats_of(documents: Documents, sources: Sequence[int] = ()) -> LengthStats:
     """Args:
-    parts: documents of each; the last one has the rest.
-    sources: of each part.
+    sources: of each document; all 0 by default.
     """
     owners, begins, ends = [], [], []
     for number, asked in enumerate(documents):
@@ -33,9 +30,8 @@ def stats_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[
     lengths, *runs = [
         np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)
     ]
-    starts = np.minimum(np.cumsum([0, *parts, len(documents)]), len(documents))
-    owned = np.array([*sources, *[0] * (len(parts) + 1)][: len(parts) + 1], dtype=np.int32)
-    return LengthStats(lengths, runs[0], runs[1], runs[2], Parts(starts, owned))
+    owned = np.array(sources or [0] * len(documents), dtype=np.int32)
+    return LengthStats(lengths, runs[0], runs[1], runs[2], owned)
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:
@@ -73,34 +69,25 @@ def with_pieces(stats: LengthStats, documents: Documents, limit: int, options: S
     labels = [labels_of(documents[number], a, b) for number, a, b in cut]
     columns = [[number for number, _, _ in cut], [b - a for _, a, b in cut], labels]
     pieces = SplitPieceLengths(*(np.array(column, dtype=np.int32) for column in columns))
-    return LengthStats(stats.lengths, stats.owners, stats.begins, stats.ends, stats.parts, {limit: pieces})
+    return LengthStats(stats.lengths, stats.owners, stats.begins, stats.ends, stats.sources, {limit: pieces})
 
 
-def brute(
-    documents: Documents, strategy: str, limit: int, options: SweepOptions, windows: Sequence[Sequence[int]]
-) -> dict[str, int]:
-    """The same figures from real plans, piece by piece.
-
-    Args:
-        windows: documents that are planned together.
-    """
+def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> dict[str, int]:
+    """The same figures from a real plan, piece by piece."""
     cuts = strategy in ("wrapped", "bfd_split")
     stays = stretches(documents, strategy, limit, options)
     wide = options.align if strategy != "wrapped" else 1
-    rows, bound, pieces = 0, 0, list[Stretch]()
-    for window in windows:
-        mine = [one for one in stays if one[0] in window]
-        plan = plan_rows(
-            np.array([end - begin for _, begin, end in mine], dtype=np.int32),
-            limit,
-            cast(Strategy, strategy),
-            align=wide,
-            max_docs=options.max_docs if strategy != "wrapped" else None,
-        )
-        for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
-            begin = mine[order][1] + int(start)
-            pieces.append((mine[order][0], begin, begin + int(length)))
-        rows, bound = rows + plan.rows, bound + plan.certificate.bound
+    pieces = list[Stretch]()
+    plan = plan_rows(
+        np.array([end - begin for _, begin, end in stays], dtype=np.int32),
+        limit,
+        cast(Strategy, strategy),
+        align=wide,
+        max_docs=options.max_docs if strategy != "wrapped" else None,
+    )
+    for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
+        begin = stays[order][1] + int(start)
+        pieces.append((stays[order][0], begin, begin + int(length)))
     packed = {number for number, _, _ in pieces}
     several = {number for number in packed if [one[0] for one in pieces].count(number) > 1}
     long = {number for number in packed if len(documents[number]) > limit}
@@ -112,8 +99,8 @@ def brute(
         "documents_cut": len(several) if cuts else len(long),
         "documents_lost": sum(bool(one) for one in documents) - len(packed),
         "pieces": len(pieces),
-        "rows": rows,
-        "bound": bound,
+        "rows": plan.rows,
+        "bound": plan.certificate.bound,
         "tokens": tokens,
         "tokens_lost": sum(map(len, documents)) - tokens,
         "labels": labels,
@@ -134,45 +121,31 @@ options = st.builds(
 )
 
 
-def in_halves(tokens: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Any]:
-    """Windows: the parts with an even number, and the others."""
-    return [np.arange(0, len(tokens), 2), np.arange(1, len(tokens), 2)]
-
-
-@given(documents, st.sampled_from([4, 8, 16, 32]), options, st.lists(st.integers(0, 4), max_size=4), st.booleans())
-def test_it_counts_what_the_planner_makes(
-    documents: Documents, limit: int, options: SweepOptions, parts: list[int], several: bool
-) -> None:
-    stats = stats_of(documents, parts)
+@given(documents, st.sampled_from([4, 8, 16, 32]), options)
+def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, options: SweepOptions) -> None:
+    stats = stats_of(documents)
     if options.split:
         stats = with_pieces(stats, documents, limit, options)
-    assert stats.parts is not None
-    ranges = [range(a, b) for a, b in pairwise(stats.parts.starts.tolist())]
-    halves = [[n for one in ranges[half::2] for n in one] for half in range(2)]
-    windows = halves if several and len(ranges) > 1 else [list(range(len(documents)))]
-    compose: Compose | None = in_halves if several else None
-    for found in sweep(stats, [limit], STRATEGIES, options, compose if len(ranges) > 1 else None):
-        expected = brute(documents, found.strategy, limit, options, windows)
+    for found in sweep(stats, [limit], STRATEGIES, options):
+        expected = brute(documents, found.strategy, limit, options)
         assert {key: getattr(found, key) for key in expected} == expected, found.strategy
         assert found.bound <= found.rows
 
 
-@given(documents, st.sampled_from([4, 8, 16]), options, st.lists(st.integers(0, 4), max_size=4), st.data())
+@given(documents, st.sampled_from([4, 8, 16]), options, st.data())
 def test_sources_lose_together_what_all_of_them_lose(
-    documents: Documents, limit: int, options: SweepOptions, parts: list[int], data: st.DataObject
+    documents: Documents, limit: int, options: SweepOptions, data: st.DataObject
 ) -> None:
-    sources = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(parts) + 1, max_size=len(parts) + 1)))
-    stats = stats_of(documents, parts, sources)
+    owner = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(documents), max_size=len(documents))))
+    stats = stats_of(documents, owner)
     if options.split:
         stats = with_pieces(stats, documents, limit, options)
-    assert stats.parts is not None
-    owner = stats.parts.of_documents(stats.parts.sources)
     for strategy in ("bfd", "bfd_split"):
-        found = lost_by_source(stats, limit, strategy, options)
-        assert [one.source for one in found] == sorted({int(owner[n]) for n, one in enumerate(documents) if one})
+        found = lost_by_source(stats, limit, strategy, options, ["0", "1", "2"])
+        assert [one.source for one in found] == sorted({str(owner[n]) for n, one in enumerate(documents) if one})
         for one in found:
-            mine = [each for each, source in zip(documents, owner, strict=True) if source == one.source]
-            expected = brute(mine, strategy, limit, options, [range(len(mine))])
+            mine = [each for each, source in zip(documents, owner, strict=True) if str(source) == one.source]
+            expected = brute(mine, strategy, limit, options)
             assert {
                 key: getattr(one, key) for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
             } == {key: expected[key] for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")}
@@ -214,14 +187,6 @@ def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> Non
     assert (found.rows, found.bound) == (certificate.rows, certificate.bound)
     assert plain.bound <= found.bound <= found.rows <= plain.rows
     assert (found.tokens, found.labels) == (plain.tokens, plain.labels)
-
-
-def test_each_window_begins_a_row() -> None:
-    stats = stats_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
-    by = {found.strategy: found for found in sweep(stats, [4], compose=lambda _: [np.array([0]), np.array([1])])}
-    assert (by["wrapped"].rows, by["wrapped"].pieces) == (3, 4)  # 3 | 3 + 1 | 1
-    together = {found.strategy: found for found in sweep(stats, [4])}
-    assert (together["wrapped"].rows, together["wrapped"].pieces) == (2, 4)  # 3 + 1 | 2 + 2
 
 
 @pytest.mark.parametrize("make", [lambda: stats_of([]), lambda: stats_of([[], []])])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate, plain
-from packtrain.stages.template.limits import MachineLimitError, watch_by
+from packtrain.stages.template.limits import TemplateLimitError, watch_by
 from packtrain.stages.template.render import Renderer
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
@@ -201,7 +201,7 @@ def test_a_template_that_nests_without_end_does_not_compile() -> None:
 def test_a_template_that_is_stopped_while_it_is_compiled_says_so() -> None:
     @contextmanager
     def watch() -> Iterator[None]:
-        raise MachineLimitError("it took more than 9 s")
+        raise TemplateLimitError("it took more than 9 s")
         yield
 
     watch_by(watch)
@@ -216,7 +216,7 @@ def test_a_template_that_is_stopped_while_it_is_compiled_says_so() -> None:
     "made", ["'%c' % 55296", "'%5c'|format(57343)", "'{:c}'.format(55296)", "'%(a)c' % {'a': 55296}"]
 )
 def test_a_template_cannot_make_half_a_character(made: str) -> None:
-    with pytest.raises(TemplateError, match="half a character"):
+    with pytest.raises(RowRejectedError, match="half a character"):
         ChatTemplate("{{ " + made + " }}", {}, "t").render([{"role": "user", "content": "hi"}])
 
 

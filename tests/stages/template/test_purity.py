@@ -139,7 +139,7 @@ def table() -> ByteLengths:
 
 def encoder_of(source: str) -> Encoder:
     """A fresh one, which has met no row."""
-    renderer = Renderer(ChatTemplate(source, VARIABLES, "t", "2024-07-26", "reject"), stops=STOPS, allow_lost=LOSABLE)
+    renderer = Renderer(ChatTemplate(source, VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=LOSABLE)
     return Encoder(engine(), renderer, table(), SpecialTokenAffixes(), lambda: reference_tokenizer(TOKENIZER))
 
 
@@ -212,9 +212,7 @@ def test_rows_do_not_depend_on_their_neighbours(name: str) -> None:
     "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("trl") else name for name in TEMPLATES]
 )
 def test_no_words_of_the_prompt_are_trained(name: str) -> None:
-    renderer = Renderer(
-        ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26", "reject"), stops=STOPS, allow_lost=EVERYTHING
-    )
+    renderer = Renderer(ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=EVERYTHING)
     call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
     first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
     tool: list[dict[str, Any]] = [

@@ -1,4 +1,6 @@
-"""Decides how often each example of a source is packed, from repeats and weights (shares of tokens)."""
+"""Which documents are copies of an earlier one, and how often each example of a source is packed: from repeats and
+weights (shares of tokens).
+"""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,6 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.fingerprint import GOLDEN, mix
+
+
+def later_ones(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """(K,) whether an earlier document has the same digest.
+
+    Args:
+        first, second: (K,) the two halves of each digest, in the order of the documents.
+    """
+    order = np.lexsort((second, first))  # stable: equal documents stay in order
+    later = np.zeros(len(first), dtype=np.bool_)
+    one, other = order[:-1], order[1:]
+    later[other] = (first[one] == first[other]) & (second[one] == second[other])
+    return later
 
 
 def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
