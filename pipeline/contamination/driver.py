@@ -12,7 +12,7 @@ from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.source_format import SourceFormat
+from ..inputs.formats import SourceFormat
 from ..observer import Observer
 from ..store.open import Store, ask_all
 from .evaluation import Evaluation

@@ -18,7 +18,7 @@ from ...stages.template.losses import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..inputs.blocks import InputFile
-from ..inputs.first_rows import what_it_is
+from ..inputs.formats import what_it_is
 from .driver import Encoded
 from .parts import DROPPED, REJECTED, PartRecord
 

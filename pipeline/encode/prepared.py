@@ -10,7 +10,7 @@ from ..contamination.evaluation import Evaluation
 from ..inputs.blocks import InputFile
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.source_format import SourceFormat
+from ..inputs.formats import SourceFormat
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask

@@ -18,7 +18,7 @@ from blake3 import blake3
 from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import decode_note
-from ..execute.child_exit import exit_reason, out_of_memory_kills
+from ..execute.executor import exit_reason, out_of_memory_kills
 from ..store.user_cache import UserCache
 from . import ask_transformers
 from .ask_transformers import FORMAT, Answer

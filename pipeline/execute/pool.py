@@ -27,8 +27,19 @@ from typing import Any
 
 from ...schemas.errors import TaskError, TemplateError
 from ...schemas.units import duration
-from .child_exit import exit_reason, out_of_memory_kills
-from .executor import RENDERING_KILLED, TRIES, Executor, Result, Task, limit_threads, lost, named, never
+from .executor import (
+    RENDERING_KILLED,
+    TRIES,
+    Executor,
+    Result,
+    Task,
+    exit_reason,
+    limit_threads,
+    lost,
+    named,
+    never,
+    out_of_memory_kills,
+)
 
 TASK_MODULES = tuple(
     f"{__package__.rpartition('.')[0]}.{module}"

@@ -2,12 +2,9 @@
 not JSON lines, for error messages.
 """
 
-import csv
-import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -74,21 +71,16 @@ _OTHERS = {
     b"\xfe\xff": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` converts it to UTF-8)",
     b"SQLite format 3": "an SQLite database",
     b"\x89HDF": "an HDF5 file",
-    b"MMIDIDX": "the index of a Megatron pair (docs/exchange.md shows how to convert it)",
+    b"%PDF": "a PDF document",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "a picture",
+    b"\x93NUMPY": "an array of NumPy",
+    b"\x80\x04\x95": "a pickle of Python",
 }
 """Beginnings that a file of JSON lines in UTF-8 cannot have."""
 HEAD = 512
 """How many first bytes to look at."""
-_STARTS = {
-    b"version https://git-lfs": ("a pointer of Git LFS, not the file itself", "`git lfs pull` fetches it"),
-    b"%PDF": ("a PDF document", "extract its text"),
-    b"\x7fELF": ("a program", "check the path"),
-    b"\x89PNG": ("a picture", "check the path"),
-    b"\xff\xd8\xff": ("a picture", "check the path"),
-    b"\x93NUMPY": ("an array of NumPy", "write its rows in a supported form"),
-    b"\x80\x04\x95": ("a pickle of Python", "write its rows in a supported form"),
-    b"\x80\x05\x95": ("a pickle of Python", "write its rows in a supported form"),
-}
+_LFS = b"version https://git-lfs"
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
 TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, or .txt"
@@ -177,10 +169,9 @@ def _text(suffix: str) -> Container:
 
 
 def mistaken(head: bytes) -> tuple[str, str] | None:
-    """What a file is if it is not data, and what to do: (`is a picture`, `check the path`)."""
-    for magic, (what, todo) in _STARTS.items():
-        if head.startswith(magic):
-            return f"is {what}", todo
+    """What a file is if it is not data, and what to do."""
+    if head.startswith(_LFS):
+        return "is a pointer of Git LFS, not the file itself", "`git lfs pull` fetches it"
     if head and not head.strip(b"\0"):
         return "has only zero bytes", "a crash or a full disk kept it from being written; make it again"
     if _MARKUP.match(head):
@@ -217,95 +208,30 @@ def refuse_inner(shown: str, head: bytes) -> None:
 
 # What a file without JSON lines contains
 
-LOOKED_AT = 1 << 16
-"""How many first bytes to look at."""
 _SHOWN = 60
 """Maximum number of characters of a line to show."""
-_EACH = 'each line must be an object, such as {"text": "one document"}'
 
 
-def misfit(line: bytes, head: bytes) -> str:
-    """Describe a line that is not a JSON object, and what to do about its file.
-
-    Args:
-        head: the file's lines from this one on, at most `LOOKED_AT` bytes; the last may be cut.
-    """
+def misfit(line: bytes) -> str:
+    """Describe a line that is not a JSON object, and what to do about its file."""
+    seen = f"`{_shown(line)}`"
     try:
         require_shallow(msgspec.json.decode(line.strip()), "it")
-        why = "it is not an object"
+        why = "it is another value"
     except RowRejectedError as error:
-        return f"`{_shown(line)}` cannot be used: {error.detail}; flatten the row"
+        return f"{seen} cannot be used: {error.detail}; flatten the row"
     except (ValueError, RecursionError) as error:
         why = str(error)
-    seen = f"`{_shown(line)}`" if not _control(line) else "the line"
-    for guess in (mistaken, _binary, _json, _values):
-        if found := guess(head):
-            return "{} is not a JSON object; the file {}: {}".format(seen, *found)
-    if head.strip() and not head.lstrip().startswith((b"{", b"[")):
-        return f"{seen} is not a JSON object; the file is text, not JSON: {_EACH}"
-    return f"{seen} is not a JSON object ({why}): fix the line, or give {TAKEN}"
+    if found := mistaken(line):
+        return "{} is not a JSON object; the file {}: {}".format(seen, *found)
+    todo = 'call the file .csv, .tsv or .txt if it is one; in JSONL each line is an object, such as {"text": "x"}'
+    if line.lstrip().startswith((b"{", b"[")):
+        todo = "`jq -c .` puts each object on a line of its own, if some go over several or share one"
+    return f"{seen} is not a JSON object ({why}): {todo}"
 
 
 def _shown(line: bytes) -> str:
     """The beginning of a line, for a message."""
-    text = line[: 4 * _SHOWN].decode("utf-8", "backslashreplace").strip().replace("\t", "\\t")
+    text = line[: 4 * _SHOWN].decode("utf-8", "backslashreplace").strip()
+    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-def _control(data: bytes) -> int:
-    """How many bytes of the data never occur in text."""
-    return sum(data.count(byte) for byte in (*range(9), 11, 12, *range(14, 27), *range(28, 32), 127))
-
-
-def _binary(head: bytes) -> tuple[str, str] | None:
-    if _control(head) > len(head) // 50:
-        return "holds binary data", f"give {TAKEN}"
-    try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        if error.end < len(head) - 4:  # the last character may be cut
-            return "is not in UTF-8", "`iconv -f WINDOWS-1252 -t UTF-8` converts old Western encodings"
-    return None
-
-
-def _json(head: bytes) -> tuple[str, str] | None:
-    """JSON, but not one object per line."""
-    text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
-    first = text.partition("\n")[0].strip()
-    value: Any = None
-    end = 0
-    try:
-        value, end = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        if first.startswith("{") and first.endswith(("{", "[", ",")):
-            return "has JSON objects that go over several lines", "`jq -c .` puts each on one"
-    if isinstance(value, dict):
-        if end > len(first):
-            lists = [name for name, held in value.items() if isinstance(held, list) and held and name.isidentifier()]
-            turns = not {"messages", "conversations"}.isdisjoint(lists)
-            if len(lists) == 1 and isinstance(value[lists[0]][0], dict) and not turns:
-                return f"is one JSON object, whose `{lists[0]}` has the rows", f"`jq -c '.{lists[0]}[]'` makes lines"
-            return "has JSON objects that go over several lines", "`jq -c .` puts each on one"
-        if text[end:].lstrip(" ").startswith(","):
-            return "has a comma after each object", "`sed 's/,$//'` removes those at the ends of lines"
-        return ("has several objects in a line", "`jq -c .` puts each on its own") if text[end:].strip() else None
-    if end and not text[end:].partition("\n")[0].strip():
-        kind = {str: "a text", list: "an array", bool: "true or false", type(None): "null"}.get(type(value), "a number")
-        return f"has {kind} in a line", _EACH
-    return None
-
-
-def _values(head: bytes) -> tuple[str, str] | None:
-    """Rows of separated values: equally many fields in each of the first lines, and no braces."""
-    lines = head.decode("utf-8", "replace").lstrip("\ufeff").splitlines()[:20]
-    if not lines or lines[0].lstrip()[:1] in ("{", "["):
-        return None
-    for separator, kind, todo in (
-        (",", "comma", "call the file .csv"),
-        ("\t", "tab", "call the file .tsv"),
-        (";", "semicolon", "write it with commas, and call it .csv"),
-    ):
-        sizes = {len(row) for row in csv.reader(lines, delimiter=separator) if row}
-        if len(lines) > 1 and len(sizes) == 1 and sizes != {1}:
-            return f"looks like {kind}-separated values, {sizes.pop()} in a line", todo
-    return None

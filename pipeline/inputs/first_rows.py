@@ -4,23 +4,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 
 from ...schemas.config.config import LossConfig, MaskConfig, PackConfig, RunConfig, SourceConfig
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import version
 from ...stages.prep import make_format
 from ...stages.select.where import Where
 from .blocks import InputFile
-from .detect import LOOKED_AT, misfit
-from .read import read_rows, sample_rows
-from .source_format import SourceFormat
+from .formats import SAMPLE_ROWS, SourceFormat
+from .read import sample_rows
 
-SAMPLE_ROWS = 200
-"""How many first rows of a source's first file to check."""
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"
-_NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object")
-"""Reject reasons that suggest that the whole file is of another kind."""
-_COLUMNS = 12
-"""Maximum number of columns to name."""
 
 
 def check_conditions(
@@ -101,38 +94,3 @@ def _check(config: RunConfig) -> None:
             raise ConfigError(f"{key}: {reason}; leave it out")
     if config.truncate.overlong == "split":
         raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")
-
-
-def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
-    """A sentence about a file: its columns, or what it may be instead of JSON lines; "" if unknown.
-
-    Args:
-        line: name the line; not for samples, whose line numbers differ from the input's.
-    """
-    table = any(block.kind != "lines" for block in file.blocks)
-    if reason != "missing_key" if table else reason not in _NO_ROW:
-        return ""
-    try:
-        if table:
-            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
-            return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
-        if sample_rows(file, 1):
-            return ""
-        found = first_misfit(file)
-    except InputError:  # it has changed in the meantime
-        return ""
-    return "" if found is None else f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
-
-
-def first_misfit(file: InputFile, max_row_bytes: int = 16 << 20) -> tuple[int, str] | None:
-    """(number from 1, what it is and what to do) of the first non-blank line in a file without rows."""
-    for block in file.blocks:
-        rows = read_rows(file.where(block), block, max_row_bytes)
-        if rows.rejects:
-            number, reason, detail = rows.rejects[0]
-            return block.first_line + number + 1, f"{reason}: {detail}"
-        for place, (number, line) in enumerate(rows.lines or ()):
-            if line.strip():
-                following = b"\n".join(one for _, one in (rows.lines or ())[place : place + 5000])
-                return block.first_line + number + 1, misfit(line, following[:LOOKED_AT])
-    return None

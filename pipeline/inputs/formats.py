@@ -2,27 +2,52 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural
-from ...stages.prep import Options, make_format
+from ...stages.prep import Format, Options, make_format
 from ...stages.prep.detect import Detection, detect
 from ..configfile import with_format
 from .blocks import InputFile
-from .first_rows import SAMPLE_ROWS, first_misfit, what_it_is
+from .detect import misfit
 from .read import read_rows, sample_rows
-from .source_format import SourceFormat
 from .user_reader import is_reader, reader_options
 
+SAMPLE_ROWS = 200
+"""How many first rows of a source's first file to check."""
+_COLUMNS = 12
+"""Maximum number of columns to name."""
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    """How the rows of one source are read."""
+
+    name: str
+    """Name of the format in `stages.prep.FORMATS`."""
+    options: Options
+    said: str | None = None
+    """What was detected and why, if the configuration left it open."""
+
+    def make(self) -> Format:
+        """The format itself."""
+        return make_format(self.name, self.options)
+
+    def payload(self) -> dict[str, Any]:
+        """The format in the plan."""
+        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
+        return {"format": self.name, "options": options}
 
 
 def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:
@@ -196,3 +221,37 @@ def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[
     if not any(isinstance(row.get(prompt), str) for row in rows):
         return ""
     return "; texts are joined as they are (style=chat makes turns of them)"
+
+
+def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
+    """A sentence about a file: its columns, or what it may be instead of JSON lines; "" if unknown.
+
+    Args:
+        line: name the line; not for samples, whose line numbers differ from the input's.
+    """
+    table = any(block.kind != "lines" for block in file.blocks)
+    if reason != "missing_key" if table else reason not in _DAMAGED:
+        return ""
+    try:
+        if table:
+            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
+            return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
+        if sample_rows(file, 1):
+            return ""
+        found = first_misfit(file)
+    except InputError:  # it has changed in the meantime
+        return ""
+    return "" if found is None else f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
+
+
+def first_misfit(file: InputFile, max_row_bytes: int = 16 << 20) -> tuple[int, str] | None:
+    """(number from 1, what it is and what to do) of the first non-blank line in a file without rows."""
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, max_row_bytes)
+        if rows.rejects:
+            number, reason, detail = rows.rejects[0]
+            return block.first_line + number + 1, f"{reason}: {detail}"
+        for number, line in rows.lines or ():
+            if line.strip():
+                return block.first_line + number + 1, misfit(line)
+    return None

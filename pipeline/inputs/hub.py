@@ -1,7 +1,6 @@
-"""Datasets by name, loaded by the `datasets` library in a separate process.
+"""Datasets by name, loaded by the `datasets` library in a separate process, which is this module as a program.
 
-The library takes seconds to import, reads its settings from the environment at import, and starts threads. So it runs
-in a child process, whose environment says whether the hub can be reached.
+The library takes seconds to import, reads its settings from the environment at import, and starts threads.
 """
 
 import json
@@ -19,7 +18,6 @@ import msgspec
 from ...schemas.errors import ConfigError, StoreError, TaskError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
-from ...schemas.names import check_name
 from ..store.local import LocalStore
 from .find import choose_split
 
@@ -27,10 +25,20 @@ PATIENCE = 5
 """Seconds within which the hub must answer."""
 _LOADED = "hub"
 """The cache folder of what the library has made, and of notes about it for runs without a connection."""
+_SETTINGS = {
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_ETAG_TIMEOUT": str(2 * PATIENCE),
+    "HF_HUB_DOWNLOAD_TIMEOUT": "60",
+}
 
 
 def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[tuple[Path, str]]:
     """The Arrow files of one split of a dataset, with the paths that their labels are made from.
+
+    Without a connection, these are the files that the same question was answered with before. The library itself would
+    give whatever revision it loaded last.
 
     Args:
         name: `owner/name`, optionally followed by `@revision`, or the path of a local folder.
@@ -40,26 +48,16 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         ConfigError: there is no such dataset, subset or split, or the hub is unreachable and the dataset is not cached.
         TaskError: a signal killed the process that loads it.
     """
-    name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
     local = Path(name).is_dir()
-    reachable = local or _reachable()
-    environment = os.environ | {
-        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_ETAG_TIMEOUT": str(2 * PATIENCE),
-        "HF_HUB_DOWNLOAD_TIMEOUT": "60",
-    }
-    if local or not reachable:
-        environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    name, _, revision = (name, "", "") if local else name.partition("@")
     question: dict[str, Any] = {"name": name, "subset": subset, "split": split, "revision": revision or None}
     store, note = LocalStore(cache), f"{_LOADED}/{fingerprint(question)}.json"
-    question["cache"] = str(cache / _LOADED)
-    if not reachable and (kept := _kept(store, note)):
-        return _labelled(kept, name)
+    if not local and not _reachable():
+        return _labelled(_kept(store, note), name, where)
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} if local else {}
     done = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name("hub_child.py")), json.dumps(question)],
-        env=environment,
+        [sys.executable, "-P", "-m", __name__, json.dumps({**question, "cache": str(cache / _LOADED)})],
+        env=os.environ | _SETTINGS | offline,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -68,9 +66,8 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     if done.returncode < 0:
         killed = signal.Signals(-done.returncode).name
         raise TaskError(f"{where}: the process that loads {name} was killed by {killed}; free memory, and run again")
-    lines = done.stdout.strip().splitlines()
     try:
-        answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:
         answer = {}
     if "files" in answer:
@@ -78,15 +75,10 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
             held = [file.relative_to(cache).as_posix() for file in files]
             store.replace_bytes(note, msgspec.json.encode(held))
-        return _labelled(files, name)
+        return _labelled(files, name, where)
     if "splits" in answer:
         choose_split(answer["splits"], split, where, name)
     said = str(answer.get("error") or done.stderr.strip()[-500:] or f"exit code {done.returncode}")
-    if not reachable:
-        raise ConfigError(
-            f"{where}: the hub cannot be reached, and {name} is not in its cache; load it with a "
-            f"connection, save it with `save_to_disk`, and give that folder here ({said})"
-        )
     raise ConfigError(
         f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
         "if it is not public"
@@ -94,18 +86,23 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
 
 
 def _kept(store: LocalStore, note: str) -> list[Path]:
-    """The files that this question was answered with before, if all are still in the cache."""
+    """The files that this question was answered with before; none unless all are still in the cache."""
     try:
         names = decode_note(store.read(note), list[str])
-        for name in names:
-            check_name(name)
     except (ValueError, StoreError):
         return []
-    files = [store.path(name) for name in names]
+    if any(part in ("", ".", "..") for name in names for part in name.split("/")):
+        return []  # it leads elsewhere
+    files = [store.root / name for name in names]
     return files if all(file.is_file() and not file.is_symlink() for file in files) else []
 
 
-def _labelled(files: list[Path], name: str) -> list[tuple[Path, str]]:
+def _labelled(files: list[Path], name: str, where: str) -> list[tuple[Path, str]]:
+    if not files:
+        raise ConfigError(
+            f"{where}: the hub cannot be reached, and the cache does not have {name} as it is asked for here; load it "
+            "with a connection, save it with `save_to_disk`, and give that folder here"
+        )
     return [(file, f"{name}/{_label(file, Path(name).name)}") for file in files]
 
 
@@ -128,3 +125,39 @@ def _reachable() -> bool:
         return True
     except (OSError, ValueError):
         return False
+
+
+# The separate process
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    """`files` of the split, or `splits` to choose from."""
+    loaded = _loaded(question)
+    splits = [str(name) for name in loaded]
+    split = question["split"] or (splits[0] if len(splits) == 1 else None)
+    if split not in splits:
+        return {"splits": splits}
+    return {"files": [file["filename"] for file in loaded[split].cache_files]}
+
+
+def _loaded(question: dict[str, Any]) -> Any:
+    """The splits. A JSON file is read as it is: by default the library makes other rows of what looks like an agent's
+    trace."""
+    import datasets
+
+    name, subset = question["name"], question["subset"]
+    options = {"revision": question["revision"], "cache_dir": question["cache"]}
+    try:
+        return datasets.load_dataset(name, subset, **options, parse_agent_traces=False)
+    except ValueError as error:  # the files are not JSON
+        if "'parse_agent_traces' key" not in str(error):
+            raise
+    return datasets.load_dataset(name, subset, **options)
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_answer(json.loads(sys.argv[1]))))
+    except Exception as error:  # the parent reports any error of the library
+        print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]}))
+        sys.exit(1)

@@ -11,9 +11,10 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
+from .divide import ROW_TOO_LONG, too_long
 from .elsewhere import InputOrigin, here
 from .lines import BOM, read_bytes, split_lines
-from .spool import ROW_TOO_LONG, too_long, unspool
+from .spool import unspool
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,6 @@ Where a block begins depends only on the data before it, so appending to a file 
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 NOT_TAKEN = "not_taken"
 """The ledger's reason for rows beyond `max_rows`."""
-SCANS = 4
-"""Files scanned at once: hashing and decompressing release Python's lock."""
 SMALL_BYTES = 256 << 10
 """Files of at most this many bytes are joined."""
 MEAN_BYTES = 1 << 20
@@ -57,31 +54,15 @@ class ToScan:
     """Returns the local file; fetches a remote one."""
 
 
-def scan_source(source: "SourceConfig", base: Path, cache: Path) -> list[InputFile]:
-    """All files of a source, hashed and cut, up to its `max_rows`.
-
-    Args:
-        cache: holds copies of remote files, and blocks of compressed ones.
-
-    Raises:
-        ConfigError: see `find_inputs`.
-        InputError: a file is empty, damaged, or cannot be read.
-        StoreError: the cache cannot be written, or the disk is full.
-    """
-    with ThreadPoolExecutor(SCANS) as pool:
-        files = list(pool.map(lambda one: scan_one(source, one, cache), inputs_of(source, base, cache)))
-    return first_rows(files, source.max_rows)
-
-
 def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[ToScan]:
-    """What is to be scanned of a source, in order. Raises as `scan_source`."""
+    """What is to be scanned of a source, in order. Raises as `scan_cache.scan_inputs`."""
     found = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
     named = labels([Path(one.label) for one in found])
     return [replace(one, label=label) for one, label in zip(found, named, strict=True)]
 
 
 def scan_one(source: "SourceConfig", one: ToScan, cache: Path) -> InputFile:
-    """Fetch and scan an input. Raises as `scan_source`."""
+    """Fetch and scan an input. Raises as `scan_cache.scan_inputs`."""
     file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
     return replace(file, origin=one.origin, far=one.far)
 

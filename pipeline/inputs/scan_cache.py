@@ -31,14 +31,16 @@ from . import scan
 from .blocks import Block, InputFile, files_note, read_files_note
 from .fetch import copy_of
 from .find import InputKind
-from .scan import SCANS, ToScan, first_rows, inputs_of, scan_one
+from .scan import ToScan, first_rows, inputs_of, scan_one
 from .spool import spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 5
+FORMAT = 6
 """Raised whenever the format of notes or the way of cutting files changes."""
+_THREADS = 4
+"""Files scanned at once: hashing and decompressing release Python's lock."""
 _SECOND = 1_000_000_000
 _SETTLED = _SECOND // 10
 """Nanoseconds after which another change certainly gets a different time: file systems count in steps of up to 10 ms,
@@ -54,109 +56,91 @@ def scan_inputs(
     shard: str | None = None,
     trust: bool = True,
 ) -> list[InputFile]:
-    """All files of all sources, in order, hashed and cut.
+    """All files of all sources, in order, hashed and cut, up to each source's `max_rows`.
 
     Args:
-        scratch: this machine's folder for copies, and for blocks of compressed files.
+        scratch: this machine's folder for copies of remote files, and for blocks of compressed ones.
         notes: holds the notes; by default `scratch`.
         shard: `i/N` for a driver that shares the work with others.
         trust: whether to use notes. If not, all files are read, and noted.
 
     Raises:
-        ConfigError, InputError: see `scan.scan_source`.
+        ConfigError: see `find_inputs`.
+        InputError: a file is empty, damaged, or cannot be read.
+        StoreError: the cache cannot be written, or the disk is full.
     """
-    noted = _Noted(scratch, notes or scratch, shard, trust)
+    share = parse_shard(shard) if shard is not None else None
     return [
         file
         for source in sources
-        for file in first_rows(noted.files(source, inputs_of(source, base, scratch.root)), source.max_rows)
+        for file in first_rows(_scan(source, base, scratch, notes or scratch, share, trust), source.max_rows)
     ]
 
 
-class _Noted:
-    """Scans inputs that have no notes. Args: see `scan_inputs`."""
+def _scan(
+    source: "SourceConfig", base: Path, scratch: LocalStore, notes: Store, share: tuple[int, int] | None, trust: bool
+) -> list[InputFile]:
+    groups = list(_groups(inputs_of(source, base, scratch.root)))
+    done: dict[int, list[InputFile]] = {}
 
-    def __init__(self, scratch: LocalStore, notes: Store, shard: str | None, trust: bool) -> None:
-        self._scratch = scratch
-        self._notes = notes
-        self._share = parse_shard(shard) if shard is not None else None
-        self._trust = trust
+    def look_or_scan(number: int) -> None:
+        group = groups[number]
+        name, settled = _name(group, source.max_row_bytes)
+        # The first file must be local, to detect formats. Others may be fetched when they are encoded.
+        data = notes.read(name) if name is not None and trust else None
+        known = _noted(unseal(data, name or ""), group, scratch, far=share is not None and number > 0)
+        if known is None:
+            known = [scan_one(source, one, scratch.root) for one in group]
+            # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
+            if name is not None and settled and _name(group, source.max_row_bytes)[0] == name:
+                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
+                    notes.replace_bytes(name, seal(files_note(known), name))
+        done[number] = [replace(file, source=source.name) for file in known]
 
-    def files(self, source: "SourceConfig", inputs: Sequence[ToScan]) -> list[InputFile]:
-        """The scanned inputs, in their order."""
-        groups = list(_groups(inputs))
-        done: dict[int, list[InputFile]] = {}
+    order = range(len(groups)) if share is None else turns(len(groups), *share)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(look_or_scan, order):
+            pass  # raises errors of the threads
+    return [file for number in range(len(groups)) for file in done[number]]
 
-        def look_or_scan(number: int) -> None:
-            name, settled = _name(groups[number], source.max_row_bytes)
-            # The first file must be local, to detect formats. Others may be fetched when they are encoded.
-            known = self._read(name, groups[number], far=self._share is not None and number > 0)
-            if known is None:
-                known = [scan_one(source, one, self._scratch.root) for one in groups[number]]
-                # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
-                if name is not None and settled and _name(groups[number], source.max_row_bytes)[0] == name:
-                    with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                        self._notes.replace_bytes(name, seal(files_note(known), name))
-            done[number] = [replace(file, source=source.name) for file in known]
 
-        order: Iterable[int] = range(len(groups))
-        if self._share is not None:
-            index, count = self._share
-            order = turns(len(groups), index, count)
-        with ThreadPoolExecutor(SCANS) as pool:
-            for _ in pool.map(look_or_scan, order):
-                pass  # raises errors of the threads
-        return [file for number in range(len(groups)) for file in done[number]]
+def _noted(data: bytes | None, group: Sequence[ToScan], scratch: LocalStore, *, far: bool) -> list[InputFile] | None:
+    """The files of a note with this run's names; None if there is none, or if a file that it needs is not here.
 
-    def _read(self, name: str | None, group: Sequence[ToScan], *, far: bool) -> list[InputFile] | None:
-        """The files of a note; None if there is none, or if a file that it needs is not on this machine.
+    Copies and blocks are looked for in our own folder, whatever path the note has.
 
-        Args:
-            far: whether copies of URLs may be only on other machines.
-        """
-        if name is None or not self._trust:
-            return None
-        files = read_files_note(unseal(self._notes.read(name), name))
-        if files is None or len(files) != len(group):
-            return None
-        try:
-            out = self._placed(files, group)
-        except ValueError:
-            return None
-        return out if all((far and file.far is not None) or _size(file.path) == file.size for file in out) else None
+    Args:
+        far: whether copies of URLs may be only on other machines.
+    """
+    files, out = read_files_note(data), list[InputFile]()
+    if files is None or len(files) != len(group):
+        return None
+    try:
+        for file, one in zip(files, group, strict=True):
+            path = one.found.path if one.found.kind is InputKind.LOCAL else copy_of(file.path.name, scratch)
+            if not (far and file.far is not None) and path.stat().st_size != file.size:
+                return None
+            blocks = tuple(_kept(block, scratch) for block in file.blocks)
+            out.append(replace(file, label=one.label, path=path, blocks=blocks, origin=one.origin, far=one.far))
+    except (ValueError, OSError):
+        return None
+    return out
 
-    def _placed(self, files: Sequence[InputFile], group: Sequence[ToScan]) -> list[InputFile]:
-        """The files of a note with this run's names. Copies are in our own folder, whatever path the note has.
 
-        Raises:
-            ValueError: a name that leads elsewhere.
-        """
-        return [
-            replace(
-                file,
-                label=one.label,
-                path=one.found.path if one.found.kind is InputKind.LOCAL else copy_of(file.path.name, self._scratch),
-                blocks=tuple(map(self._kept, file.blocks)),
-                origin=one.origin,
-                far=one.far,
-            )
-            for file, one in zip(files, group, strict=True)
-        ]
+def _kept(block: Block, scratch: LocalStore) -> Block:
+    """The block, with the place in our own cache if it is kept there.
 
-    def _kept(self, block: Block) -> Block:
-        """The block, with the place in our own cache if it is kept there.
-
-        Raises:
-            ValueError: it is not there.
-        """
-        if block.spooled is None:
-            return block
-        name = spool_name(block.content_hash)
-        check_name(name)
-        kept = self._scratch.path(name)
-        if kept.is_symlink() or not kept.is_file():
-            raise ValueError(f"{kept} is not there")
-        return msgspec.structs.replace(block, spooled=kept)
+    Raises:
+        ValueError: it is not there.
+    """
+    if block.spooled is None:
+        return block
+    name = spool_name(block.content_hash)
+    check_name(name)
+    kept = scratch.path(name)
+    if kept.is_symlink() or not kept.is_file():
+        raise ValueError(f"{kept} is not there")
+    return msgspec.structs.replace(block, spooled=kept)
 
 
 def _groups(inputs: Sequence[ToScan]) -> Iterator[list[ToScan]]:
@@ -185,28 +169,13 @@ def _name(group: Sequence[ToScan], max_row_bytes: int) -> tuple[str | None, bool
             continue
         if found.kind is not InputKind.LOCAL:
             return None, False
-        stat = _stat(found.path)
-        if stat is None:
+        try:
+            with open_regular(found.path) as file:  # a network file system may otherwise answer from its cache
+                stat = os.fstat(file.fileno())
+        except OSError:
             return None, False
         what.append([str(found.path.absolute()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns])
         step = _SETTLED if stat.st_ctime_ns % _SECOND else 2 * _SECOND
         settled = settled and now - stat.st_ctime_ns > step
     how = [max_row_bytes, scan.BLOCK_BYTES, version("pyarrow"), __version__]
     return f"scans/{fingerprint([FORMAT, what, how])}.json", settled
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    """Status of a regular file. It is opened first, because a network file system may otherwise answer from its
-    cache."""
-    try:
-        with open_regular(path) as file:
-            return os.fstat(file.fileno())
-    except OSError:
-        return None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1

@@ -32,50 +32,46 @@ class RowRange:
     bytes: int
 
 
+_Slice = tuple[int, int, pa.RecordBatch]
+"""(index of a batch, the first row taken of it, the rows taken)."""
+
+
 def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[RowRange]:
     """Cut rows into ranges of about `size` bytes.
 
     Where a range begins depends only on the rows before it, not on batches: appending rows changes only the last range.
     """
-    block: list[tuple[int, pa.RecordBatch, int, int]] = []
-    step: list[tuple[int, pa.RecordBatch, int, int]] = []
-    block_bytes = step_rows = step_bytes = 0
+    block, total = list[_Slice](), 0
+    for step in _steps(batches):
+        count = sum(rows.nbytes for _, _, rows in step)
+        if block and total + count > size:
+            yield _range(block, total)
+            block, total = [], 0
+        block += step
+        total += count
+    if block:
+        yield _range(block, total)
+
+
+def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Slice]]:
+    """All rows, STEP at a time."""
+    step, left = list[_Slice](), STEP
     for index, batch in enumerate(batches):
         at = 0
         while at < batch.num_rows:
-            count = min(STEP - step_rows, batch.num_rows - at)
-            step.append((index, batch, at, at + count))
-            step_bytes += batch.slice(at, count).nbytes
-            step_rows += count
-            at += count
-            if step_rows == STEP:
-                if block and block_bytes + step_bytes > size:
-                    yield _range(block, block_bytes)
-                    block, block_bytes = [], 0
-                _extend(block, step)
-                block_bytes += step_bytes
-                step, step_rows, step_bytes = [], 0, 0
-    if block and block_bytes + step_bytes > size:
-        yield _range(block, block_bytes)
-        block, block_bytes = [], 0
-    _extend(block, step)
-    if block:
-        yield _range(block, block_bytes + step_bytes)
+            rows = batch.slice(at, left)
+            step.append((index, at, rows))
+            at += rows.num_rows
+            left -= rows.num_rows
+            if not left:
+                yield step
+                step, left = [], STEP
+    if step:
+        yield step
 
 
-def _extend(
-    block: list[tuple[int, pa.RecordBatch, int, int]], step: list[tuple[int, pa.RecordBatch, int, int]]
-) -> None:
-    for index, batch, low, high in step:
-        if block and block[-1][0] == index:
-            block[-1] = (index, batch, block[-1][2], high)
-        else:
-            block.append((index, batch, low, high))
-
-
-def _range(block: list[tuple[int, pa.RecordBatch, int, int]], size: int) -> RowRange:
-    table = pa.Table.from_batches([batch.slice(low, high - low) for _, batch, low, high in block])
-    return RowRange(block[0][0], block[-1][0], block[0][2], table, size)
+def _range(block: list[_Slice], size: int) -> RowRange:
+    return RowRange(block[0][0], block[-1][0], block[0][1], pa.Table.from_batches([rows for _, _, rows in block]), size)
 
 
 def to_stream(table: pa.Table) -> pa.Buffer:

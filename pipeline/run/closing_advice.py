@@ -8,7 +8,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.units import plural, share
-from ..inputs.source_format import SourceFormat
+from ..inputs.formats import SourceFormat
 from ..pack.copies import repeated
 from ..pack.outcomes import CUT_UNTRAINED
 from ..pack.pack import Packed

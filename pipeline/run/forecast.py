@@ -21,8 +21,7 @@ from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
-from ..inputs.first_rows import what_it_is
-from ..inputs.formats import NoRowsError, what_fits
+from ..inputs.formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
 from ..pack.accounts import fate_of_rows
 from ..pack.outcomes import mask_rejects

@@ -20,10 +20,9 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.first_rows import what_it_is
-from ..inputs.formats import resolve_format
+from ..inputs.formats import resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
-from ..inputs.scan import scan_source
+from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
@@ -76,7 +75,7 @@ def prepare_source(
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
-        files = scan_source(source, base, Path(spool))
+        files = scan_inputs([source], base, LocalStore(Path(spool)))
         found = resolve_format(source, base, files, prompt_only=prompt_only)
         if found.said is not None:
             observer.note(found.said)

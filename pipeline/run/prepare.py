@@ -14,10 +14,9 @@ from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.formats import resolve_formats
+from ..inputs.formats import SourceFormat, resolve_formats
 from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
-from ..inputs.source_format import SourceFormat
 from ..inputs.user_reader import is_reader
 from .workspace import Workspace
 

@@ -34,12 +34,11 @@ from ..encode.tokenizer_folder import find_tokenizer
 from ..execute.pool import Pool
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile
-from ..inputs.first_rows import what_it_is
-from ..inputs.formats import format_options, resolve_format
+from ..inputs.formats import SourceFormat, format_options, resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
-from ..inputs.scan import scan_source
-from ..inputs.source_format import SourceFormat
+from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
+from ..store.local import LocalStore
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
 _SHOWN = 5
@@ -98,7 +97,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     (source,), section = config.sources, config.tokenizer
     tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
     with TemporaryDirectory(prefix="packtrain-sample-") as spool:
-        files = scan_source(source, base, Path(spool))
+        files = scan_inputs([source], base, LocalStore(Path(spool)))
         form, own_rows = _form(source, base, files)
         if form.said is not None:
             observer.note(form.said)

@@ -28,10 +28,9 @@ from packtrain.pipeline.contamination.evaluation import Evaluation, prepare_eval
 from packtrain.pipeline.contamination.index_file import load_rows
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.formats import resolve_formats
+from packtrain.pipeline.inputs.formats import SourceFormat, resolve_formats
 from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
-from packtrain.pipeline.inputs.source_format import SourceFormat
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import DecontaminateConfig, RunConfig

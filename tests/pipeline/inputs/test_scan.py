@@ -1,6 +1,5 @@
 """Blocks: whole lines, every byte once, and where one begins depends only on the bytes before it."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,23 +124,6 @@ def test_a_file_that_changes_is_found(folder: Path) -> None:
         read_rows(file.path, file.blocks[0], MAX)
 
 
-def test_what_cannot_be_read_in_any_order_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "pipe.jsonl").symlink_to("pipe")
-    for name in ("pipe", "pipe.jsonl", "/dev/zero", "/dev/urandom"):
-        path = tmp_path / name
-        with pytest.raises(InputError):
-            scan_file("source", "pipe", path, MAX, tmp_path / "cache")
-        with pytest.raises(ConfigError):
-            find_inputs(source(path), tmp_path)
-    with pytest.raises(ConfigError):
-        find_inputs(source("*.jsonl"), tmp_path)
-    with pytest.raises(ConfigError):
-        find_inputs(source(tmp_path), tmp_path)
-    with pytest.raises(ConfigError):
-        find_inputs(source("file:///dev/zero"), tmp_path)
-
-
 @pytest.mark.parametrize("path", ["data", "data/**/*.jsonl", "data/**"])
 def test_a_loop_of_links_is_named(tmp_path: Path, path: str) -> None:
     (tmp_path / "data/deep").mkdir(parents=True)
@@ -162,13 +144,6 @@ def source(*paths: object) -> SourceConfig:
     return SourceConfig.model_validate(data)
 
 
-def test_relative_paths_start_at_the_base(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a.jsonl"):
-        (tmp_path / name).touch()
-    found = find_inputs(source("b.jsonl", tmp_path / "a.jsonl"), tmp_path)
-    assert [one.path for one in found] == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("paths", "expected"),
     [
@@ -182,10 +157,3 @@ def test_relative_paths_start_at_the_base(tmp_path: Path) -> None:
 )
 def test_labels_tell_files_apart_and_no_more(paths: list[str], expected: list[str]) -> None:
     assert labels([Path(path) for path in paths]) == expected
-
-
-def test_labels_do_not_know_where_the_data_lies() -> None:
-    names = ["train/a.jsonl", "train/a.json", "test/a.jsonl"]
-    assert labels([Path("/home/me") / name for name in names]) == labels(
-        [Path("/mnt/elsewhere") / name for name in names]
-    )

@@ -104,16 +104,6 @@ def test_blocks_that_the_cache_has_lost_are_made_again(tmp_path: Path, read: lis
     assert len(read) == 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"files": 3}', b"\xff\xfe"])
-def test_a_damaged_note_is_written_again(tmp_path: Path, read: list[str], scan: Scan, damage: bytes) -> None:
-    write(tmp_path / "data" / "a.jsonl", "same", 3)
-    first = scan()
-    (note,) = (tmp_path / "cache" / "scans").iterdir()
-    note.write_bytes(damage)
-    assert scan() == scan() == first
-    assert len(read) == 2
-
-
 def test_a_forged_note_leads_nowhere_else(tmp_path: Path, read: list[str]) -> None:
     url = "memory://forged/a.jsonl"
     fsspec.filesystem("memory").pipe_file("/forged/a.jsonl", b'{"text": "ours"}\n')

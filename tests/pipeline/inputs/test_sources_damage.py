@@ -107,13 +107,6 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
     assert all(str(path) in said for said in refused)
 
 
-def test_the_magic_decides_not_the_name(tmp_path: Path) -> None:
-    for name, data in FILES.items():
-        path = tmp_path / f"{name}.bin"
-        path.write_bytes(data)
-        assert len(texts(scan(path))) == 400, name
-
-
 def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
     data = b'prompt,completion\na,b\nc\n\nd,"e"f\n"g,""\n",h\ni,\xff\nj,k,l\n'
     (tmp_path / "in.csv").write_bytes(data)

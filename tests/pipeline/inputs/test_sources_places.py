@@ -6,25 +6,28 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from packtrain.pipeline.inputs import hub
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
 from packtrain.pipeline.inputs.read import prepare_block
-from packtrain.pipeline.inputs.scan import scan_source
+from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.files.remote import Remote
 from packtrain.stages.prep import make_format
 
-Command = Callable[..., Any]
+from tests.support.hub_stand_in import Blob, taken_for_the_hub
 
 
 def source(*paths: object, **more: Any) -> SourceConfig:
@@ -45,6 +48,10 @@ def texts(files: list[InputFile]) -> list[tuple[str, str | None]]:
         for block in file.blocks
         for example in prepare_block(file.where(block), block, form, 1 << 20).examples
     ]
+
+
+def scan(chosen: SourceConfig, base: Path) -> list[InputFile]:
+    return scan_inputs([chosen], base, LocalStore(base / "cache"))
 
 
 def names(found: SourceConfig, base: Path) -> list[str]:
@@ -90,19 +97,6 @@ def test_a_folder_is_all_data_files_in_it(tree: Path) -> None:
 # --- datasets.save_to_disk ---
 
 
-def test_a_saved_dataset_names_no_files_outside_of_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "secret.arrow").write_bytes(b"x")
-    (tmp_path / "saved").mkdir()
-    for name in ("../secret.arrow", str(tmp_path / "secret.arrow")):
-        (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
-        with pytest.raises(InputError):
-            find_inputs(source("saved"), tmp_path)
-    (tmp_path / "saved/state.json").unlink()
-    (tmp_path / "saved/dataset_dict.json").write_text(json.dumps({"splits": ["../saved"]}))
-    with pytest.raises(InputError):
-        find_inputs(source("saved"), tmp_path)
-
-
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     import datasets
@@ -118,11 +112,11 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_saved_dataset(saved: Path, tmp_path: Path) -> None:
-    files = scan_source(source("saved", split="train"), tmp_path, tmp_path / "cache")
+    files = scan(source("saved", split="train"), tmp_path)
     assert [file.label for file in files] == [f"data-0000{n}-of-00003" for n in range(3)]
     assert [text for _, text in texts(files)] == [f"train {number}" for number in range(30)]
     for chosen in (source("saved/test"), source("saved", split="test"), source("saved/test", split=None)):
-        files = scan_source(chosen, tmp_path, tmp_path / "cache")
+        files = scan(chosen, tmp_path)
         assert [text for _, text in texts(files)] == ["test 5", "test 1", "test 3"]
 
 
@@ -132,8 +126,6 @@ def test_a_saved_dataset(saved: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def memory() -> Iterator[str]:
     """A store in memory with two plain files, a compressed one, and a table."""
-    import fsspec
-
     fs = fsspec.filesystem("memory")
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"text": ["four"]}), sink)
@@ -151,7 +143,7 @@ def memory() -> Iterator[str]:
 
 def test_urls(memory: str, tmp_path: Path) -> None:
     chosen = source(f"{memory}/*.jsonl", f"{memory}/deep")
-    files = scan_source(chosen, tmp_path, tmp_path / "cache")
+    files = scan(chosen, tmp_path)
     assert texts(files) == [("a", "one"), ("a", "uno"), ("b", "two"), ("c", "three"), ("d", "four")]
     assert [file.shown for file in files] == ["a.jsonl", "b.jsonl", "c.jsonl.gz", "d.parquet"]
     assert [file.origin.partition("bucket")[2] for file in files] == [
@@ -165,8 +157,6 @@ def test_urls(memory: str, tmp_path: Path) -> None:
 def test_a_url_is_copied_once_and_again_when_it_changes(
     memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fsspec
-
     copied: list[str] = []
     pieces = Remote.pieces
 
@@ -177,21 +167,19 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
     monkeypatch.setattr(Remote, "pieces", counted)
     chosen = source(f"{memory}/a.jsonl")
     for _ in range(2):
-        files = scan_source(chosen, tmp_path, tmp_path / "cache")
+        files = scan(chosen, tmp_path)
         assert texts(files) == [("a", "one"), ("a", "uno")]
     assert len(copied) == 1
     stamp = find_inputs(chosen, tmp_path)[0].stamp
     time.sleep(0.01)
     fsspec.filesystem("memory").pipe_file("/bucket/a.jsonl", lines("neu", "uno"))
     assert find_inputs(chosen, tmp_path)[0].stamp != stamp
-    assert texts(scan_source(chosen, tmp_path, tmp_path / "cache")) == [("a", "neu"), ("a", "uno")]
+    assert texts(scan(chosen, tmp_path)) == [("a", "neu"), ("a", "uno")]
     assert len(copied) == 2
 
 
 def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure is waited out; one that stays is reported."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     opened = MemoryFileSystem._open
     tries: list[str] = []
@@ -203,7 +191,7 @@ def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.Mo
         return opened(self, path, *arguments, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "_open", shaky)
-    assert len(texts(scan_source(source(f"{memory}/a.jsonl"), tmp_path, tmp_path / "cache"))) == 2
+    assert len(texts(scan(source(f"{memory}/a.jsonl"), tmp_path))) == 2
     assert len(tries) == 2
 
     def broken(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
@@ -211,20 +199,7 @@ def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(MemoryFileSystem, "_open", broken)
     with pytest.raises(InputError):
-        scan_source(source(f"{memory}/b.jsonl"), tmp_path, tmp_path / "cache")
-
-
-def test_a_url_on_the_command_line(
-    memory: str, tmp_path: Path, packtrain: Command, tiny_tokenizer: Path, new_cache: Callable[[], Path]
-) -> None:
-    settings = ["--set", f"cache={new_cache()}", "--workers", "1"]
-    place = ["--tokenizer", tiny_tokenizer, "--out", tmp_path / "out"]
-    done = packtrain("run", "--format", "text", "--input", f"{memory}/*.jsonl", *place, *settings)
-    assert done.code == 0, done.err
-    table = pq.read_table(tmp_path / "out/documents.parquet").to_pylist()
-    assert [entry["id"] for entry in table] == ["text/a:1", "text/a:2", "text/b:1"]
-    tree = packtrain("run", "--format", "text", "--input", f"{memory}/*.jsonl", *place, *settings, "--dry-run")
-    assert "memory:///bucket/a.jsonl (2 rows" in tree.out or "memory://bucket/a.jsonl (2 rows" in tree.out, tree.out
+        scan(source(f"{memory}/b.jsonl"), tmp_path)
 
 
 def test_what_a_url_keeps_to_itself() -> None:
@@ -251,7 +226,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_http(server: str, tmp_path: Path) -> None:
     (tmp_path / "served/a.jsonl.gz").write_bytes(gzip.compress(lines("one", "two")))
-    files = scan_source(source(f"{server}/a.jsonl.gz"), tmp_path, tmp_path / "cache")
+    files = scan(source(f"{server}/a.jsonl.gz"), tmp_path)
     assert texts(files) == [("a", "one"), ("a", "two")]
     with pytest.raises(ConfigError):
         find_inputs(source(f"{server}/b.jsonl"), tmp_path)
@@ -281,7 +256,7 @@ def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.M
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/a.jsonl"
-        assert texts(scan_source(source(url), tmp_path, tmp_path / "cache")) == [("a", "one")]
+        assert texts(scan(source(url), tmp_path)) == [("a", "one")]
         assert sent[0] < 1 << 29
         server.shutdown()
 
@@ -312,12 +287,12 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         client.put_object(Bucket="mules", Key="data/b.jsonl", Body=lines("two"))
         client.put_object(Bucket="mules", Key="data/a.jsonl.gz", Body=gzip.compress(lines("one")))
         chosen = source("s3://mules/data/*.jsonl*")
-        assert texts(scan_source(chosen, tmp_path, tmp_path / "cache")) == [("a", "one"), ("b", "two")]
+        assert texts(scan(chosen, tmp_path)) == [("a", "one"), ("b", "two")]
         before = [one.stamp for one in find_inputs(chosen, tmp_path)]
         client.put_object(Bucket="mules", Key="data/b.jsonl", Body=lines("duo"))
         after = [one.stamp for one in find_inputs(chosen, tmp_path)]
         assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
-        assert texts(scan_source(source("s3://mules/data"), tmp_path, tmp_path / "cache"))[1] == ("b", "duo")
+        assert texts(scan(source("s3://mules/data"), tmp_path))[1] == ("b", "duo")
     finally:
         server.stop()
 
@@ -325,58 +300,49 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- datasets by name ---
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A folder as the hub has them: files named by their splits, no script."""
-    folder = tmp_path / "chats"
-    folder.mkdir()
-    (folder / "train.jsonl").write_bytes(lines(*(f"train {number}" for number in range(20))))
-    (folder / "test.jsonl").write_bytes(lines("test 0"))
-    return folder
-
-
 @pytest.mark.slow
-def test_a_dataset_that_the_library_loads(repository: Path, tmp_path: Path) -> None:
-    for name in ("hf://./chats", f"hf://{repository}"):
-        files = scan_source(source(name, split="train"), tmp_path, tmp_path / "cache")
-        assert texts(files) == [("chats-train", f"train {number}") for number in range(20)]
-    with pytest.raises(ConfigError):
-        scan_source(source("hf://./chats"), tmp_path, tmp_path / "cache")
-    with pytest.raises(ConfigError):
-        scan_source(source("hf://./chats", split="dev"), tmp_path, tmp_path / "cache")
-    with pytest.raises(ConfigError):
-        scan_source(source("hf://./chats", split="train", subset="small"), tmp_path, tmp_path / "cache")
-    with pytest.raises(ConfigError):
-        find_inputs(source("hf://./nowhere"), tmp_path)
+def test_a_folder_that_the_library_loads(tmp_path: Path) -> None:
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats" / "train.jsonl").write_bytes(lines(*(f"train {number}" for number in range(20))))
+    (tmp_path / "chats" / "test.jsonl").write_bytes(lines("test 0"))
+    found = texts(scan(source("hf://./chats", split="train"), tmp_path))
+    assert found == [("chats-train", f"train {number}") for number in range(20)]
+    for keys in ({}, {"split": "train", "subset": "small"}):
+        with pytest.raises(ConfigError):
+            scan(source("hf://./chats", **keys), tmp_path)
 
 
-def test_rows_that_look_like_an_agents_trace_are_read_as_they_are(tmp_path: Path) -> None:
-    """By default the library makes one row of such a file, or fails."""
+def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default the library makes one row of what looks like an agent's trace, and offline it gives whatever revision
+    it loaded last."""
     rows = [
         {"type": "session", "message": {"a": 1}, "text": "one"},
         {"type": "message", "message": {"role": "user", "content": [{"text": "Hello"}]}, "text": "two"},
         {"type": "message", "message": {"role": "assistant", "content": "hi"}, "text": "three"},
     ]
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = texts(scan_source(source("hf://./traces"), tmp_path, tmp_path / "cache"))
-    assert found == [("traces-train", text) for text in ("one", "two", "three")]
-
-
-def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline by setting, by a port without a listener, or by a server that never answers until the time limit."""
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hub, "PATIENCE", 0.5)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        assert not hub._reachable()
-        with pytest.raises(ConfigError):
-            scan_source(source("hf://no/such"), tmp_path, tmp_path / "cache")
-        listener.listen()
-        assert not hub._reachable()
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    expected = [("traces-train", str(row["text"])) for row in rows]
+    with taken_for_the_hub(monkeypatch, tmp_path) as stand_in:
+        repository = stand_in.create("me/traces", {"train.jsonl": data})
+        first = source(f"hf://me/traces@{repository.branches['main'][-1].hash}")
+        assert texts(scan(first, tmp_path)) == expected
+        stand_in.add_commit(repository, "main", "more", {"train.jsonl": Blob(data + lines("four"), large=False)})
+        assert texts(scan(source("hf://me/traces"), tmp_path)) == [*expected, ("traces-train", "four")]
+    assert texts(scan(first, tmp_path)) == expected
+    assert len(texts(scan(source("hf://me/traces"), tmp_path))) == 4
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        scan(source("hf://me/traces@other"), tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert not hub._reachable()
+    assert texts(scan(first, tmp_path)) == expected
+
+
+def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "PATIENCE", 0.5)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(ConfigError, match="cannot be reached"):
+            scan(source("hf://no/such"), tmp_path)

@@ -3,7 +3,7 @@
 import gzip
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
 from packtrain.pipeline.inputs.formats import resolve_format
 from packtrain.pipeline.inputs.read import prepare_block, read_rows
-from packtrain.pipeline.inputs.scan import scan_source
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError
 from packtrain.stages.prep import PreparedBlock, make_format
@@ -27,7 +27,7 @@ def source(*paths: Path, **more: Any) -> SourceConfig:
 
 
 def scan(path: Path, **more: Any) -> list[InputFile]:
-    return scan_source(source(path, **more), path.parent, path.parent / ".cache")
+    return scan_inputs([source(path, **more)], path.parent, LocalStore(path.parent / ".cache"))
 
 
 def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
@@ -149,33 +149,3 @@ def test_texts_of_a_folder_are_read_where_nothing_else_is_data(tmp_path: Path) -
     assert [one.path.name for one in find_inputs(source(tmp_path), tmp_path)] == ["README.txt"]
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     assert [one.path.name for one in find_inputs(source(tmp_path), tmp_path)] == ["a.jsonl"]
-
-
-def test_lines_of_json_under_the_name_of_a_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text('{"text": "a"}\n{"text": "b"}\n')
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b'{"text": "c"}\n'))
-    assert [texts(file) for file in scan(tmp_path)] == [["a", "b"], ["c"]]
-
-
-def test_they_are_packed_and_sampled(
-    tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path], packed: Any, packtrain: Any
-) -> None:
-    (tmp_path / "docs").mkdir()
-    for number in range(30):
-        (tmp_path / "docs" / f"{number:02d}.txt").write_text(f"document {number}\n\n" * (1 + number % 5))
-    (tmp_path / "rows.json").write_text(json.dumps([{"text": f"row {number}"} for number in range(300)], indent=1))
-    config = {
-        "out": str(tmp_path / "out"),
-        "cache": str(new_cache()),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": name, "path": str(tmp_path / name)} for name in ("docs", "rows.json")],
-        "run": {"workers": 1, "report": False},
-    }
-    (tmp_path / "run.yaml").write_text(json.dumps(config))
-    run(tmp_path / "run.yaml")
-    names = {piece[0] for piece in packed(config)}
-    assert {f"docs/{number:02d}:1" for number in range(30)} <= names
-    assert {f"rows.json/rows:{number}" for number in range(1, 301)} <= names
-    assert len(names) == 330
-    done = packtrain("plan", tmp_path / "run.yaml", "--rows", 40)
-    assert done.code == 0, done

@@ -17,7 +17,8 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.elsewhere import here, origin_of
 from packtrain.pipeline.inputs.read import prepare_block
-from packtrain.pipeline.inputs.scan import scan_source
+from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError
@@ -170,7 +171,7 @@ def test_a_run_that_is_killed_goes_on(
 
 
 def scanned(path: str, folder: Path, cache: Path) -> list[InputFile]:
-    return scan_source(SourceConfig(name="one", format="text", path=(path,)), folder, cache)
+    return scan_inputs([SourceConfig(name="one", format="text", path=(path,))], folder, LocalStore(cache))
 
 
 def test_a_worker_elsewhere_has_inputs_from_their_url(faulty: Faulty, tmp_path: Path) -> None:
