@@ -183,6 +183,6 @@ def _train_config() -> Any:
 
 
 def mix() -> str:
-    """The `mix.yaml` of docs/sources.md."""
-    (found,) = (block.text for block in page("docs/sources.md").blocks if block.mark("file") == "mix.yaml")
+    """The `mix.yaml` of docs/data.md."""
+    (found,) = (block.text for block in page("docs/data.md").blocks if block.mark("file") == "mix.yaml")
     return found
