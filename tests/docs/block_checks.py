@@ -114,7 +114,7 @@ def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> N
 
 OPTIONAL = frozenset(
     {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "obstore", "moto", "fastokens"}
-    | {"megatron", "streaming", "olmo_core"}
+    | {"megatron", "streaming"}
 )
 """What may be missing where the tests run; blocks that need it are then skipped, and reported."""
 

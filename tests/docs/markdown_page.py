@@ -62,8 +62,6 @@ REASONS = frozenset(
 STARTS = {
     "packed": "what `packtrain run mix.yaml` leaves: packed/ and .packtrain-cache/",
     "other": "another small packed folder, other/, of the same tokenizer",
-    "pairs": "what a run over preferences.jsonl leaves: pairs/",
-    "demo": "what `packtrain run --demo` leaves: runs/demo/",
     "model": "a tiny model with random weights and its tokenizer: path/to/model/",
     "my-model": "the same model in my-model/",
     "hub": "a stand-in for the Hugging Face Hub on this machine, and a token of `me`; see `hub_stand_in`",
