@@ -33,14 +33,13 @@ from ...stages.tokenize.engines import (
     tokenizer_head,
 )
 from ..execute.executor import Executor, perform
-from ..execute.rendering_note import note, rows_of
+from ..execute.template_watchdog import note, rows_of
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin, here, origin_of
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import About, UserCache, seal, unseal
 from ..store.open import Store, scratch_of
-from ..store.user_cache import About, UserCache
 from .encode_spec import EncodeSpec
 from .task import load_spec, make_renderer
 

@@ -14,7 +14,7 @@ from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import workspace
 from packtrain.pipeline.run.driver import run
-from packtrain.pipeline.store.user_cache import UserCache
+from packtrain.pipeline.store.checksummed import UserCache
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
