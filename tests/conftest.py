@@ -42,9 +42,6 @@ SITE = Path(__file__).parent / "support" / "site"
 runpy.run_path(str(SITE / "sitecustomize.py"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
-_preload = forkserver.set_forkserver_preload
-forkserver.set_forkserver_preload = lambda modules_names: _preload([*modules_names, "few_fuzz_texts"])
-
 # What forks commands is shared by the processes of this session, and ends with it.
 os.environ.setdefault(warm.OWNER, str(os.getpid()))
 

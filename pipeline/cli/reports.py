@@ -224,7 +224,7 @@ def contamination(
     if as_json:
         print_json(_numbers(found, section))
         return
-    from ..contamination.summary import TELLS_NOTHING
+    from ..contamination.hits_file import TELLS_NOTHING
     from ..report.printing import print_grids, say
     from ..report.sections import overlap_grid
 

@@ -16,7 +16,7 @@ from ...schemas.config.config import DecontaminateConfig
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
-from ...stages.overlap.evaluation_row import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
+from ...stages.overlap.examples import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
 from ...stages.overlap.words import unicode_version
 from ...stages.prep.rowjson import require_shallow
 from ..inputs.blocks import InputFile

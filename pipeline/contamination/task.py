@@ -13,7 +13,7 @@ from ...schemas.errors import InputError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...stages.overlap.examples import ExampleHit, search_examples
-from ...stages.overlap.pieces import Pieces, excerpt
+from ...stages.overlap.words import Pieces, excerpt
 from ...stages.prep import Options
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin

@@ -24,7 +24,7 @@ from ...schemas.names import check_hash, check_name, part_record
 from ..contamination.evaluation_files import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
-from ..encode.tokenizer_folder import find_tokenizer
+from ..encode.tokenizer import find_tokenizer
 from ..inputs.blocks import Block, InputFile
 from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file

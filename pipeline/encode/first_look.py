@@ -1,7 +1,9 @@
 """The first look at new data: which engine encodes it, and how many tokens its bytes become.
 
-A worker compares the fast engine with the reference, on texts on which tokenizers are known to disagree and on the
-first rows of every source. The answer is kept in the cache, for later runs over the same first rows.
+The fast engine is compared with the reference, on texts on which tokenizers are known to disagree and on the first rows
+of every source. A worker reads, renders and encodes with the fast engine; the driver, which needs the reference anyway,
+compares. The answer is kept in the cache, for later runs over the same first rows. That an engine agrees with the
+reference on the known texts depends only on the tokenizer, and is kept in the user's cache for all data.
 """
 
 import sys
@@ -21,14 +23,22 @@ from ...schemas.rows import Example
 from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import compare, fuzz_texts
-from ...stages.tokenize.engines import ENGINES, REFERENCE, Engine, load_engine, make_engine, tokenizer_head
+from ...stages.tokenize.engines import (
+    ENGINES,
+    REFERENCE,
+    Engine,
+    EngineTokens,
+    load_engine,
+    make_engine,
+    tokenizer_head,
+)
 from ..execute.executor import Executor, perform
-from ..execute.rendering_note import note, rows_of
+from ..execute.template_watchdog import note, rows_of
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin, here, origin_of
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import About, UserCache, seal, unseal
 from ..store.open import Store, scratch_of
 from .encode_spec import EncodeSpec
 from .task import load_spec, make_renderer
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
 
 LOOKS = "engines"
-"""The folder of the cache that keeps the answers."""
+"""The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
 _FORMAT = 1
 """Version of the look; increase it when other texts are compared."""
 _ROWS = 64
@@ -73,40 +83,60 @@ class FirstRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What an engine made of the texts that are to be compared."""
+
+    look: Look
+    """What will be found if all tokens are those of the reference."""
+    texts: list[str]
+    """Empty if the reference itself encodes."""
+    tokens: EngineTokens
+
+
+@dataclass(frozen=True, slots=True)
 class LookTask:
-    """Compare the engines, and measure."""
+    """Encode what is to be compared, and measure."""
 
     requested: str
     """An engine, or `auto`."""
+    agreed: str
+    """The version of the fast engine that is known to agree with the reference on the known texts, or ""."""
     spec: str
     """Name in the cache of an EncodeSpec with the tokenizer and template; its engine is ignored."""
     cache: Store
     sources: tuple[FirstRows, ...]
 
-    def run(self) -> Look:
+    def run(self) -> Tried:
         """Look at the sources.
 
         Raises:
-            TokenizerError: an engine that was asked for by name refuses the tokenizer, or is wrong.
+            TokenizerError: an engine that was asked for by name refuses the tokenizer.
         """
         spec = load_spec(self.cache, self.spec)
-        texts, size = _first_texts(self.sources, spec, scratch_of(self.cache).root)
-        engine, why = _choose(self.requested, spec.tokenizer_json, texts)
-        tokens = len(engine.encode(texts).ids) if texts else 0
-        return Look(engine.name, engine.version, tokens / size if size else 0.0, why)
+        rows, size = _first_texts(self.sources, spec, scratch_of(self.cache).root)
+        engine, why = _load(self.requested, spec.tokenizer_json)
+        known: list[str] = []
+        if engine.name != REFERENCE and engine.version != self.agreed:
+            known = fuzz_texts([token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens])
+        texts = [*known, *rows]
+        tokens = engine.encode(texts)
+        of_rows = len(tokens.ids) - int(tokens.offsets[len(known)])
+        look = Look(engine.name, engine.version, of_rows / size if size else 0.0, why)
+        return Tried(look, texts if engine.name != REFERENCE else [], tokens)
 
     def __str__(self) -> str:
         return f"the first look at the rows, with the tokenizer engine {self.requested}"
 
 
 def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer: Observer) -> Look:
-    """Return what the cache says about these inputs, or let a worker look at them.
+    """Return what the cache says about these inputs, or look at them.
 
     Args:
         prepared: inputs and tokenizer, with the engine to try first.
 
     Raises:
-        TokenizerError: see `LookTask`; or `tokenizers` cannot load the tokenizer.
+        TokenizerError: an engine that was asked for by name refuses the tokenizer, or is wrong; or `tokenizers` cannot
+            load it.
     """
     sources = []
     for source in prepared.sources:
@@ -118,9 +148,14 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     with suppress(msgspec.MsgspecError):  # missing, or damaged
         return decode_note(unseal(cache.read(name), name), Look)
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
-    task = LookTask(prepared.engine, prepared.spec.save(cache), cache, tuple(sources))
-    (look,) = executor.map(perform, [task])
-    assert isinstance(look, Look)
+    agreed, about = UserCache(LOOKS), _about(prepared.spec)
+    known = prepared.spec.engine_version if agreed.read(about) is not None else ""
+    task = LookTask(prepared.engine, known, prepared.spec.save(cache), cache, tuple(sources))
+    (tried,) = executor.map(perform, [task])
+    assert isinstance(tried, Tried)
+    look = _compared(tried, prepared)
+    if tried.texts and (look.engine, look.version) == (about["engine"], about["version"]):
+        agreed.keep(about, b"true")
     observer.end()
     if look.why:
         observer.note(f"{REFERENCE} encodes, which takes several times as long as the fast engine: {look.why}")
@@ -142,27 +177,45 @@ def _key(prepared: "Prepared", sources: Sequence[FirstRows]) -> str:
     return fingerprint({**about, "requested": prepared.engine, "sources": data})
 
 
-def _choose(requested: str, tokenizer_json: str, texts: Sequence[str]) -> tuple[Engine, str]:
-    """The engine that encodes, and why it is not the fast one."""
-    reference = make_engine(REFERENCE, tokenizer_json)
-    if requested == REFERENCE:
-        return reference, ""
-    name = next(iter(ENGINES)) if requested == "auto" else requested
+def _about(spec: EncodeSpec) -> About:
+    """Everything that the comparison on the known texts depends on."""
+    return {
+        "format": _FORMAT,
+        "tokenizer": spec.tokenizer_hash,
+        "engine": spec.engine,
+        "version": spec.engine_version,
+        "reference": version(REFERENCE),
+    }
+
+
+def _load(requested: str, tokenizer_json: str) -> tuple[Engine, str]:
+    """The engine to try, and why it is not the fast one."""
     try:
-        engine = load_engine(name, tokenizer_json)
+        return load_engine(next(iter(ENGINES)) if requested == "auto" else requested, tokenizer_json), ""
     except TokenizerError as error:
         if requested != "auto":
             raise
-        return reference, str(error)
-    added = [token.content for token in tokenizer_head(tokenizer_json).added_tokens]
-    compared = [*fuzz_texts(added), *texts]
-    found = compare(engine, reference, compared)
+        return make_engine(REFERENCE, tokenizer_json), str(error)
+
+
+def _compared(tried: Tried, prepared: "Prepared") -> Look:
+    """What is found, after the comparison with the reference.
+
+    It stays loaded in this process (see `reference_tokenizer`) for the samples of the parts and for the report.
+    """
+    if not tried.texts:
+        return tried.look
+    reference = make_engine(REFERENCE, prepared.spec.tokenizer_json)
+    found = compare(tried.tokens, reference, tried.texts)
     if not found.differing:
-        return engine, ""
-    why = f"{name} differs from {REFERENCE} on {found.differing:,} of {len(compared):,} texts, first {found.first}"
-    if requested != "auto":
+        return tried.look
+    why = (
+        f"{tried.look.engine} differs from {REFERENCE} on {found.differing:,} of {len(tried.texts):,} texts, "
+        f"first {found.first}"
+    )
+    if prepared.engine != "auto":
         raise TokenizerError(f"the tokenizer engine {why}; use tokenizer.engine=auto")
-    return reference, why
+    return Look(REFERENCE, reference.version, tried.look.tokens_per_byte, why)
 
 
 def _first_texts(sources: Sequence[FirstRows], spec: EncodeSpec, scratch: Path) -> tuple[list[str], int]:

@@ -25,8 +25,7 @@ from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts
 from ...stages.tokenize.engines import Engine, load_engine, reference_tokenizer, tokenizer_head
 from ...stages.tokenize.preference import PairEncoder
 from ...stages.tokenize.prompts_alone import PromptAlone
-from ..execute.rendering_note import note, rows_of
-from ..execute.template_watchdog import watch_templates
+from ..execute.template_watchdog import note, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples

@@ -4,6 +4,8 @@
 - Memory: RLIMIT_AS makes an allocation fail.
 - One instruction that never ends, such as comparing deeply nested lists, handles no signals. In a worker, a second
   timer makes the kernel kill the process, and the driver names its task.
+
+An error of a template names the row that was being rendered.
 """
 
 import importlib
@@ -12,12 +14,47 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...stages.template.limits import TemplateLimitError, watch_by
+from ...schemas.errors import TemplateError
+from ...stages.template.environment import TemplateLimitError, watch_by
 from .executor import RENDERING_KILLED
+
+
+class RenderingNote:
+    """The row that is being rendered."""
+
+    row: int | None = None
+    """Counted from 0."""
+
+
+note = RenderingNote()
+"""The note of this process."""
+
+
+@contextmanager
+def rows_of(where: Path | Callable[[int], str]) -> Iterator[None]:
+    """Add the file and the noted row to template errors raised inside.
+
+    Args:
+        where: the file; or names the file and the row of a noted number.
+
+    Raises:
+        TemplateError: the same error, with the file and the row in its message.
+    """
+    note.row = None
+    try:
+        yield
+    except TemplateError as error:
+        if note.row is None:
+            raise
+        place = f"{where}, row {note.row + 1:,}" if isinstance(where, Path) else where(note.row)
+        raise TemplateError(f"{place}: {error}") from error
+
 
 SECONDS = 5.0
 """Seconds of processor time per rendering; most take a millisecond."""

@@ -30,8 +30,7 @@ from ..pack.outcomes import REASONS
 from ..pack.table import NAME as TABLE
 from ..pack.table import Documents as Table
 from ..pack.table import open_table
-from .source_row import source_row
-from .story import CutTokens, Standing, Story
+from .story import CutTokens, Standing, Story, source_row
 from .tokens import Stretch, TokenFate, stretches_of
 
 _LISTED = 20

@@ -23,7 +23,7 @@ from ... import __version__
 from ...schemas.errors import StoreError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.names import check_name
-from ..execute.shares import parse_shard, turns
+from ..execute.executor import parse_shard, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore, open_regular
 from ..store.open import Store

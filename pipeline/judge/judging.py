@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from ...stages.judge.comparators import Comparator, compare_text, compare_value
+from ...stages.judge.comparators import Comparator, Rule, Verdict, compare_text, compare_value, loosest
 from ...stages.judge.problems import Problem, expected_texts
-from ...stages.judge.verdicts import Rule, Verdict, loosest
 from .programs import Ending, Execution, Program, ProgramLimits
 from .sandbox import Sandbox
 

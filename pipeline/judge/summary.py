@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ...stages.judge.comparators import Verdict
 from ...stages.judge.passk import ProblemTally, compare, groups, scores
-from ...stages.judge.verdicts import Verdict
 from .problem_file import ProblemFile
 from .results import Results
 

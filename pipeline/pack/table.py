@@ -22,7 +22,7 @@ from ...stages.arrays import booleans, numbers, view
 from ...stages.mask.policy import Mask, supervised_runs, supervised_tokens, supervised_turns, unlocated_documents
 from ...stages.select.preference_limits import PairLengths, PairLimits
 from ...stages.select.truncate import Limits
-from ...stages.tokenize.run_kinds import IS_NEXT_STOP, completion_starts
+from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Segment
 from ..inputs.blocks import FileLines
 from ..store.anonymous_files import nameless

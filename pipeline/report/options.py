@@ -9,7 +9,7 @@ from ...schemas.errors import ConfigError, TokenizerError
 from ...schemas.jsontext import parse_json
 from ...schemas.model_facts import Limit, stretching
 from ...stages.forecast.sweep import CANDIDATES
-from ..encode.tokenizer_folder import find_tokenizer
+from ..encode.tokenizer import find_tokenizer
 
 SWEPT = 2_000_000
 """Number of documents that the comparison of lengths reads at most, evenly chosen. It takes about 100 MB and four

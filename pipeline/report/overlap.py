@@ -10,9 +10,8 @@ from ...schemas.errors import StoreError
 from ...schemas.ledger import Ledger
 from ...schemas.report import Overlap, OverlapPiece, ShownOverlap
 from ...schemas.units import plural
-from ...stages.overlap.pieces import Pieces
-from ..contamination.hits_file import NAME, HitLine
-from ..contamination.summary import TELLS_NOTHING, OverlapSummary, summarise
+from ...stages.overlap.words import Pieces
+from ..contamination.hits_file import NAME, TELLS_NOTHING, HitLine, OverlapSummary, summarise
 from ..store.open import Store
 
 MOST = 12

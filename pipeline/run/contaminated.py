@@ -7,8 +7,7 @@ from ...schemas.config.config import DecontaminateConfig, RunConfig
 from ...schemas.errors import OutputError
 from ..contamination.driver import check_text, compare
 from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..contamination.hits_file import hit_lines, put_hits
-from ..contamination.summary import OverlapSummary, summarise
+from ..contamination.hits_file import OverlapSummary, hit_lines, put_hits, summarise
 from ..inputs.first_rows import check_conditions
 from ..inputs.formats import resolve_formats
 from ..inputs.scan_cache import scan_inputs

@@ -54,7 +54,7 @@ from .steps import (
 from .workspace import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
-    from ..report.at_end import AtEnd
+    from ..report.files import AtEnd
 
 
 def run(
@@ -184,7 +184,7 @@ def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtE
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
     from ..dataset.decode import Decoder
-    from ..report.at_end import try_report
+    from ..report.files import try_report
 
     tokenizer = work.parts.reference
     return try_report(

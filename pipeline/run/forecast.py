@@ -29,8 +29,7 @@ from ..pack.pack import Selected, select, split_names
 from ..pack.segments import Segments
 from ..pack.shard import cuts_through_turns
 from ..pack.window_plan import pieces_of, windows
-from ..report.collect import PAIRS, expected_packing, flow_of, make_report, training_of
-from ..report.configuration import configuration_of
+from ..report.collect import PAIRS, configuration_of, expected_packing, flow_of, make_report, training_of
 from ..report.documents import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
 from ..report.options import ReportOptions, with_tokenizers_model

@@ -9,8 +9,7 @@ from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
-from ..encode.tokenizer import load_tokenizer
-from ..encode.tokenizer_folder import find_tokenizer
+from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference

@@ -8,9 +8,8 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ..encode.known_parts import KnownParts
-from ..execute.executor import Executor
+from ..execute.executor import Executor, SharedWork
 from ..execute.pool import Pool
-from ..execute.shares import SharedWork
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.cache_lock import CacheUse

@@ -29,10 +29,9 @@ from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
-from ..encode.tokenizer import TokenizerSpec, load_tokenizer
-from ..encode.tokenizer_folder import find_tokenizer
+from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
-from ..execute.rendering_note import note, rows_of
+from ..execute.template_watchdog import note, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.formats import SourceFormat, format_options, resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows

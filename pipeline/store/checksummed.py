@@ -4,7 +4,19 @@ A note with a checksum is still a JSON object. Its first key, `check`, holds the
 whose name says what they are about include the name, so that a note under the name of another counts as damaged.
 """
 
-from ...schemas.fingerprint import hash_bytes
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import StoreError
+from ...schemas.files.copies import user_folder
+from ...schemas.fingerprint import fingerprint, hash_bytes
+from ...schemas.jsontext import decode_note
+from .local import LocalStore
 
 _HEAD = b'{"check":"'
 _DIGITS = 32
@@ -31,3 +43,71 @@ def unseal(sealed: bytes | None, name: str = "") -> bytes | None:
 
 def _check(content: bytes, name: str) -> bytes:
     return hash_bytes(content + name.encode())[:_DIGITS].encode()
+
+
+_MOST_BYTES = 1 << 28
+About = Mapping[str, str | int]
+"""Everything that a note's value depends on."""
+
+
+class _Note(msgspec.Struct):
+    about: dict[str, str | int]
+    value: msgspec.Raw
+
+
+class UserCache:
+    """Notes of one kind that do not depend on a dataset, in the user's cache folder (`$PACKTRAIN_CACHE`, else
+    `~/.cache/packtrain`).
+
+    A note has a checksum and a description. It is used if both match and no other user could have written it. If the
+    folder is unreadable or read-only, values are computed again.
+
+    Args:
+        kind: name of the folder in the user's cache.
+        folder: a folder to use instead.
+    """
+
+    _store: LocalStore | None
+
+    def __init__(self, kind: str, folder: Path | None = None) -> None:
+        try:
+            self._store = LocalStore(folder or user_folder() / kind)
+        except RuntimeError:  # no home folder, as in some containers
+            self._store = None
+
+    def has(self, about: About) -> bool:
+        """Whether there is a note, which `read` may still refuse."""
+        return self._store is not None and self._store.exists(_name(about))
+
+    def read(self, about: About) -> bytes | None:
+        """Return the stored JSON; None if it is missing or damaged, or if another user may have written it."""
+        if self._store is None:
+            return None
+        path = self._store.path(_name(about))
+        try:
+            folder, found = path.parent.lstat(), path.lstat()
+            if not (_is_own(folder) and _is_own(found) and stat.S_ISREG(found.st_mode)) or found.st_size > _MOST_BYTES:
+                return None
+            note = decode_note(unseal(path.read_bytes()), _Note)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return bytes(note.value) if note.about == about else None
+
+    def keep(self, about: About, value: bytes) -> None:
+        """Store a JSON text, replacing the previous one, unless the folder is a link or another user's."""
+        if self._store is None:
+            return
+        with suppress(StoreError, OSError):
+            if os.path.lexists(self._store.root) and not _is_own(self._store.root.lstat()):
+                return
+            note = _Note(dict(about), msgspec.Raw(value))
+            self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether only this user may have made it; a link never is."""
+    return found.st_uid == os.geteuid() and not (stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH)
+
+
+def _name(about: About) -> str:
+    return f"{fingerprint(about)}.json"

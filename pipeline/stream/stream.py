@@ -2,22 +2,23 @@
 
 1. Scan the inputs, find their formats, load the tokenizer and choose the engine, as a run does, with the same notes in
    the cache.
-2. Divide an epoch's blocks into windows (`blocks`).
+2. Divide an epoch's blocks into windows (`Blocks`).
 3. Encode the next window's blocks in worker processes, into the cache that runs use. Processes that stream the same
-   inputs share the work as runs do (`execute.shares`).
+   inputs share the work as runs do (`SharedWork`).
 4. Select documents and plan the window's rows (`window`) while the previous window is consumed.
 
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.
 """
 
 import logging
+import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,8 @@ from ..encode.driver import Encoded, encode_missing
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..encode.prepared import Prepared
-from ..execute.executor import Executor, Result, Task, never
+from ..execute.executor import Executor, Result, SharedWork, Task, never
 from ..execute.pool import Pool
-from ..execute.shares import SharedWork
 from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES
 from ..inputs.scan_cache import scan_inputs
@@ -45,9 +45,61 @@ from ..run.workspace import Workspace
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 from ..store.open import cache_root, open_store, resolve_place, scratch_of
-from .blocks import Blocks
-from .prefetch import StoppedError, ahead
-from .window import PlannedWindow, plan_window
+from .window import Blocks, PlannedWindow, plan_window
+
+_Item = TypeVar("_Item")
+_POLL_SECONDS = 0.1
+
+
+class StoppedError(Exception):
+    """Raised by a producer that has been asked to stop."""
+
+
+def ahead(items: Iterator[_Item], stop: threading.Event) -> Iterator[_Item]:
+    """Yield the items, of which a thread makes the next two before they are asked for. `stop` ends it early."""
+    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(1)
+
+    def put(item: _Item | None, error: BaseException | None = None) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put((item, error), timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(None)
+        except StoppedError:
+            pass
+        except BaseException as error:
+            put(None, error)
+        finally:
+            items.close()  # type: ignore[attr-defined]  # a generator
+
+    thread = threading.Thread(target=work, name="packtrain-live", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                item, error = ready.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if stop.is_set():
+                    return  # the consumer stops as well
+                continue
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1

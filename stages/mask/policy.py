@@ -18,7 +18,7 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     RunKind,
 )
-from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED, kind_table
+from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED, kind_table
 
 if TYPE_CHECKING:
     from ...schemas.config.config import MaskConfig

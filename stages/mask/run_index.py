@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
 from ...schemas.rows import RunKind
-from ..tokenize.run_kinds import IS_ASSISTANT, IS_NEXT_STOP
+from ..tokenize.token_runs import IS_ASSISTANT, IS_NEXT_STOP
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS
 from ..arrays import view
 from ..tokenize.prompts_alone import PromptAlone
-from ..tokenize.run_kinds import IS_NEXT_STOP
+from ..tokenize.token_runs import IS_NEXT_STOP
 
 
 class Outcome(StrEnum):

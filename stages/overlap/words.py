@@ -5,6 +5,8 @@
 3. A word is a longest run of letters, digits and combining marks. Every other character separates words; format
    characters, such as soft hyphens, vanish. In scripts that write no spaces between words, each character is a word.
 
+Excerpts show the words that two texts share.
+
 ASCII text needs no Python code for each character: one table translates its bytes. A word is compared by a hash of 64
 bits.
 """
@@ -15,6 +17,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
+from itertools import pairwise
 
 import blake3
 import numpy as np
@@ -22,6 +25,36 @@ from numpy.typing import NDArray
 
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import lengths_of, offsets_of
+
+AROUND = 240
+"""Characters before the first shared piece that are shown."""
+LENGTH = 1_600
+"""Characters of an excerpt."""
+
+Pieces = list[tuple[str, bool]]
+"""(text, whether it is shared), end to end."""
+
+
+def excerpt(text: str, stretches: Sequence[tuple[int, int]]) -> tuple[Pieces, bool]:
+    """The pieces around the first shared words, and whether text was left out.
+
+    Args:
+        stretches: (first word, words) of what is shared.
+    """
+    places = list(word_places(text))
+    shared = np.zeros(len(text) + 1, dtype=np.bool_)
+    for first, count in stretches:
+        last = min(first + count, len(places)) - 1
+        if first <= last:
+            shared[places[first][0] : places[last][1]] = True
+    found = np.flatnonzero(shared)
+    low = max(0, int(found[0]) - AROUND) if len(found) else 0
+    high = min(len(text), low + LENGTH)
+    changes = np.flatnonzero(np.diff(shared[low:high].astype(np.int8))) + low + 1
+    bounds = [low, *changes.tolist(), high]
+    pieces = [(text[begin:end], bool(shared[begin])) for begin, end in pairwise(bounds) if begin < end]
+    return pieces, low > 0 or high < len(text)
+
 
 _NAMES = (
     "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"

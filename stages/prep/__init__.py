@@ -4,7 +4,7 @@ from ...schemas.errors import ConfigError
 from .alpaca import AlpacaFormat
 from .apps import AppsFormat
 from .base import Format, Options, PreparedBlock, PublicForm, ReaderCode
-from .messages import MessagesFormat
+from .conversation import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
 from .public import public_row

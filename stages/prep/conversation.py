@@ -7,13 +7,13 @@ a list `tool_calls` with one call, and the role `function` becomes `tool`. A `we
 
 from collections import Counter
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, check_weight
+from .base import Column, Columns, Format, PublicForm, check_weight
 from .rowjson import decode_json
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
@@ -244,3 +244,42 @@ def conversation(
 def _has_trained_part(message: Message) -> bool:
     content = message.get("content")
     return type(content) is list and any(isinstance(part, dict) and part.get("train") is True for part in content)
+
+
+class MessagesFormat(Format):
+    """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
+    prompt.
+
+    Messages keep every key and value as they were decoded, `content` parts and tool calls included; see `conversation`
+    for the exceptions. `functions` is the old name of `tools`, read if the row has no tools.
+    """
+
+    name = "messages"
+    columns: ClassVar[Columns] = {
+        "messages": Column(list[dict[str, Any]] | str, required=True, nested=True),
+        "tools": TOOLS,
+        "functions": Column(Objects, nested=True, gives_way=True),
+        **MEDIA,
+    }
+    default_style = "chat"
+
+    @property
+    def form(self) -> PublicForm:
+        return "prompt_completion" if self.options.per_turn else "messages"
+
+    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `Format.examples`.
+
+        Rejects `empty`, `empty_completion`, `wrong_type`, `missing_key`, `weight`, `not_text`, `bad_tools`.
+        """
+        key = self.keys["messages"]
+        refuse_media(row)
+        given = objects_of(row.messages, key)
+        if not given:
+            raise RowRejectedError("empty", f"`{key}` has no messages")
+        messages = check_messages(given, key)
+        require_answer(messages, key)
+        tools = tools_of(row.tools, self.keys["tools"])
+        if tools is None:
+            tools = wrapped_functions(tools_of(getattr(row, "functions", None), "functions"))
+        return conversation(messages, tools, line, per_turn=self.options.per_turn, skipped=skipped)

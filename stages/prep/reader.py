@@ -19,7 +19,7 @@ import msgspec
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 from .base import Columns, Format, Options, PublicForm, ReaderCode, check_weight
-from .messages import MessagesFormat
+from .conversation import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
 from .rowjson import require_shallow, unmarked

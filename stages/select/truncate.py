@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokenize.run_kinds import NO_COMPLETION
+from ..tokenize.token_runs import NO_COMPLETION
 
 
 class Overlong(StrEnum):

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
-from .environment import Sandbox, compile_template, make_environment
-from .limits import TemplateLimitError, limited, require_size
+from .environment import Sandbox, TemplateLimitError, compile_template, limited, make_environment, require_size
 
 REASON = "template_error"
 """The ledger's reason for rows that the template refused."""

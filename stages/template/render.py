@@ -20,7 +20,7 @@ from ...schemas.rows import Message, Messages
 from .assistant_turns import TemplateProfile, UnprovedError, Word
 from .chat_template import ChatTemplate
 from .completion_start import completion_start
-from .limits import TemplateLimitError
+from .environment import TemplateLimitError
 from .losses import Losses
 from .marked import Marker
 from .profile import ending_tokens, learn_profile

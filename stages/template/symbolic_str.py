@@ -18,7 +18,7 @@ from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 from jinja2.runtime import Undefined
 
-from .limits import require_replaced, require_size
+from .environment import require_replaced, require_size
 from .tracked_str import join, owned, owner_of
 
 MARK = "\U0010fffd"

@@ -26,8 +26,16 @@ from jinja2.visitor import NodeTransformer
 from ...schemas.rows import Messages
 from .assistant_turns import ASSISTANT, GENERATION, TemplateProfile, UnprovedError, Word, code_of
 from .chat_template import ChatTemplate
-from .environment import DictMaker, GuardedNamespace, Sandbox, compile_template, make_environment
-from .limits import TemplateLimitError, limited, require_size
+from .environment import (
+    DictMaker,
+    GuardedNamespace,
+    Sandbox,
+    TemplateLimitError,
+    compile_template,
+    limited,
+    make_environment,
+    require_size,
+)
 from .rendered import Rendered, Runs, locate, runs_of
 from .symbolic_str import (
     UNDERSTOOD,

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .engines import Engine
+from .engines import Engine, EngineTokens
 
 MAX_ADDED_TOKENS = 128
 """Maximum number of added tokens to test; some vocabularies have thousands of reserved ones."""
+_BATCH = 256
+"""How many texts the reference encodes at a time, because it needs hundreds of times their memory."""
 _SHOWN = 80
 """Characters of a text that a message shows."""
 
@@ -68,20 +70,24 @@ class Comparison(NamedTuple):
     """The first difference as a sentence, or ""."""
 
 
-def compare(engine: Engine, reference: Engine, texts: Sequence[str]) -> Comparison:
-    """Encode texts with both, and compare the tokens."""
-    got, expected = engine.encode(texts), reference.encode(texts)
-    if np.array_equal(got.offsets, expected.offsets) and np.array_equal(got.ids, expected.ids):
-        return Comparison(0, "")
+def compare(tokens: EngineTokens, reference: Engine, texts: Sequence[str]) -> Comparison:
+    """Compare an engine's tokens of some texts with those of the reference."""
     differing, first = 0, ""
-    for i, text in enumerate(texts):
-        a = got.ids[got.offsets[i] : got.offsets[i + 1]].tolist()
-        b = expected.ids[expected.offsets[i] : expected.offsets[i + 1]].tolist()
-        if a != b:
-            at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-            shown = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-            first = first or f"on {shown!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
-            differing += 1
+    for start in range(0, len(texts), _BATCH):
+        batch = texts[start : start + _BATCH]
+        expected = reference.encode(batch)
+        bounds = tokens.offsets[start : start + len(batch) + 1]
+        ids = tokens.ids[bounds[0] : bounds[-1]]
+        if np.array_equal(bounds - bounds[0], expected.offsets) and np.array_equal(ids, expected.ids):
+            continue
+        for i, text in enumerate(batch):
+            a = tokens.ids[bounds[i] : bounds[i + 1]].tolist()
+            b = expected.ids[expected.offsets[i] : expected.offsets[i + 1]].tolist()
+            if a != b:
+                at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+                shown = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+                first = first or f"on {shown!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
+                differing += 1
     return Comparison(differing, first)
 
 

@@ -25,7 +25,7 @@ from ..template.rendered import Rendered, Runs
 from .content_check import ROLES, TOKENS, count_names
 from .encode import DROPPED, NO_TURN, Batch, Encoder, EngineSample, Refused
 from .encode_counts import EncodeCounts
-from .run_kinds import completion_starts
+from .token_runs import completion_starts
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""

@@ -1,6 +1,7 @@
 """Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
 import json
+from functools import partial
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline import demo
+from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import workspace
 from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.store.checksummed import UserCache
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+from packtrain.stages.tokenize.engine_check import fuzz_texts
 
 from tests.support.in_this_process import InThisProcess
 
@@ -80,6 +84,13 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder of engines that agree with the reference, still without any."""
+    monkeypatch.setattr(first_look, "UserCache", partial(UserCache, folder=tmp_path / "agreed"))
+    return tmp_path / "agreed"
+
+
+@pytest.fixture
 def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastokens, but wrong on one word; and every text is compared with the reference."""
 
@@ -112,13 +123,43 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
         run(config(tmp_path, "named", moon=20, engine="fastokens"))
 
 
-def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
+    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Wrong(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:
             return super().encode([text.replace("\r\n", "\n") for text in texts])
 
     monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
-    assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
+    for out in ("auto", "again"):
+        assert pack(config(tmp_path, out))[0] == "tokenizers"
+    assert not agreed.exists(), "only an engine that agrees is kept"
+
+
+def test_hostile_texts_are_compared_once_for_a_tokenizer(
+    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+
+    def texts(added: Any) -> list[str]:
+        compared.append(added)
+        return fuzz_texts(added)
+
+    monkeypatch.setattr(first_look, "fuzz_texts", texts)
+    assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
+    assert len(compared) == 1
+    (kept,) = agreed.iterdir()
+    whole = kept.read_bytes()
+    for number, damage in enumerate((b"", whole[: len(whole) // 2], whole.replace(b'"fastokens"', b'"fasttokens"'))):
+        assert damage != whole
+        kept.write_bytes(damage)
+        assert pack(config(tmp_path, f"damaged-{number}"))[0] == "fastokens"
+        assert len(compared) == 2 + number
+        assert kept.read_bytes() == whole
+    engines.load_engine.cache_clear()
+    monkeypatch.setattr(engines, "version", lambda _: "0.1")
+    assert pack(config(tmp_path, "other-version"))[0] == "fastokens"
+    assert len(compared) == 5
 
 
 def test_a_tokenizer_that_the_fast_engine_refuses_takes_the_reference(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.decode import load_decoder
-from packtrain.pipeline.encode.tokenizer_folder import GENERATION_CONFIG as NAME
-from packtrain.pipeline.encode.tokenizer_folder import generation_stops
+from packtrain.pipeline.encode.tokenizer import GENERATION_CONFIG as NAME
+from packtrain.pipeline.encode.tokenizer import generation_stops
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.manifest import Manifest

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
-from packtrain.pipeline.encode.tokenizer_folder import find_tokenizer, tokenizer_name
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer, tokenizer_name
 from packtrain.schemas.errors import TaskError, TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 

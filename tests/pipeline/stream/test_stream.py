@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
 from packtrain.pipeline.run.driver import run
-from packtrain.pipeline.stream.blocks import Blocks
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.pipeline.stream.window import PlannedWindow
+from packtrain.pipeline.stream.window import Blocks, PlannedWindow
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger
 

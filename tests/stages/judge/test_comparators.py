@@ -5,8 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.comparators import Comparator, compare_text, compare_value, equal_values
-from packtrain.stages.judge.verdicts import Rule, loosest
+from packtrain.stages.judge.comparators import Comparator, Rule, compare_text, compare_value, equal_values, loosest
 
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep import Options
-from packtrain.stages.prep.messages import MessagesFormat
+from packtrain.stages.prep.conversation import MessagesFormat
 
 USER = {"role": "user", "content": "Hi"}
 ASSISTANT = {"role": "assistant", "content": "Hello"}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate, plain
-from packtrain.stages.template.limits import TemplateLimitError, watch_by
+from packtrain.stages.template.environment import TemplateLimitError, watch_by
 from packtrain.stages.template.render import Renderer
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")

@@ -73,8 +73,10 @@ def test_thousands_of_added_tokens_are_represented() -> None:
 
 def test_a_difference_names_text_and_tokens() -> None:
     reference = make_engine("tokenizers", tiny())
-    assert compare(reference, reference, fuzz_texts(ADDED)) == (0, "")
-    found = compare(Wrong(tiny()), reference, ["a", "b\r\n", "c", "\r\n"])
+    texts = fuzz_texts(ADDED)
+    assert compare(reference.encode(texts), reference, texts) == (0, "")
+    texts = ["a", "b\r\n", "c", "\r\n"]
+    found = compare(Wrong(tiny()).encode(texts), reference, texts)
     assert found.differing == 2
     assert "'b\\r\\n'" in found.first
     assert "[7]" in found.first
@@ -86,7 +88,8 @@ def test_an_engine_with_a_token_too_many_differs_at_its_end() -> None:
             right = super().encode(texts)
             return EngineTokens(np.append(right.ids, np.int32(3)), np.append(right.offsets[:-1], right.offsets[-1] + 1))
 
-    found = compare(Longer(tiny()), make_engine("tokenizers", tiny()), ["ab", "c"])
+    texts = [*["x"] * 1000, "ab", "c"]
+    found = compare(Longer(tiny()).encode(texts), make_engine("tokenizers", tiny()), texts)
     assert found.differing == 1
     assert "[3] instead of []" in found.first
 
@@ -118,12 +121,13 @@ def test_what_passes_is_right_on_unseen_text(case: str, monkeypatch: pytest.Monk
         assert case != ERRS
         return
     reference = TokenizersEngine(unusual)
-    passes = not compare(engine, reference, fuzz_texts(ADDED)).differing
+    texts = fuzz_texts(ADDED)
+    passes = not compare(engine.encode(texts), reference, texts).differing
     assert not (passes and case == ERRS)
     if passes:
         here = Path(__file__).read_text()
         unseen = [here[i : i + 211] for i in range(0, len(here), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
-        assert compare(engine, reference, unseen) == (0, "")
+        assert compare(engine.encode(unseen), reference, unseen) == (0, "")
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA")
@@ -137,4 +141,5 @@ def test_real_tokenizers(folder: str) -> None:
     content = (root / "tokenizers" / folder / "tokenizer.json").read_text()
     lines = (root / "apps" / "train.jsonl").read_text().splitlines()[:60]
     engine, reference = make_engine("fastokens", content), make_engine("tokenizers", content)
-    assert compare(engine, reference, [*fuzz_texts(ADDED), *lines]) == (0, "")
+    texts = [*fuzz_texts(ADDED), *lines]
+    assert compare(engine.encode(texts), reference, texts) == (0, "")
