@@ -41,7 +41,10 @@ _FOREIGN = (
 
 
 def load_config(
-    config: "RunConfig | Mapping[str, Any] | str | Path", base: Path | None = None, overrides: Sequence[str] = ()
+    config: "RunConfig | Mapping[str, Any] | str | Path",
+    base: Path | None = None,
+    overrides: Sequence[str] = (),
+    in_memory: Mapping[str, str] | None = None,
 ) -> tuple[RunConfig, Path]:
     """Return a validated configuration, and the folder where its relative paths start.
 
@@ -49,6 +52,8 @@ def load_config(
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder to use instead; by default the file's, or the working directory.
         overrides: `key.path=value`, with the value in YAML.
+        in_memory: source → what stands for its path, of sources whose rows are in memory. They are added to the
+            configuration, unless it has them, then without `path`.
 
     Raises:
         ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would
@@ -57,12 +62,18 @@ def load_config(
     if isinstance(config, RunConfig):
         if overrides:
             raise ConfigError("overrides need a configuration that is not yet validated; give a path or a mapping")
-        return config, base or Path.cwd()
-    return load_as(RunConfig, config, base, overrides)
+        if not in_memory:
+            return config, base or Path.cwd()
+        config = config.model_dump(mode="json", exclude_unset=True)
+    return load_as(RunConfig, config, base, overrides, in_memory)
 
 
 def load_as(
-    model: type[_Model], config: Mapping[str, Any] | str | Path, base: Path | None = None, overrides: Sequence[str] = ()
+    model: type[_Model],
+    config: Mapping[str, Any] | str | Path,
+    base: Path | None = None,
+    overrides: Sequence[str] = (),
+    in_memory: Mapping[str, str] | None = None,
 ) -> tuple[_Model, Path]:
     """Load a configuration of any other model, such as that of a training. See `load_config`."""
     if isinstance(config, Mapping):
@@ -74,10 +85,30 @@ def load_as(
         where, folder = str(path), path.absolute().parent
     _refuse_foreign(data, where, model)
     overruled = {_override(data, override): f"--set {override}" for override in overrides}
+    _add_sources(data, in_memory or {})
     try:
         return model.model_validate(data), base or folder
     except ValidationError as error:
         raise ConfigError(_explained(error, where, data, lines, overruled, model)) from None
+
+
+def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
+    """Add sources to a configuration, or their paths to those that it has.
+
+    Raises:
+        ConfigError: one has a path already.
+    """
+    listed = data.get("sources") or []
+    if not in_memory or not isinstance(listed, (list, tuple)):
+        return  # validation says what is wrong with it
+    data["sources"] = listed = list(listed)
+    for name, path in in_memory.items():
+        source = next((one for one in listed if isinstance(one, dict) and one.get("name") == name), None)
+        if source is None:
+            listed.append(source := {"name": name})
+        if "path" in source:
+            raise ConfigError(f"{path}: sources.{name} has a path; leave it out, or give the dataset another name")
+        source["path"] = path
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:

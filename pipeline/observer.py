@@ -1,6 +1,9 @@
-"""The interface through which a run reports progress and notes; a run never prints."""
+"""The interface through which a run reports progress and notes; a run itself never prints."""
 
+import sys
 from typing import Protocol
+
+from ..schemas.escape import escape
 
 
 class Observer(Protocol):
@@ -37,3 +40,11 @@ class Silent:
 
     def note(self, text: str) -> None:
         """See `Observer`."""
+
+
+class Printed(Silent):
+    """An observer that prints notes on standard error, for runs that are started from Python."""
+
+    def note(self, text: str) -> None:
+        """See `Observer`."""
+        print(escape(text), file=sys.stderr, flush=True)

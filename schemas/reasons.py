@@ -62,6 +62,8 @@ UNWANTED = {
     "where": "The condition `where` is not true for it.",
 }
 """Rows and examples that were filtered out."""
+NOT_DRAWN = "not_sampled"
+"""The reason of examples that the weights of a mixture did not draw: they are left over, not lost."""
 DECISIONS = {
     "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
     "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or set "
@@ -74,7 +76,7 @@ DECISIONS = {
     "holdout": "It is held out, and only the training documents are used.",
     "max_tokens": "It is longer than its filter allows.",
     "min_tokens": "It is shorter than its filter allows.",
-    "not_sampled": "The weights of the sources left it out.",
+    NOT_DRAWN: "The weights of the sources did not draw it; a larger `weight`, or another seed, may.",
     "overlong": "It is longer than `truncate.max_length`, and `truncate.overlong` is `drop`.",
     "train": "It is not held out, and only held-out documents are used.",
     "untrained": "The mask trains none of its tokens, or only the first, which cannot be trained.",

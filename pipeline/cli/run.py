@@ -328,9 +328,12 @@ def _print_summary(
     from ..report.collect import packing_of, rejected_of
     from ..report.printing import print_grids, rich_table, say
     from ..report.sections import ledger_grid, packing_grid
+    from ..run.closing_advice import on_rejects
 
     total: SourceLedger = manifest.ledger.total()
-    urgent = [*_most_rejected(total, out), *advice, *([escape_line(warning)] if warning is not None else [])]
+    rejects = on_rejects(total, f"{out}/rejects.jsonl")
+    mostly = [rejects] if rejects is not None and 2 * sum(rejected_of(total).values()) > total.rows_read else []
+    urgent = [*mostly, *advice, *([escape_line(warning)] if warning is not None else [])]
     if urgent:
         say(console, urgent[0], "bold yellow")
     else:
@@ -348,10 +351,8 @@ def _print_summary(
     console.print()
     for line in urgent[1:]:
         say(console, line, "yellow")
-    rejected = sum(rejected_of(total).values())
-    if rejected and 2 * rejected <= total.rows_read:
-        what = plural(rejected, "row or example was", "rows or examples were")
-        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
+    if rejects is not None and not mostly:
+        say(console, rejects, "yellow")
     if manifest.weighted:
         say(console, "it has loss_weights: a trainer that ignores them trains another objective", "yellow")
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
@@ -365,20 +366,3 @@ def _print_summary(
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
     say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")
-
-
-def _most_rejected(total: "SourceLedger", out: str) -> list[str]:
-    """A sentence if more than half of the rows were rejected: why, most often, and where all are listed."""
-    from ...schemas.reasons import OWN, REASONS
-    from ..report.collect import rejected_of
-
-    reasons = rejected_of(total)
-    rejected = sum(reasons.values())
-    if 2 * rejected <= total.rows_read or not rejected:
-        return []
-    most = next(iter(reasons))
-    what = plural(rejected, "row or example was", "rows or examples were")
-    return [
-        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
-        f"{out}/rejects.jsonl"
-    ]

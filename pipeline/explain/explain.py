@@ -15,7 +15,7 @@ from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.jsontext import decode_note
 from ...schemas.names import REJECTS
-from ...schemas.reasons import cause_of
+from ...schemas.reasons import NOT_DRAWN, cause_of
 from ...schemas.rows import UNPADDED
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
@@ -273,7 +273,7 @@ def _twin(documents: Table, doc_id: int) -> int | None:
     """The earlier document that a duplicate repeats."""
     same = documents.first_digest == documents.first_digest[doc_id]
     same &= documents.second_digest == documents.second_digest[doc_id]
-    same &= (documents.outcome == 0) | (documents.outcome == REASONS.index("not_sampled"))
+    same &= (documents.outcome == 0) | (documents.outcome == REASONS.index(NOT_DRAWN))
     first = np.flatnonzero(same)
     return int(first[0]) if len(first) else None
 

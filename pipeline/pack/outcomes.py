@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
+from ...schemas.reasons import NOT_DRAWN
 from ...schemas.units import plural
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
@@ -30,7 +31,7 @@ CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
 REASONS = (
     *("", "empty", "equal", UNPROVED, MIXED, "contaminated", "min_tokens", "max_tokens", "untrained"),
-    *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", "not_sampled", "holdout", "train"),
+    *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", NOT_DRAWN, "holdout", "train"),
 )
 """The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
 the documents of the other split.
@@ -133,7 +134,7 @@ def decide_together(table: Table, config: RunConfig, only: str | None = None) ->
         set_copies(table, config)
     for _, here in table.slices():
         some = documents.at(here)
-        leave_out(some, some.copies == 0, "not_sampled")
+        leave_out(some, some.copies == 0, NOT_DRAWN)
         if only is not None:
             leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
         gone = some.outcome > 0

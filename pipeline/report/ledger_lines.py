@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.reasons import NOT_DRAWN
 
 ALL = "all"
 """Name of the column with the sum over all sources."""
@@ -60,7 +61,8 @@ def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
 
     def reasons(label: str, field: str, stress: Stress = "detail") -> None:
         for key in sorted({key for column in columns for key in getattr(column, field)}):
-            add(f"{label}: {key}", [getattr(column, field).get(key, 0) for column in columns], stress, inner=True)
+            what = "not drawn" if key == NOT_DRAWN else label
+            add(f"{what}: {key}", [getattr(column, field).get(key, 0) for column in columns], stress, inner=True)
 
     head("rows read", "rows_read")
     part("used", "rows_used")

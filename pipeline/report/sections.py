@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ...schemas.escape import escape
 from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.reasons import NOT_DRAWN
 from ...schemas.report import (
     Choice,
     Flow,
@@ -307,14 +308,20 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
         f"{plural(total.examples_made, 'example')}, of which {exact(examples)} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
-    gone = [(what, reason, number) for what in ("truncated", "dropped")
-            for reason, number in getattr(total, f"tokens_{what}").items() if number]  # fmt: skip
+    gone = [
+        (what, reason, number)
+        for what in ("truncated", "dropped")
+        for reason, number in getattr(total, f"tokens_{what}").items()
+        if number and reason != NOT_DRAWN
+    ]
     if gone and whole:
         most = ", ".join(f"{share(number / whole)} {what} ({reason})" for what, reason, number in
                          sorted(gone, key=lambda one: -one[2])[:3])  # fmt: skip
         words += f" {share(sum(number for *_, number in gone) / whole)} of the encoded tokens are lost: {most}."
     elif whole:
         words += " No token was lost."
+    if whole and (left := total.tokens_dropped.get(NOT_DRAWN, 0)):
+        words += f" {share(left / whole)} of the encoded tokens are not drawn, by the weights of the sources."
     if unusable := sum(flow.rejected.values()):
         words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
     return words

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...schemas.config.config import RunConfig
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
+from ...schemas.reasons import OWN, REASONS
 from ...schemas.units import plural, share
 from ..inputs.formats import SourceFormat
 from ..pack.copies import repeated
@@ -39,6 +40,29 @@ def closing_advice(
         on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
     )
     return [line for line in found if line is not None]
+
+
+def on_rejects(total: SourceLedger, rejects: str) -> str | None:
+    """Say how many rows were rejected, and where they are listed; of most of the rows, also why. None if none were.
+
+    Args:
+        total: the finished run's ledger over all sources.
+        rejects: the path of rejects.jsonl.
+    """
+    from ..report.collect import rejected_of
+
+    reasons = rejected_of(total)
+    rejected = sum(reasons.values())
+    if not rejected:
+        return None
+    what = plural(rejected, "row or example was", "rows or examples were")
+    if 2 * rejected <= total.rows_read:
+        return f"{what} rejected; see {rejects}"
+    most = next(iter(reasons))
+    return (
+        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
+        f"{rejects}"
+    )
 
 
 def on_lost(config: RunConfig, total: SourceLedger) -> str | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.manifest import Manifest
+from ...schemas.names import REJECTS
 from ...schemas.units import plural
 from ..configfile import load_config
 from ..dataset.manifests import read_manifest
@@ -32,12 +33,13 @@ from ..dataset.output_folder import (
 )
 from ..dataset.run_notes import Request, is_asked_again, remember
 from ..encode.prepared import Prepared
+from ..inputs.in_memory import called, written
 from ..inputs.scan_cache import scan_inputs
-from ..observer import Observer, Silent
+from ..observer import Observer, Printed, Silent
 from ..report.files import HTML as REPORT
 from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
-from .closing_advice import closing_advice
+from .closing_advice import closing_advice, on_rejects
 from .commit import commit, put_card
 from .estimate import RunEstimate, estimate_run, require_room
 from .prepare import prepare
@@ -54,13 +56,17 @@ from .steps import (
 from .workspace import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
+    import datasets
+
     from ..report.files import AtEnd
 
 
 def run(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     *,
+    data: Mapping[str, "datasets.Dataset"] | None = None,
     observer: Observer | None = None,
+    quiet: bool = False,
     base: Path | None = None,
 ) -> Manifest:
     """Run packtrain and return the manifest of the finished dataset.
@@ -69,7 +75,10 @@ def run(
 
     Args:
         config: a RunConfig, the same as plain data, or the path of a YAML file.
-        observer: receives progress and notes; silent by default.
+        data: name → a dataset in memory, each a source of that name. The configuration may have a source of the same
+            name without `path`, which says how to use it. Each is written once into the cache, by its content.
+        observer: receives progress and notes. By default notes are printed on standard error.
+        quiet: print nothing.
         base: the folder where relative paths of the configuration start. By default the folder of the file, or
             the working directory.
 
@@ -77,11 +86,22 @@ def run(
         ConfigError, InputError, TokenizerError, TemplateError, OutputError: something that the user can fix.
         StoreError, IntegrityError, TaskError: a failure.
     """
-    loaded, folder = load_config(config, base)
-    work = open_workspace(loaded, folder, observer or Silent())
-    finished = find_finished(loaded, work)
+    data = data or {}
+    loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
+    work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
+    if not data:
+        return _find_or_make(loaded, work)
+    with written(loaded, data, work.scratch) as with_files:
+        return _find_or_make(with_files, work)
+
+
+def _find_or_make(config: RunConfig, work: Workspace) -> Manifest:
+    finished = find_finished(config, work)
     if finished is None:
-        return make_dataset(loaded, work).manifest
+        manifest = make_dataset(config, work).manifest
+        if (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
+            work.observer.note(said)
+        return manifest
     put_card(work.out, finished, work.observer)  # an earlier version, or a run that was killed, may have left it out
     return finished
 

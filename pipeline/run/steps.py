@@ -28,6 +28,7 @@ from ..pack.pack import select as select_documents
 from .commit import put_record
 from .estimate import RunEstimate, estimate_run, require_room, shards_written
 from .prepare import prepare
+from .selection_notes import selection_notes
 from .workers import packing_need
 from .workspace import Workspace, fit_workers
 
@@ -110,6 +111,8 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
     tokens, blocks = selected.ledger.total().tokens_packed, len(selected.table.block_sources)
     need = packing_need(selected.copies, tokens, blocks, config, pairs=prepared.pairs)
     fit_workers(config.run, need, executor, work.observer)
+    for said in selection_notes(config, selected):
+        work.observer.note(said)
     return selected
 
 

@@ -16,7 +16,7 @@ TAG = "CACHEDIR.TAG"
 https://bford.info/cachedir/
 """
 FOLDERS = (
-    *("blocks", "copies", "drafts", "encoded", "engines", "evaluations", "history", "hub"),
+    *("blocks", "copies", "data", "drafts", "encoded", "engines", "evaluations", "history", "hub"),
     *("locks", "overlaps", "remote", "scans", "specs", "tokenizers", "windows"),
 )
 """The folders that packtrain makes in a cache. A cache folder with anything else is not marked as a cache."""

@@ -13,7 +13,7 @@ def given_reasons() -> set[str]:
     searched = {
         path: tree
         for path, tree in trees().items()
-        if path.parts[0] in ("stages", "pipeline") and "report" not in path.parts
+        if path.parts[0] in ("schemas", "stages", "pipeline") and "report" not in path.parts
     }
     known, by_name = dict[tuple[Path, str], str](), dict[str, str]()
     for path, tree in searched.items():

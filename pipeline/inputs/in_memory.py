@@ -1,0 +1,78 @@
+"""Datasets in memory as sources: each is written once into the cache, under a hash of its content, and is a file like
+any other from then on.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.config.config import RunConfig
+from ...schemas.errors import ConfigError, PacktrainError
+from ..store.cache_lock import CacheUse
+from ..store.local import LocalStore
+
+FOLDER = "data"
+"""The cache folder of the files."""
+_BATCH_ROWS = 1_000
+"""Rows of a record batch, so that the bytes do not depend on how the dataset is chunked."""
+
+
+def called(name: str) -> str:
+    """What messages call a dataset: what the user wrote."""
+    return f'data["{name}"]'
+
+
+@contextmanager
+def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> Iterator[RunConfig]:
+    """Write the datasets, and give the configuration with their files as the paths of the sources of these names. While
+    the context is open, the cache is not cleaned, and errors name a dataset instead of its file.
+
+    Raises:
+        ConfigError: a value is no `datasets.Dataset`.
+        StoreError: the cache cannot be written.
+    """
+    for name, dataset in data.items():
+        _check(name, dataset)
+    with CacheUse(cache):
+        paths = {name: str(cache.path(_write(name, dataset, cache))) for name, dataset in data.items()}
+        sources = tuple(
+            source.model_copy(update={"path": (paths[source.name],)}) if source.name in paths else source
+            for source in config.sources
+        )
+        try:
+            yield config.model_copy(update={"sources": sources})
+        except PacktrainError as error:
+            error.args = tuple(_renamed(one, paths) for one in error.args)
+            raise
+
+
+def _check(name: str, dataset: object) -> None:
+    import datasets
+
+    if isinstance(dataset, datasets.Dataset):
+        return
+    kind, fix = type(dataset).__name__, "give a datasets.Dataset, such as datasets.Dataset.from_list(rows)"
+    if isinstance(dataset, datasets.DatasetDict):
+        fix = f"give one of its splits, {' or '.join(map(repr, dataset))}"
+    raise ConfigError(f"{called(name)} is of type {kind}; {fix}")
+
+
+def _write(name: str, dataset: Any, cache: LocalStore) -> str:
+    """Write a dataset as an Arrow stream, unless the cache has it, and return its name there."""
+    schema = dataset.features.arrow_schema.remove_metadata()
+    with cache.draft(FOLDER) as draft:
+        with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:
+            for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
+                stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
+        place = f"{FOLDER}/{draft.result.hash}/{name}.arrow"
+        cache.put(draft, place, replace_damaged=True)
+    return place
+
+
+def _renamed(text: object, paths: Mapping[str, str]) -> object:
+    if isinstance(text, str):
+        for name, path in paths.items():
+            text = text.replace(path, called(name)).replace(f"sources.{name}.path", called(name))
+    return text

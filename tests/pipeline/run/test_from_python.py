@@ -1,0 +1,86 @@
+"""`packtrain.run` from Python: what it prints, and datasets in memory as sources."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import packtrain
+import pytest
+
+from tests import kit
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> kit.Config:
+    """Chats without a path."""
+    made = kit.configure(tmp_path, "chats")
+    return made | {"sources": [{"name": "chats", "format": "messages"}]}
+
+
+def test_notes_are_printed_unless_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = kit.corpus("chats")
+    rows[3] = {"messages": "none"}
+    kit.write(tmp_path / "mine.jsonl", rows)
+    config = kit.configure(tmp_path, kit.source("chats", path="mine.jsonl"))
+    packtrain.run(config, base=tmp_path)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"1 row or example was rejected; see {tmp_path}/out/rejects.jsonl\n" in said.err
+    packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_mostly_rejected_rows_are_explained(tmp_path: Path) -> None:
+    kit.write(tmp_path / "mine.jsonl", [*kit.corpus("chats", 9), *[{"messages": []}] * 20])
+    made = kit.packed(kit.configure(tmp_path, kit.source("chats", path="mine.jsonl")))
+    (said,) = [note for note in made.notes if "rejected" in note]
+    assert said.startswith("20 rows or examples were rejected of 29 rows. Most often ")
+
+
+def test_a_dataset_in_memory_is_packed_as_its_file(config: kit.Config, tmp_path: Path) -> None:
+    rows = kit.corpus("chats")
+    kit.write(tmp_path / "file" / "chats.arrow", rows)
+    expected = kit.packed(kit.configure(tmp_path / "file", kit.source("chats", path="chats.arrow")))
+    whole = datasets.Dataset.from_list(rows)
+    packtrain.run(config, data={"chats": whole}, quiet=True)
+    made = kit.Packed(tmp_path / "out")
+    assert made.digest() == expected.digest()
+    assert made.documents() == expected.documents()
+
+    parts = [whole.select(range(40)), whole.select(range(40, len(rows)))]
+    again = kit.Heard()
+    packtrain.run(config, data={"chats": datasets.concatenate_datasets(parts)}, observer=again)
+    assert again.notes == [f"{tmp_path}/out is already finished; nothing to do"]
+    assert len(list((tmp_path / "cache" / "data").rglob("*.arrow"))) == 1, "written once, by content"
+    with pytest.raises(packtrain.PacktrainError, match=str(tmp_path / "out")):
+        packtrain.run(config, data={"chats": whole.select(range(40))}, quiet=True)
+
+
+@pytest.mark.parametrize("given", ["mapping", "file", "validated"])
+def test_it_is_a_further_source_of_any_configuration(given: str, tmp_path: Path) -> None:
+    config = kit.configure(tmp_path, "texts", mask="assistant")
+    forms: dict[str, Any] = {"file": kit.saved(config), "validated": packtrain.RunConfig.model_validate(config)}
+    dataset = datasets.Dataset.from_list(kit.corpus("pairs"))
+    manifest = packtrain.run(forms.get(given, config), base=tmp_path, data={"pairs": dataset}, quiet=True)
+    assert {name: one.rows_used for name, one in manifest.ledger.sources.items()} == {"texts": 90, "pairs": 90}
+
+
+def test_errors_name_what_the_user_wrote(config: kit.Config, tmp_path: Path) -> None:
+    dataset = datasets.Dataset.from_list([{"colour": "blue"}] * 3)
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\]') as caught:
+        packtrain.run(config, data={"chats": dataset}, quiet=True)
+    assert str(tmp_path / "cache") not in str(caught.value)
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] is empty; remove it from data\["chats"\]'):
+        packtrain.run(config, data={"chats": dataset.select([])}, quiet=True)
+    splits: Any = datasets.DatasetDict({"train": dataset, "test": dataset})
+    with pytest.raises(
+        packtrain.PacktrainError, match=r"""data\["chats"\] is of type DatasetDict; .*'train' or 'test'"""
+    ):
+        packtrain.run(config, data={"chats": splits})
+    listed: Any = [{"messages": []}]
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] is of type list; .*from_list'):
+        packtrain.run(config, data={"chats": listed})
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\]: sources.chats has a path'):
+        packtrain.run(kit.configure(tmp_path, "chats"), data={"chats": dataset})
+    with pytest.raises(packtrain.PacktrainError, match=r"sources\.0\.path: is required"):
+        packtrain.run(config)
