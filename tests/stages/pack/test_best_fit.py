@@ -88,12 +88,6 @@ def test_literal_rows(sizes: list[int], capacity: int, expected: list[list[int]]
     assert place(sizes, capacity) == expected
 
 
-def test_a_row_that_reached_max_docs_is_closed() -> None:
-    assert place([1, 1, 1, 1, 1], 4, max_docs=2) == [[0, 1], [2, 3], [4]]
-    assert place([3, 1, 1, 1], 6, max_docs=3) == [[0, 1, 2], [3]]
-    assert place([3, 2], 6, max_docs=1) == [[0], [1]]
-
-
 @examples(400)
 @given(problems(), st.one_of(st.none(), st.integers(1, 6)))
 def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | None) -> None:
@@ -175,10 +169,3 @@ def test_rows_are_counted_without_being_made(capacity: int, data: st.DataObject)
     max_docs = data.draw(st.none() | st.integers(1, 4))
     counts = size_counts(np.array(sizes, dtype=np.int32), capacity)
     assert rows_needed(counts, max_docs) == len(one_by_one(sizes, capacity, max_docs))
-
-
-@pytest.mark.parametrize("capacity", [700, 4096, 100_000])
-def test_rows_of_many_are_counted_as_they_are_made(capacity: int) -> None:
-    sizes = np.clip(np.random.default_rng(capacity).lognormal(6.5, 1.2, 50_000), 1, capacity).astype(np.int32)
-    counts = size_counts(sizes, capacity)
-    assert rows_needed(counts) == len(best_fit_decreasing(sizes, counts).row_offsets) - 1

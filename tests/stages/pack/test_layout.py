@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.alignment import Alignment, Parallel
-from packtrain.schemas.rows import IGNORE_INDEX, PACKED, packed_schema
+from packtrain.schemas.rows import IGNORE_INDEX, packed_schema
 from packtrain.stages.pack.layout import LaidOut, PlannedPieces, lay_out
 
 X = IGNORE_INDEX
@@ -49,138 +49,6 @@ def pieces_of(documents: list[Document], rows: list[list[Piece]]) -> PlannedPiec
         run_supervised=np.array([asked for each in runs for _, asked in each], np.bool_),
         run_offsets=np.cumsum([0, *map(len, runs)]).astype(np.int64),
     )
-
-
-#                      prompt         completion
-QUESTION = Document([11, 12, 13, 14, 15], [False, False, True, True, True])
-TEXT = Document([21, 22, 23], [True, True, True])
-PROMPT = Document([31, 32], [False, False])
-
-
-def test_two_rows() -> None:
-    laid = lay_out(pieces_of([QUESTION, TEXT, PROMPT], [[Piece(0, 0, 5), Piece(1, 0, 3)], [Piece(2, 0, 2)]]))
-    assert laid.batch.schema == PACKED
-    assert laid.batch.to_pylist() == [
-        {
-            "input_ids": [11, 12, 13, 14, 15, 21, 22, 23],
-            "labels": [X, X, 13, 14, 15, X, 22, 23],
-            "position_ids": [0, 1, 2, 3, 4, 0, 1, 2],
-            "seq_lengths": [5, 3],
-            "doc_starts": [0, 0],
-            "doc_ids": [0, 1],
-        },
-        {
-            "input_ids": [31, 32],
-            "labels": [X, X],
-            "position_ids": [0, 1],
-            "seq_lengths": [2],
-            "doc_starts": [0],
-            "doc_ids": [2],
-        },
-    ]
-    assert laid.trained.tolist() == [3, 2, 0]
-    assert laid.heads.tolist() == [False, True, False]
-
-
-def test_a_document_in_three_pieces() -> None:
-    """Positions restart, and the first token again has no label."""
-    laid = lay_out(pieces_of([QUESTION], [[Piece(0, 0, 2)], [Piece(0, 2, 2), Piece(0, 4, 1)]]))
-    assert laid.batch.column("input_ids").to_pylist() == [[11, 12], [13, 14, 15]]
-    assert laid.batch.column("labels").to_pylist() == [[X, X], [X, 14, X]]
-    assert laid.batch.column("position_ids").to_pylist() == [[0, 1], [0, 1, 0]]
-    assert laid.batch.column("seq_lengths").to_pylist() == [[2], [2, 1]]
-    assert laid.batch.column("doc_starts").to_pylist() == [[0], [2, 4]]
-    assert laid.batch.column("doc_ids").to_pylist() == [[0], [0, 0]]
-    assert laid.trained.tolist() == [0, 1, 0]
-    assert laid.heads.tolist() == [False, True, True]
-
-
-def test_repeated_tokens_have_no_label() -> None:
-    """Two tokens stand in both pieces. The head of the second is one of them, so no label is lost there."""
-    laid = lay_out(pieces_of([QUESTION], [[Piece(0, 0, 4), Piece(0, 2, 3, repeated=2)]]))
-    assert laid.batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 13, 14, 15]]
-    assert laid.batch.column("labels").to_pylist() == [[X, X, 13, 14, X, X, 15]]
-    assert laid.batch.column("position_ids").to_pylist() == [[0, 1, 2, 3, 0, 1, 2]]
-    assert laid.batch.column("doc_starts").to_pylist() == [[0, 2]]
-    assert laid.trained.tolist() == [2, 1]
-    assert laid.heads.tolist() == [False, False]
-
-
-def test_alignment() -> None:
-    """Padding belongs to its piece: it has positions, no label, and counts in the piece's length."""
-    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), Alignment(4, 4), pad_id=9)
-    assert laid.batch.to_pylist() == [
-        {
-            "input_ids": [11, 12, 13, 14, 15, 9, 9, 9, 21, 22, 23, 9],
-            "labels": [X, X, 13, 14, 15, X, X, X, X, 22, 23, X],
-            "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3],
-            "seq_lengths": [8, 4],
-            "doc_starts": [0, 0],
-            "doc_ids": [0, 1],
-        }
-    ]
-    assert laid.trained.tolist() == [3, 2]
-
-
-def test_documents_for_two_ranks() -> None:
-    """With thd, each document is cut into four chunks, so it takes a multiple of four."""
-    rows = [[Piece(0, 0, 5), Piece(1, 0, 3)], [Piece(2, 0, 2)]]
-    laid = lay_out(pieces_of([QUESTION, TEXT, PROMPT], rows), Alignment.of(1, Parallel(2)), pad_id=9)
-    assert laid.batch.schema == packed_schema(unpadded=True)
-    assert laid.batch.to_pylist() == [
-        {
-            "input_ids": [11, 12, 13, 14, 15, 9, 9, 9, 21, 22, 23, 9],
-            "labels": [X, X, 13, 14, 15, X, X, X, X, 22, 23, X],
-            "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3],
-            "seq_lengths": [8, 4],
-            "doc_starts": [0, 0],
-            "doc_ids": [0, 1],
-            "seq_lengths_unpadded": [5, 3],
-        },
-        {
-            "input_ids": [31, 32, 9, 9],
-            "labels": [X, X, X, X],
-            "position_ids": [0, 1, 2, 3],
-            "seq_lengths": [4],
-            "doc_starts": [0],
-            "doc_ids": [2],
-            "seq_lengths_unpadded": [2],
-        },
-    ]
-
-
-def test_rows_for_three_ranks() -> None:
-    """With ring, only a row takes a multiple of three, behind its last document."""
-    rows = [[Piece(0, 0, 5), Piece(1, 0, 3)], [Piece(2, 0, 2)], [Piece(1, 0, 3)]]
-    laid = lay_out(pieces_of([QUESTION, TEXT, PROMPT], rows), Alignment.of(1, Parallel(3, 1, "ring")), pad_id=9)
-    batch = laid.batch
-    assert batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 15, 21, 22, 23, 9], [31, 32, 9], [21, 22, 23]]
-    assert batch.column("labels").to_pylist() == [[X, X, 13, 14, 15, X, 22, 23, X], [X, X, X], [X, 22, 23]]
-    assert batch.column("position_ids").to_pylist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
-    assert batch.column("seq_lengths").to_pylist() == [[5, 4], [3], [3]]
-    assert batch.column("seq_lengths_unpadded").to_pylist() == [[5, 3], [2], [3]]
-    assert laid.trained.tolist() == [3, 2, 0, 2]
-
-
-def test_alignment_and_ranks_together() -> None:
-    """Documents take multiples of align; rows, of align and of the ranks."""
-    assert Alignment.of(4, Parallel(3)) == Alignment(12, 12, unpadded=True)
-    both = Alignment.of(2, Parallel(3, 1, "ring"))
-    assert both == Alignment(2, 6, unpadded=True)
-    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 1)]]), both, pad_id=9)
-    assert laid.batch.column("seq_lengths").to_pylist() == [[6, 6]]
-    assert laid.batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 15, 9, 21, 9, 9, 9, 9, 9]]
-
-
-def test_padding_with_an_id_that_is_trained_elsewhere() -> None:
-    laid = lay_out(pieces_of([TEXT], [[Piece(0, 0, 3)]]), Alignment(4, 4), pad_id=23)
-    assert laid.batch.column("labels").to_pylist() == [[X, 22, 23, X]]
-
-
-def test_nothing() -> None:
-    laid = lay_out(pieces_of([], []))
-    assert laid.batch.schema == PACKED
-    assert laid.batch.num_rows == len(laid.trained) == len(laid.heads) == 0
 
 
 @st.composite

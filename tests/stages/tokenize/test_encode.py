@@ -1,6 +1,5 @@
 """Ids and runs fit together: runs cover the ids, added tokens are added once, and everything is counted."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -114,23 +113,6 @@ def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[t
 # --- literal rows ---
 
 
-def test_kinds(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
-    rows, _, _ = encoded(make_encoder(WITH_BOS), [text("The mules"), pair("Ask.\n", "Say."), chat("Hi", "Ho")])
-    assert [spans(row, decode) for row in rows] == [
-        [(BOS, RunKind.SPECIAL), (f"The mules{END}", RunKind.TEXT)],
-        [(BOS, RunKind.SPECIAL), ("Ask.\n", RunKind.PROMPT), (f"Say.{END}", RunKind.COMPLETION)],
-        [
-            (f"{BOS}{START}user\nHi{END}\n{START}assistant\n", RunKind.PROMPT),
-            ("Ho", RunKind.ASSISTANT),
-            (END, RunKind.END),
-            ("\n", RunKind.COMPLETION),
-        ],
-    ]
-    assert [[run["turn"] for run in row["runs"]] for row in rows] == [[-1, -1], [-1, -1, -1], [0, 1, 1, 1]]
-    assert all(run["train"] for row in rows for run in row["runs"])
-    assert [(row["group"], row["sub"]) for row in rows] == [("", -1), ("", -1), ("g", 2)]
-
-
 @pytest.mark.parametrize(
     ("around", "given", "expected"),
     [
@@ -168,19 +150,6 @@ def test_around_a_text(
     assert rows[0]["runs"][-1]["end"] == len(ids)
 
 
-def test_a_template_that_writes_the_beginning(
-    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
-) -> None:
-    """A chat gets what its template writes, and nothing around it: neither a second beginning nor a second end."""
-    rows, counts, _ = encoded(make_encoder(WITH_BOTH), [chat("Hi", "Ho"), chat("Hi", None)])
-    assert [decode(row["input_ids"]) for row in rows] == [
-        f"{BOS}{START}user\nHi{END}\n{START}assistant\nHo{END}\n",
-        f"{BOS}{START}user\nHi{END}\n",
-    ]
-    assert rows[1]["runs"] == [{"end": len(rows[1]["input_ids"]), "kind": RunKind.PROMPT, "turn": 0, "train": True}]
-    assert (counts.special, counts.end_of_sequence) == (0, 0)
-
-
 def test_a_token_on_both_sides(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
     """It belongs to the completion, and is counted."""
     rows, counts, _ = encoded(make_encoder(), [pair("up t", "he path"), pair("up", " the path")])
@@ -216,58 +185,6 @@ def test_examples_that_cannot_be_rendered(make_encoder: MakeEncoder) -> None:
 
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "completion", "taken"),
-    [
-        ([turn("user", "a")], [turn("assistant", "b")], ""),
-        ([turn("user", "a", train=True)], [turn("assistant", "b", train=None, weight=1)], ""),
-        # What the template writes beside a message that is taken out goes with it.
-        (
-            [turn("user", "a", train=False)],
-            [turn("assistant", "b")],
-            f"{BOS}{START}user\na{END}\n{START}assistant\n",
-        ),
-        (
-            [turn("user", "a"), turn("user", "c", train=False)],
-            [turn("assistant", "b")],
-            f"{END}\n{START}user\nc{END}\n{START}assistant\n",
-        ),
-        ([turn("user", "a")], [turn("assistant", "b", train=False)], f"{END}\n{START}assistant\nb{END}\n"),
-        ([turn("user", "a")], [turn("assistant", "b", weight=0)], f"{END}\n{START}assistant\nb{END}\n"),
-        (
-            [turn("user", "a")],
-            [turn("assistant", "b", train=False), turn("user", "d"), turn("assistant", "c")],
-            f"{END}\n{START}assistant\nb{END}\n{START}user\n",
-        ),
-        (
-            [turn("user", "a"), turn("assistant", "b"), turn("user", "d", train=False)],
-            [turn("assistant", "c")],
-            f"\n{START}user\nd{END}\n{START}assistant\n",
-        ),
-    ],
-)
-def test_what_a_person_takes_out(
-    make_encoder: MakeEncoder,
-    decode: Callable[[Sequence[int]], str],
-    prompt: list[dict[str, Any]],
-    completion: list[dict[str, Any]],
-    taken: str,
-) -> None:
-    """The flags stand beside the kinds, each message apart, and the text is the same with them as without."""
-    flagged = Example(0, -1, "", prompt, completion, None)
-    bare = [[{key: one[key] for key in ("role", "content")} for one in each] for each in (prompt, completion)]
-    (row, same), _, refused = encoded(make_encoder(), [flagged, Example(0, -1, "", bare[0], bare[1], None)])
-    assert refused == []
-    begin, out = 0, ""
-    for run in row["runs"]:
-        out += "" if run["train"] else decode(row["input_ids"][begin : run["end"]])
-        begin = run["end"]
-    assert out == taken
-    assert all(run["train"] for run in same["runs"])
-    assert row["input_ids"] == same["input_ids"]
-    assert (row["digest"] == same["digest"]) == (taken == "")
 
 
 def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
@@ -421,8 +338,3 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     lie = EngineSample(samples[0].text, [*samples[0].ids[:-1], samples[0].ids[-1] + 1])
     assert differing(encoder.engine, [*samples, lie]) == lie
     assert differing(encoder.engine, []) is None
-
-
-def test_the_tokenizer_here_is_what_the_tests_take_it_for(tokenizer_json: str) -> None:
-    vocabulary = {token["content"]: token["id"] for token in json.loads(tokenizer_json)["added_tokens"]}
-    assert (vocabulary[BOS], vocabulary[END]) == (BOS_ID, END_ID)

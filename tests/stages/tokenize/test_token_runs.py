@@ -4,7 +4,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import RunKind
@@ -46,31 +45,6 @@ def runs_of(documents: list[tuple[list[tuple[int, RunKind]], list[int]]], prefix
     return [
         [(run["end"], RunKind(run["kind"])) for run in row] for row in lists.runs.to_pylist()
     ], straddles_per.tolist()
-
-
-@pytest.mark.parametrize(
-    ("runs", "tokens", "wanted", "straddles"),
-    [
-        ([(3, P), (3, A), (1, E), (2, C)], [3, 3, 1, 2], [(1, P), (2, A), (3, E), (4, C)], 0),
-        # A token across the beginning of what is said belongs to it, and so does one across its end.
-        ([(3, P), (3, A), (3, C)], [2, 2, 3, 2], [(1, P), (3, A), (4, C)], 2),
-        ([(3, P), (1, A), (3, C)], [7], [(1, A)], 2),
-        ([(3, P), (3, C)], [4, 2], [(2, C)], 1),
-        ([(2, P), (2, H), (2, U), (2, A)], [3, 2, 3], [(2, H), (3, A)], 3),
-        ([(2, P), (2, H), (1, U), (2, H)], [3, 4], [(2, H)], 3),
-        ([(2, P), (0, A), (1, E)], [2, 1], [(1, P), (2, E)], 0),
-        ([(0, P)], [], [(0, P)], 0),
-        ([(4, A)], [1, 3], [(2, A)], 0),
-    ],
-)
-def test_by_eye(
-    runs: list[tuple[int, RunKind]], tokens: list[int], wanted: list[tuple[int, RunKind]], straddles: int
-) -> None:
-    assert runs_of([(runs, tokens)], [0]) == ([wanted], [straddles])
-    three = [(runs, tokens), ([(2, P), (2, C)], [2, 2]), (runs, tokens)]
-    several, counts = runs_of(three, [0, 1, 0])
-    assert several == [wanted, [(1, RunKind.SPECIAL), (2, P), (3, C)], wanted]
-    assert counts == [straddles, 0, straddles]
 
 
 @given(
@@ -122,21 +96,6 @@ def test_a_token_of_two_parts_of_a_turn_belongs_to_the_later_one() -> None:
         lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
         assert [run["end"] for run in lists.runs.to_pylist()[0]] == [1, 2, 4, 5]
         assert (straddles.tolist(), batch.divisions) == ([counted], 1 - counted)
-
-
-def test_rows_of_tokens() -> None:
-    flags, lengths = [[True, False, False], None, [], None, [False, True]], np.array([3, 2, 0, 0, 2], np.int64)
-    lists, weights = token_lists(flags, [1, 0.5, 1, 1, 0], lengths)
-    wanted = [[(1, C), (3, P)], [(2, C)], [(0, C)], [(0, C)], [(1, P), (2, C)]]
-    assert [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()] == wanted
-    assert [[run["train"] for run in row] for row in lists.to_pylist()] == [
-        [True] * 2,
-        [True],
-        [True],
-        [True],
-        [False] * 2,
-    ]
-    assert weights.to_pylist() == [[], [0.5], [], [], []]
 
 
 def test_weights_stand_beside_the_runs_that_they_belong_to() -> None:
