@@ -58,27 +58,6 @@ def test_shares(value: float, digits: int, text: str) -> None:
     assert units.share(value, digits, fixed=True) == text
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (units.share(0.9634), "96.3 %"), (units.share(0.5, 2), "50 %"), (units.share(0.502, 2), "50.2 %"),
-        (units.share(0.0), "0 %"), (units.share(-0.25), "-25 %"), (units.share(1, 0), "100 %"),
-        (units.large(1234), "1,234"), (units.large(1_234_567), "1.2 M"), (units.large(999_999), "1.0 M"),
-        (units.exact(1_234_567), "1,234,567"), (units.exact(2.25), "2.2"), (units.exact(math.nan), "–"),
-    ],
-)  # fmt: skip
-def test_numbers_in_sentences(written: str, expected: str) -> None:
-    assert written == expected
-
-
-def test_rates_and_plurals() -> None:
-    assert units.rate(1_234_567, "tokens") == "1.2 M tokens/s"
-    assert units.rate(3 * 2**20, "bytes") == "3.0 MiB/s"
-    assert units.rate(2.5, "steps", "h") == "2.5 steps/h"
-    assert [units.plural(number, "row") for number in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
-    assert units.plural(2, "entry", "entries") == "2 entries"
-
-
 @given(st.floats(0.1, 1e9))
 def test_a_duration_is_read_back_to_within_its_rounding(seconds: float) -> None:
     text = units.duration(seconds)

@@ -1,8 +1,6 @@
 """Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
 import json
-from importlib import metadata
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -119,40 +117,6 @@ def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monke
 
     monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
     assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
-
-
-def test_a_tokenizer_that_the_fast_engine_refuses_takes_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: str) -> None:
-        raise TokenizerError("fastokens is not trusted with it")
-
-    monkeypatch.setattr(engines, "fastokens_supported", refuse)
-    engine, notes = pack(config(tmp_path, "auto"))
-    assert engine == "tokenizers"
-    assert len([note for note in notes if "not trusted" in note]) == 1
-
-
-def test_that_the_fast_engine_is_missing_is_said_once_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = metadata.version
-
-    def version(package: str) -> str:
-        if package in ("fastokens",):
-            raise PackageNotFoundError(package)
-        return real(package)
-
-    monkeypatch.setattr(engines, "version", version)
-    notes = Notes()
-    manifest = run(config(tmp_path, "slow"), observer=notes)
-    assert manifest.plan["encode"]["engine"] == "tokenizers"
-    said = [note for note in notes.notes if "packtrain[fast]" in note]
-    assert ["packtrain[fast]" in one for one in said] == [True]
-    again = {**config(tmp_path, "slow"), "out": str(tmp_path / "second"), "seed": 7}
-    notes.notes.clear()
-    run(again, observer=notes)
-    assert not [note for note in notes.notes if "fast" in note]
 
 
 @pytest.mark.slow

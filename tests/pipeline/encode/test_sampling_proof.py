@@ -86,16 +86,6 @@ def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outco
     assert proved.outcomes("out", template, {"policy": policy, "prove": "sampling"}) == outcomes
 
 
-def test_what_a_run_says(proved: Proved) -> None:
-    proved.run("out", COUNTING, {"policy": "assistant", "prove": "sampling"})
-    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
-    assert "expand: per_turn" in said or "expand=per_turn" in said
-    proved.run("unclosed", UNCLOSED, {"policy": "assistant", "prove": "sampling"})
-    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
-    proved.run("closed", CLOSED, {"policy": "assistant", "prove": "sampling"})
-    assert not [one for one in proved.observer.notes if one.startswith("of ")]
-
-
 def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
     """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
     plain = proved.run("plain", CLOSED, "assistant")

@@ -135,14 +135,6 @@ def test_what_is_made_of_one_whole_stays_its_own(text: str, old: str, new: str) 
         assert owner_of(made) == 7  # an empty one, too, says where it stands
 
 
-@given(pairs(), st.sampled_from(["a", " "]), texts)
-def test_what_is_made_of_a_mixture_is_forgotten_or_true(pair: Pair, old: str, new: str) -> None:
-    rope, model = pair
-    assert rope.replace(old, new) == "".join(model).replace(old, new)
-    if len({letter.code for letter in model}) > 1:
-        assert owner_of(rope.replace(old, new)) is None
-
-
 @pytest.mark.parametrize("text", ["", "abc", "é🙂", " x "])
 def test_it_is_the_string(text: str) -> None:
     rope = owned(text, 3)

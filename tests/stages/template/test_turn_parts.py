@@ -17,7 +17,6 @@ from packtrain.schemas.rows import PART_KINDS, Messages, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
-from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
@@ -184,21 +183,6 @@ def test_a_thought_that_the_template_drops_leaves_the_rest_whole() -> None:
     assert said(renderer_of(dropping), message) == [("A", "banana"), ("E", "<|im_end|>")]
 
 
-def test_how_a_template_writes_thoughts_is_learned() -> None:
-    assert renderer_of(KEPT).manner.thoughts == ThoughtStyle("<think>", "</think>")
-    assert renderer_of(CHATML).manner.thoughts == ThoughtStyle()
-    bracketed = KEPT.replace("<think>\n' + m", "[THINK]' + m").replace("</think>\n\n", "[/THINK]")
-    style = renderer_of(bracketed).manner.thoughts
-    assert style.tags == (THINK, ("[THINK]", "[/THINK]"))
-    assert said(renderer_of(bracketed), {"content": "[THINK]Hm.[/THINK]Yes."})[:2] == [
-        ("T", "[THINK]Hm."),
-        ("A", "[/THINK]Yes."),
-    ]
-    # What only looks like a pair is none: `Thought:` may stand in any answer.
-    assert ThoughtStyle.of("Thought: ", "Thought: ", "\nAnswer: ").tags == (THINK,)
-    assert ThoughtStyle.of("", "<|channel|>analysis<|message|>", "<|end|><|start|>").tags == (THINK,)
-
-
 # --- every template at hand ---
 
 GREEK, CYRILLIC, ARMENIAN = "αβγδεζηθ", "бвгджзик", "աբգդեզէը"
@@ -337,15 +321,3 @@ def test_whole_turns_are_as_if_no_part_was_known() -> None:
             seen, unseen = (renderer(one[:3], one[3:]).runs for one in (chat, blind))
             assert repr(whole(seen)) == repr(unseen) == repr(whole(unseen))
             assert PART_KINDS.isdisjoint(seen.kinds) == (text == texts[-1])
-
-
-def test_rows_with_tags_are_traced() -> None:
-    for template in (CHATML, templates()["qwen3"]):
-        renderer = renderer_of(template)
-        for number in range(20):
-            content = f"<think>\nh{number}\n</think>\n\ny{number}"
-            chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
-            got = renderer(chat[:1], chat[1:])
-            assert pieces(got)[0] == ("T", f"<think>\nh{number}\n")
-            assert same(got, renderer.untraced(chat[:1], chat[1:]))
-        assert renderer.traced == 20

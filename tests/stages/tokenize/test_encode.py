@@ -167,22 +167,6 @@ def test_an_end_made_of_prompt_and_completion(
     assert counts.end_of_sequence == 0
 
 
-def test_examples_that_cannot_be_rendered(make_encoder: MakeEncoder) -> None:
-    mixed = Example(3, -1, "", "a text", [{"role": "assistant", "content": "a chat"}], None)
-    rows, counts, refused = encoded(make_encoder(), [text("one", 1), chat("Hi", "Ho", 2, role="nobody"), mixed])
-    assert [row["line"] for row in rows] == [1]
-    assert [(item.line, item.sub, item.reason) for item in refused] == [
-        (2, 2, "template_error"),
-        (3, -1, "wrong_type"),
-    ]
-    assert "nobody may not speak" in refused[0].detail
-    assert counts.examples == 1
-
-    rows, _, refused = encoded(make_encoder(template=None), [chat("Hi", "Ho"), text("one", 1)])
-    assert [row["line"] for row in rows] == [1]
-    assert [item.reason for item in refused] == ["no_template"]
-
-
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
@@ -201,32 +185,6 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
 def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:
     """A row that came as tokens."""
     return Example(line, -1, "", None, None, None, ids=ids, trained=trained)
-
-
-def test_rows_that_came_as_tokens(make_encoder: MakeEncoder) -> None:
-    mixed = [
-        tokens([5, 6, 7, 8], [False, True, True, False], 0),
-        tokens([5, 6, 7, 8], None, 1),
-        tokens([], [], 2),
-        text("one", 3),
-        tokens([9], [False], 4),
-        tokens([5, 4000], None, 5),
-        tokens([5, -1], None, 6),
-        tokens([5, 6], [True], 7),
-    ]
-    rows, counts, refused = encoded(make_encoder(WITH_BOTH), mixed)
-    assert [row["line"] for row in rows] == [0, 1, 2, 3, 4]
-    assert [row["input_ids"] for row in rows if row["line"] != 3] == [[5, 6, 7, 8], [5, 6, 7, 8], [], [9]]
-    prompt, completion = int(RunKind.PROMPT), int(RunKind.COMPLETION)
-    assert [[(run["end"], run["kind"], run["turn"]) for run in row["runs"]] for row in rows if row["line"] != 3] == [
-        [(1, prompt, -1), (3, completion, -1), (4, prompt, -1)],
-        [(4, completion, -1)],
-        [(0, completion, -1)],
-        [(1, prompt, -1)],
-    ]
-    assert len({row["digest"] for row in rows}) == 5
-    assert [(item.line, item.reason) for item in refused] == [(5, "bad_ids"), (6, "bad_ids"), (7, "bad_trained")]
-    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
 
 
 def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
