@@ -1,15 +1,11 @@
 """Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline import demo
 from packtrain.pipeline.encode import task as encode
-from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import workspace
-from packtrain.pipeline.run.driver import run
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
@@ -17,23 +13,10 @@ from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
 
+from tests import kit
 from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
-
-TOKENIZER = Path(demo.__file__).parent / "tokenizer"
-ROWS = 300
-
-
-class Notes(Silent):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        """See Observer."""
-        self.notes.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -48,28 +31,21 @@ def _fresh_encoders() -> Any:
 
 def config(folder: Path, out: str, *, moon: int = 250, **tokenizer: Any) -> dict[str, Any]:
     """300 chats; one says MOON, by default one that the first look never sees."""
-    rows = folder / f"rows-{moon}.jsonl"
-    if not rows.exists():
-        lines = []
-        for index in range(ROWS):
-            word = "MOON" if index == moon else "sun"
-            messages = [{"role": "user", "content": f"What is {index}?"}, {"role": "assistant", "content": word}]
-            lines.append(json.dumps({"messages": messages}))
-        rows.write_text("\n".join(lines) + "\n")
-    return {
-        "out": str(folder / out),
-        "cache": str(folder / f"cache-{out}"),
-        "tokenizer": {"path": str(TOKENIZER), **tokenizer},
-        "sources": [{"name": "chat", "format": "messages", "path": str(rows)}],
-        "truncate": {"max_length": 256},
-        "run": {"workers": 1, "report": False},
-    }
+    chats = [("MOON" if index == moon else "sun", f"What is {index}?") for index in range(300)]
+    rows = [
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": word}]}
+        for word, question in chats
+    ]
+    kit.write(folder / f"rows-{moon}.jsonl", rows)
+    source = kit.source("chats", path=f"rows-{moon}.jsonl")
+    places = {"out": str(folder / out), "cache": str(folder / f"cache-{out}")}
+    return kit.configure(folder, source, tokenizer=tokenizer, **places)
 
 
 def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
     """The engine of a run, and its notes."""
-    notes = Notes()
-    return run(config, observer=notes).plan["encode"]["engine"], notes.notes
+    packed = kit.packed(config)
+    return packed.record["plan"]["encode"]["engine"], packed.notes
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +69,7 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
     for _ in range(2):
         with pytest.raises(IntegrityError, match="engine=tokenizers"):
-            run(config(tmp_path, "lying", engine=engine))
+            kit.packed(config(tmp_path, "lying", engine=engine))
         assert not (tmp_path / "lying" / "manifest.json").exists()
     assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
 
@@ -107,7 +83,7 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert engine == "tokenizers"
     assert not [note for note in notes if "MOON" in note], "it is said once"
     with pytest.raises(TokenizerError, match="MOON"):
-        run(config(tmp_path, "named", moon=20, engine="fastokens"))
+        kit.packed(config(tmp_path, "named", moon=20, engine="fastokens"))
 
 
 def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +107,6 @@ def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(encode, "Renderer", Lying)
     with pytest.raises(IntegrityError, match="trace=false"):
-        run(config(tmp_path, "traced"))
+        kit.packed(config(tmp_path, "traced"))
     assert not (tmp_path / "traced" / "manifest.json").exists()
-    run(config(tmp_path, "traced", trace=False))
+    kit.packed(config(tmp_path, "traced", trace=False))

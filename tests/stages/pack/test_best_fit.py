@@ -42,27 +42,6 @@ def one_by_one(sizes: list[int], capacity: int, max_docs: int | None = None) -> 
     return rows
 
 
-def fewest_rows(sizes: list[int], capacity: int, max_docs: int | None = None) -> int:
-    """The optimum, by trying everything."""
-    best = len(sizes)
-
-    def search(left: list[int], rows: list[tuple[int, int]]) -> None:
-        nonlocal best
-        if len(rows) >= best:
-            return
-        if not left:
-            best = len(rows)
-            return
-        size, *rest = left
-        for i, (space, held) in enumerate(rows):
-            if space >= size and (max_docs is None or held < max_docs):
-                search(rest, [*rows[:i], (space - size, held + 1), *rows[i + 1 :]])
-        search(rest, [*rows, (capacity - size, 1)])
-
-    search(sorted(sizes, reverse=True), [])
-    return best
-
-
 @st.composite
 def problems(draw: st.DrawFn, most: int = 80) -> tuple[list[int], int]:
     """Sizes and a capacity. The largest size is drawn apart, so that many small ones come up as well."""
@@ -128,15 +107,6 @@ def test_group_moves_do_not_grow_with_the_sequences() -> None:
         sizes = random.integers(1, 257, number).astype(np.int32)
         moves.append(best_fit_decreasing(sizes, size_counts(sizes, 256)).moves)
     assert 0 < moves[1] < 2 * moves[0] < 10_000
-
-
-@examples(150)
-@given(st.integers(2, 12).flatmap(lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=7), st.just(c))))
-def test_bounds_are_below_the_optimum(problem: tuple[list[int], int]) -> None:
-    sizes, capacity = problem
-    optimum = fewest_rows(sizes, capacity)
-    strong = martello_toth(size_counts(np.array(sizes), capacity), capacity)
-    assert least_rows(sum(sizes), capacity) <= strong <= optimum <= len(place(sizes, capacity))
 
 
 def test_l2_says_more_than_the_tokens_do() -> None:

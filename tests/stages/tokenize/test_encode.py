@@ -182,11 +182,6 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
     assert (len(rows), refused, counts.of("unproved")) == (1, [], 0)
 
 
-def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:
-    """A row that came as tokens."""
-    return Example(line, -1, "", None, None, None, ids=ids, trained=trained)
-
-
 def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
     rows, _, _ = encoded(
         make_encoder(), [pair("ab", "c"), pair("a", "bc"), pair("ab", "c", 7), text("abc"), pair("", "abc")]
