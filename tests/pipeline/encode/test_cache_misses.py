@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import kit
+
+pytestmark = pytest.mark.usefixtures("tokenizer_loader")
 
 
 def test_the_settings_that_differ_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The sampling proof: each outcome is planted, in tokens that a person can check and in templates that do it."""
+"""The sampling proof: each outcome is planted, in tokens that a person can check."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Templates that never end or fill the memory are stopped, and none escapes the sandbox."""
+"""Templates that never end or fill the memory are stopped."""
 
 import mmap
 import resource

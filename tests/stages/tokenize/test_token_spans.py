@@ -1,4 +1,4 @@
-"""Boundaries from byte lengths against literal arrays, `tokenizers`' offsets, and TRL's prefix rule."""
+"""Boundaries from byte lengths against literal arrays and `tokenizers`' offsets."""
 
 import json
 import os
