@@ -24,6 +24,8 @@ from packtrain.stages.tokenize.encode import (
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 
+from tests import kit
+
 BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"
 BOS_ID, END_ID = 1, 3
 
@@ -33,14 +35,7 @@ WITH_BOTH = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(END_ID,), prefix_text=
 WITH_SEPARATOR = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(0,), prefix_text=BOS, suffix_text="", eos=END)
 NOTHING = SpecialTokenAffixes()
 
-TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message.role == 'nobody' %}{{ raise_exception('nobody may not speak') }}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+TEMPLATE = "{{ bos_token }}" + kit.CHATML
 
 MakeEncoder = Callable[..., Encoder]
 
@@ -53,12 +48,8 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 @pytest.fixture(scope="module")
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
-    def make(around: SpecialTokenAffixes = PLAIN, template: str | None = TEMPLATE) -> Encoder:
-        renderer = (
-            None
-            if template is None
-            else Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
-        )
+    def make(around: SpecialTokenAffixes = PLAIN, template: str = TEMPLATE) -> Encoder:
+        renderer = Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
         return Encoder(
             make_engine("tokenizers", tokenizer_json),
             renderer,
@@ -96,9 +87,9 @@ def pair(prompt: str, completion: str, line: int = 0) -> Example:
     return Example(line, -1, "", prompt, completion, None)
 
 
-def chat(user: str, assistant: str | None, line: int = 0, role: str = "user") -> Example:
+def chat(user: str, assistant: str | None, line: int = 0) -> Example:
     completion = [] if assistant is None else [{"role": "assistant", "content": assistant}]
-    return Example(line, 2, "g", [{"role": role, "content": user}], completion, None)
+    return Example(line, 2, "g", [{"role": "user", "content": user}], completion, None)
 
 
 def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[tuple[str, RunKind]]:

@@ -18,14 +18,12 @@ from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference import PairEncoder
 
+from tests import kit
+
 BOS, END, END_ID = "<s>", "<|im_end|>", 3
 PLAIN = SpecialTokenAffixes(eos=END)
 WITH_BOS = SpecialTokenAffixes(prefix=(1,), prefix_text=BOS, eos=END)
 WITH_BOTH = SpecialTokenAffixes(prefix=(1,), suffix=(3,), prefix_text=BOS, suffix_text=END)
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 # Thinking is written into the last turn only, and a word of the answer into the system message before it.
 CUNNING = (
     "{{ '<|im_start|>system\n' + messages[-1].content[:2] + '<|im_end|>\n' }}"
@@ -46,7 +44,7 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 @pytest.fixture(scope="module")
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
-    def make(around: SpecialTokenAffixes = PLAIN, template: str = TEMPLATE) -> PairEncoder:
+    def make(around: SpecialTokenAffixes = PLAIN, template: str = kit.CHATML) -> PairEncoder:
         renderer = Renderer(ChatTemplate(template, {}, "test"), stops=[BOS, "<|im_start|>", END])
         engine, table = make_engine("tokenizers", tokenizer_json), ByteLengths.from_json(tokenizer_json)
         return PairEncoder(Encoder(engine, renderer, table, around, lambda: reference_tokenizer(tokenizer_json)))
