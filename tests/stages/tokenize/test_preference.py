@@ -20,7 +20,7 @@ from packtrain.stages.tokenize.preference import PairEncoder
 
 from tests import kit
 
-BOS, END, END_ID = "<s>", "<|im_end|>", 3
+BOS, END = "<s>", "<|im_end|>"
 PLAIN = SpecialTokenAffixes(eos=END)
 WITH_BOS = SpecialTokenAffixes(prefix=(1,), prefix_text=BOS, eos=END)
 WITH_BOTH = SpecialTokenAffixes(prefix=(1,), suffix=(3,), prefix_text=BOS, suffix_text=END)
