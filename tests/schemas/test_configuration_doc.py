@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the models say. PACKTRAIN_REWRITE_DOCS=1 rewrites it."""
+"""The tables of docs/configuration.md say what the models say. PACKTRAIN_REWRITE_DOCS=1 rewrites them."""
 
 import os
 from collections.abc import Iterator
@@ -14,48 +14,8 @@ from pydantic.fields import FieldInfo
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
-HEAD = """\
-# Configuration
-
-This page is made from the models in `schemas/config/config.py`; a test compares the two. After a change there, run
-`PACKTRAIN_REWRITE_DOCS=1 python -m pytest tests/schemas/test_configuration_doc.py`.
-
-A configuration is a YAML file. An unknown key is an error that names its line and the nearest existing key.
-`--set key.path=value` overrides a key; items of a list count from 0: `--set sources.0.apps.max_solutions=4`.
-Relative paths start at the folder of the file. A list of paths may also be a single path.
-`packtrain schema` prints the keys as a JSON Schema, for editors.
-
-A *size* is a number of bytes, or text such as `256MiB`, `2 GiB` or `1.5GB`.
-
-The column *identity* says whether a key is part of the manifest's hash:
-
-- *yes*: its value is.
-- *content*: the content of its files is, not their paths. For inputs, names count too: document ids contain them (file
-  names without suffixes, and as many folders as are needed to tell files apart), and the files of a pattern or folder
-  are read in the order of their names. A renamed file gives the same tokens under other ids; its encoded parts are
-  reused.
-- *outcome*: its result is, such as the engine that was chosen and its version.
-- *no*: it says where or how fast; the bytes written are the same.
-
-A folder with a run of one identity refuses a run of another.
-"""
-
-TAIL = """\
-## Rules between keys
-
-- Sources have different names. All of them have a `weight`, or none.
-- `keys`, `style` and `expand` of a source must fit its format, or the one that `auto` finds.
-- `expand: per_turn` cannot be combined with the mask policy `assistant`, which would train the earlier turns again.
-- `truncate.max_length` is a multiple of `pack.align`, and at most 2^24. `truncate.split.overlap` is at most half of it.
-- With `pack.parallel`, `truncate.max_length` is a multiple of what a row is padded to; the error names the nearest.
-- `pack.strategy: wrapped` allows neither `pack.max_docs` nor a `pack.align` above 1, nor a `pack.parallel` that pads
-  documents (`thd`).
-- `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they allow only the default
-  `truncate.overlong`.
-- Sources whose rows are conversations need a tokenizer with a chat template.
-- `pack.align` above 1 and `pack.parallel` need a tokenizer with a padding or an end-of-sequence token.
-- `run.memory` has room for at least one worker.
-"""
+FIRST, AFTER = "## Top level\n", "## Rules between keys\n"
+"""From the one heading to the other, the page is made from the models."""
 
 # Keys whose own value is not hashed, while what stands behind it is.
 BEHIND = {
@@ -186,9 +146,9 @@ def sentence(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
-def page() -> str:
-    """The page that the models call for."""
-    out = [HEAD]
+def page(now: str) -> str:
+    """The page with the sections that the models call for."""
+    out = []
     for path, model, keys in sections(RunConfig):
         out.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{sentence(model.__doc__)}\n")
         lines = ["| key | type | default | identity | meaning |", "|---|---|---|---|---|"]
@@ -198,14 +158,15 @@ def page() -> str:
             meaning = sentence(key.field.description)
             lines.append(f"| `{name}` | {pattern} | {default(key.field)} | {identity(key.path)} | {meaning} |")
         out.append("\n".join(lines) + "\n")
-    return "\n".join([*out, TAIL])
+    return now[: now.index(FIRST)] + "\n".join(out) + "\n" + now[now.index(AFTER) :]
 
 
 def test_the_page_says_what_the_models_say() -> None:
-    wanted = page()
+    now = PAGE.read_text(encoding="utf-8")
+    wanted = page(now)
     if os.environ.get("PACKTRAIN_REWRITE_DOCS"):
         PAGE.write_text(wanted, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == wanted, "run with PACKTRAIN_REWRITE_DOCS=1 to rewrite the page"
+    assert now == wanted, "run with PACKTRAIN_REWRITE_DOCS=1 to rewrite the page"
 
 
 def test_every_key_says_what_it_means() -> None:

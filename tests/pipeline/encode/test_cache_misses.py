@@ -1,43 +1,23 @@
 """A run says why it encodes again what an earlier one has encoded."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+import pytest
+
+from tests import kit
+
+pytestmark = pytest.mark.usefixtures("tokenizer_loader")
 
 
-class Notes(Silent):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        """See Observer."""
-        self.notes.append(text)
-
-
-def test_the_settings_that_differ_are_named(tmp_path: Path, tiny_tokenizer: Path) -> None:
+def test_the_settings_that_differ_are_named(tmp_path: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]}
-    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 40)
+    kit.write(tmp_path / "chats.jsonl", [chat] * 40)
 
     def said(name: str, *, limit: int = 1 << 20, **tokenizer: Any) -> list[str]:
-        notes = Notes()
-        source = {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl"), "max_row_bytes": limit}
-        run(
-            {
-                "out": str(tmp_path / name),
-                "cache": str(tmp_path / "cache"),
-                "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers", **tokenizer},
-                "sources": [source],
-                "truncate": {"max_length": 64},
-                "run": {"workers": 1, "report": False},
-            },
-            observer=notes,
-        )
-        return [note for note in notes.notes if note.startswith("source chats: ")]
+        source = kit.source("chats", max_row_bytes=limit)
+        config = kit.configure(tmp_path, source, out=str(tmp_path / name), tokenizer=tokenizer)
+        return [note for note in kit.packed(config).notes if note.startswith("source chats: ")]
 
     assert said("first") == []
     assert said("again") == []

@@ -1,19 +1,13 @@
 """Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
-import json
 from functools import partial
-from importlib import metadata
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline import demo
 from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
-from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import workspace
-from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.checksummed import UserCache
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
@@ -23,23 +17,10 @@ from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
 from packtrain.stages.tokenize.engine_check import fuzz_texts
 
+from tests import kit
 from tests.support.in_this_process import InThisProcess
 
 fastokens = pytest.importorskip("fastokens")
-
-TOKENIZER = Path(demo.__file__).parent / "tokenizer"
-ROWS = 300
-
-
-class Notes(Silent):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        """See Observer."""
-        self.notes.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -54,28 +35,21 @@ def _fresh_encoders() -> Any:
 
 def config(folder: Path, out: str, *, moon: int = 250, **tokenizer: Any) -> dict[str, Any]:
     """300 chats; one says MOON, by default one that the first look never sees."""
-    rows = folder / f"rows-{moon}.jsonl"
-    if not rows.exists():
-        lines = []
-        for index in range(ROWS):
-            word = "MOON" if index == moon else "sun"
-            messages = [{"role": "user", "content": f"What is {index}?"}, {"role": "assistant", "content": word}]
-            lines.append(json.dumps({"messages": messages}))
-        rows.write_text("\n".join(lines) + "\n")
-    return {
-        "out": str(folder / out),
-        "cache": str(folder / f"cache-{out}"),
-        "tokenizer": {"path": str(TOKENIZER), **tokenizer},
-        "sources": [{"name": "chat", "format": "messages", "path": str(rows)}],
-        "truncate": {"max_length": 256},
-        "run": {"workers": 1, "report": False},
-    }
+    chats = [("MOON" if index == moon else "sun", f"What is {index}?") for index in range(300)]
+    rows = [
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": word}]}
+        for word, question in chats
+    ]
+    kit.write(folder / f"rows-{moon}.jsonl", rows)
+    source = kit.source("chats", path=f"rows-{moon}.jsonl")
+    places = {"out": str(folder / out), "cache": str(folder / f"cache-{out}")}
+    return kit.configure(folder, source, tokenizer=tokenizer, **places)
 
 
 def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
     """The engine of a run, and its notes."""
-    notes = Notes()
-    return run(config, observer=notes).plan["encode"]["engine"], notes.notes
+    packed = kit.packed(config)
+    return packed.record["plan"]["encode"]["engine"], packed.notes
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +80,7 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
     for _ in range(2):
         with pytest.raises(IntegrityError, match="engine=tokenizers"):
-            run(config(tmp_path, "lying", engine=engine))
+            kit.packed(config(tmp_path, "lying", engine=engine))
         assert not (tmp_path / "lying" / "manifest.json").exists()
     assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
 
@@ -120,7 +94,7 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert engine == "tokenizers"
     assert not [note for note in notes if "MOON" in note], "it is said once"
     with pytest.raises(TokenizerError, match="MOON"):
-        run(config(tmp_path, "named", moon=20, engine="fastokens"))
+        kit.packed(config(tmp_path, "named", moon=20, engine="fastokens"))
 
 
 def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
@@ -162,40 +136,6 @@ def test_hostile_texts_are_compared_once_for_a_tokenizer(
     assert len(compared) == 5
 
 
-def test_a_tokenizer_that_the_fast_engine_refuses_takes_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: str) -> None:
-        raise TokenizerError("fastokens is not trusted with it")
-
-    monkeypatch.setattr(engines, "fastokens_supported", refuse)
-    engine, notes = pack(config(tmp_path, "auto"))
-    assert engine == "tokenizers"
-    assert len([note for note in notes if "not trusted" in note]) == 1
-
-
-def test_that_the_fast_engine_is_missing_is_said_once_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = metadata.version
-
-    def version(package: str) -> str:
-        if package in ("fastokens",):
-            raise PackageNotFoundError(package)
-        return real(package)
-
-    monkeypatch.setattr(engines, "version", version)
-    notes = Notes()
-    manifest = run(config(tmp_path, "slow"), observer=notes)
-    assert manifest.plan["encode"]["engine"] == "tokenizers"
-    said = [note for note in notes.notes if "packtrain[fast]" in note]
-    assert ["packtrain[fast]" in one for one in said] == [True]
-    again = {**config(tmp_path, "slow"), "out": str(tmp_path / "second"), "seed": 7}
-    notes.notes.clear()
-    run(again, observer=notes)
-    assert not [note for note in notes.notes if "fast" in note]
-
-
 @pytest.mark.slow
 def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lying(Renderer):
@@ -208,6 +148,6 @@ def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(encode, "Renderer", Lying)
     with pytest.raises(IntegrityError, match="trace=false"):
-        run(config(tmp_path, "traced"))
+        kit.packed(config(tmp_path, "traced"))
     assert not (tmp_path / "traced" / "manifest.json").exists()
-    run(config(tmp_path, "traced", trace=False))
+    kit.packed(config(tmp_path, "traced", trace=False))

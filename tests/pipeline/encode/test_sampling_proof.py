@@ -10,12 +10,9 @@ import pytest
 from packtrain.pipeline.dataset.decode import load_decoder
 from packtrain.pipeline.encode.tokenizer import GENERATION_CONFIG as NAME
 from packtrain.pipeline.encode.tokenizer import generation_stops
-from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
-from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
 
-ReadRows = Callable[..., list[dict[str, Any]]]
+from tests import kit
 
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 CLOSED = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + OPEN
@@ -29,40 +26,24 @@ ONE_TURN = [{"role": "user", "content": "five"}, {"role": "assistant", "content"
 TWO_TURNS = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, *ONE_TURN]
 
 
-class Notes(Silent):
-    """Keeps what a run notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 class Proved:
     """Runs both conversations with a template."""
 
     def __init__(self, folder: Path, tokenizer: Path) -> None:
         self.folder, self.tokenizer = folder, folder / "tokenizer"
         shutil.copytree(tokenizer, self.tokenizer)
-        rows = [{"messages": one} for one in (ONE_TURN, TWO_TURNS)]
-        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self.observer = Notes()
+        kit.write(folder / "chats.jsonl", [{"messages": one} for one in (ONE_TURN, TWO_TURNS)])
+        self.notes: list[str] = []
 
-    def run(self, name: str, template: str, mask: Any) -> Manifest:
-        config: dict[str, Any] = {
-            "out": str(self.folder / name),
-            "cache": str(self.folder / "cache"),
-            "tokenizer": {"path": str(self.tokenizer), "engine": "tokenizers", "chat_template": template},
-            "sources": [{"name": "rows", "format": "messages", "path": str(self.folder / "rows.jsonl")}],
-            "mask": mask,
-            "run": {"workers": 1, "report": False},
-        }
-        self.observer.notes.clear()
-        return run(config, observer=self.observer)
+    def run(self, name: str, template: str, mask: Any) -> kit.Packed:
+        tokenizer = {"path": str(self.tokenizer), "engine": "tokenizers", "chat_template": template}
+        config = kit.configure(self.folder, "chats", out=str(self.folder / name), tokenizer=tokenizer, mask=mask)
+        packed = kit.packed(config)
+        self.notes = packed.notes
+        return packed
 
-    def outcomes(self, name: str, template: str, mask: Any) -> dict[str, int]:
-        return self.run(name, template, mask).ledger.sources["rows"].turns_sampled
+    def outcomes(self, name: str, template: str, mask: Any) -> Any:
+        return self.run(name, template, mask).ledger["chats"].get("turns_sampled", {})
 
 
 @pytest.fixture
@@ -86,22 +67,12 @@ def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outco
     assert proved.outcomes("out", template, {"policy": policy, "prove": "sampling"}) == outcomes
 
 
-def test_what_a_run_says(proved: Proved) -> None:
-    proved.run("out", COUNTING, {"policy": "assistant", "prove": "sampling"})
-    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
-    assert "expand: per_turn" in said or "expand=per_turn" in said
-    proved.run("unclosed", UNCLOSED, {"policy": "assistant", "prove": "sampling"})
-    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
-    proved.run("closed", CLOSED, {"policy": "assistant", "prove": "sampling"})
-    assert not [one for one in proved.observer.notes if one.startswith("of ")]
-
-
 def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
     """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
     plain = proved.run("plain", CLOSED, "assistant")
-    assert plain.ledger.sources["rows"].turns_sampled == {}
+    assert not plain.ledger["chats"].get("turns_sampled")
     full = proved.run("full", CLOSED, {"policy": "assistant", "prove": "sampling"})
-    assert [one.hash for one in plain.splits["train"].shards] == [one.hash for one in full.splits["train"].shards]
+    assert plain.digest() == full.digest()
 
 
 def test_stops_of_generation_config(proved: Proved) -> None:
@@ -112,33 +83,32 @@ def test_stops_of_generation_config(proved: Proved) -> None:
     path.write_text(json.dumps({"eos_token_id": [ids["<|im_end|>"], ids["<|im_start|>"]]}))
     mask = {"policy": "assistant", "prove": "sampling"}
     assert proved.outcomes("named", CLOSED, mask) == {"exact": 3}
-    assert not [one for one in proved.observer.notes if "would not stop" in one]
+    assert not [one for one in proved.notes if "would not stop" in one]
     path.write_text(json.dumps({"eos_token_id": ids["<|im_start|>"]}))
     assert proved.outcomes("other", CLOSED, mask) == {"exact": 3}, "the template is believed"
-    (said,) = [one for one in proved.observer.notes if "would not stop" in one]
+    (said,) = [one for one in proved.notes if "would not stop" in one]
     assert f"add {ids['<|im_end|>']} to" in said
 
 
-def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved, read_rows: ReadRows) -> None:
+def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) -> None:
     """As literal texts: what is trained of both conversations, and what is counted and said."""
     decoder = load_decoder(proved.tokenizer)
 
-    def trained(name: str) -> list[str]:
-        labels = [[one for one in row["labels"] if one != IGNORE_INDEX] for row in read_rows(proved.folder / name)]
+    def trained(packed: kit.Packed) -> list[str]:
+        labels = [[one for one in row["labels"] if one != IGNORE_INDEX] for row in packed.rows()]
         return sorted(decoder.text(one) for one in labels)
 
-    proved.run("own", UNCLOSED, "assistant")
-    assert trained("own") == ["twosixsix"], "both conversations share a row"
-    (said,) = [one for one in proved.observer.notes if "ends no turn" in one]
+    assert trained(proved.run("own", UNCLOSED, "assistant")) == ["twosixsix"], "both conversations share a row"
+    (said,) = [one for one in proved.notes if "ends no turn" in one]
     assert "stop: auto" in said or "stop=auto" in said
     own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto", "prove": "sampling"})
-    assert trained("auto") == ["two<|im_start|>sixsix"]
-    entry = own.ledger.sources["rows"]
-    assert (entry.turns_trained, entry.turns_stop_next, entry.turns_without_end) == (3, 1, 2)
-    assert entry.turns_sampled == {"exact": 1, "stop_missing": 2}
-    (said,) = [one for one in proved.observer.notes if "ends no turn" in one]
-    proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
-    assert trained("closed") == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
+    assert trained(own) == ["two<|im_start|>sixsix"]
+    entry = own.ledger["chats"]
+    assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_end")] == [3, 1, 2]
+    assert entry["turns_sampled"] == {"exact": 1, "stop_missing": 2}
+    (said,) = [one for one in proved.notes if "ends no turn" in one]
+    closed = proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
+    assert trained(closed) == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer, tokenizer_name
-from packtrain.schemas.errors import TaskError, TokenizerError
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
@@ -88,11 +87,6 @@ def test_the_json_neither_truncates_nor_pads(spec: TokenizerSpec) -> None:
     assert whole["padding"] is None
 
 
-def test_it_can_be_pickled(spec: TokenizerSpec) -> None:
-    assert pickle.loads(pickle.dumps(spec)) == spec
-    assert "merges" not in repr(spec)
-
-
 def test_a_second_run_does_not_ask(spec: TokenizerSpec, folder: Path, unasked: None) -> None:
     assert load_tokenizer(folder) == spec
     (folder / "model.safetensors").write_bytes(b"weights are not the tokenizer")
@@ -167,19 +161,6 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
     assert load_tokenizer(folder) == spec
 
 
-def test_a_template_of_ones_own(spec: TokenizerSpec, folder: Path, tmp_path: Path, unasked: None) -> None:
-    path = tmp_path / "my.jinja"
-    path.write_text("{{ messages[0]['content'] }} é", encoding="utf-8")
-    for given in (path, str(path), path.name, path.read_text(encoding="utf-8")):
-        other = load_tokenizer(folder, chat_template=given, base=tmp_path)
-        assert other.require_template() == "{{ messages[0]['content'] }} é"
-        assert other.hash == spec.hash
-        assert other.template_hash != spec.template_hash
-    for given in ("missing.jinja", "a\0b", "x" * 5000):
-        with pytest.raises(TokenizerError):
-            load_tokenizer(folder, chat_template=given, base=tmp_path)
-
-
 def named(*names: str) -> list[dict[str, str]]:
     return [{"name": name, "template": f"{{{{ '{name}' }}}}"} for name in names]
 
@@ -193,17 +174,6 @@ def test_named_templates(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError):
         load_tokenizer(some).require_template()
     assert load_tokenizer(some, chat_template="{{ 1 }}").require_template() == "{{ 1 }}"
-
-
-@pytest.mark.parametrize("path", ["tokeniser", "./tokeniser"])
-def test_a_misspelt_folder_is_answered_by_the_tokenizer_beside_it(tmp_path: Path, path: str) -> None:
-    (tmp_path / "tokenise").mkdir()  # nearer, but no tokenizer
-    with pytest.raises(TokenizerError) as caught:
-        find_tokenizer(path, tmp_path)
-    write_folder(tmp_path / "tokenizer")
-    with pytest.raises(TokenizerError) as caught:
-        find_tokenizer(path, tmp_path)
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_a_name_on_the_hub_is_found_in_the_local_cache(
@@ -232,18 +202,6 @@ def test_a_name_on_the_hub_is_found_in_the_local_cache(
     assert str(tmp_path / "hub") in done.err
 
 
-def test_a_snapshot_is_called_by_its_repository(tmp_path: Path) -> None:
-    assert tokenizer_name(tmp_path / "models--a--b-c" / "snapshots" / "0123") == "a/b-c"
-    assert tokenizer_name(tmp_path / "b") == "b"
-
-
-def test_a_damaged_tokenizer_json(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "damaged")
-    (folder / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(TokenizerError):
-        load_tokenizer(folder)
-
-
 def test_code_from_the_folder_is_never_run(tmp_path: Path) -> None:
     folder = write_folder(
         tmp_path / "code", tokenizer_class="Mine", auto_map={"AutoTokenizer": ["mine.Mine", "mine.Mine"]}
@@ -263,21 +221,6 @@ def test_a_process_that_dies_is_reported(folder: Path, new_user: None, monkeypat
     monkeypatch.setattr(subprocess, "Popen", dying)
     with pytest.raises(TokenizerError):
         load_tokenizer(folder)
-
-
-class Killed(subprocess.Popen[bytes]):
-    """A child that is killed as soon as it runs."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.kill()
-
-
-def test_a_child_that_is_killed_is_a_failure(folder: Path, new_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", Killed)
-    with pytest.raises(TaskError) as error:
-        load_tokenizer(folder)
-    assert error.value.exit_code == 1
 
 
 def test_transformers_is_not_imported_here(folder: Path, spec: TokenizerSpec) -> None:

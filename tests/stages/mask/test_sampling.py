@@ -1,8 +1,6 @@
-"""The sampling proof: each outcome is planted, in tokens that a person can check and in templates that do it."""
+"""The sampling proof: each outcome is planted, in tokens that a person can check."""
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import ENCODED, Example, Messages, RunKind
 from packtrain.stages.mask.sampling import Outcome, StopTokens, outcome_of, prove
-from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts
-from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.prompts_alone import PromptAlone, chosen_turns
 
 from tests.support.examples import examples
@@ -104,67 +96,12 @@ def test_the_spans_are_those_of_the_batch() -> None:
     ]
 
 
-# Templates: `{}` is what each writes after an answer, and the tokenizer knows <|im_start|> and <|im_end|>.
-OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-TURNS = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% if m.role == 'assistant' %}BODY{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}" + OPEN
-)
-PLAIN = TURNS.replace("BODY", "{{ m.content + '<|im_end|>\n' }}")
-MARKED = TURNS.replace("BODY", "{% generation %}{{ m.content + '<|im_end|>\n' }}{% endgeneration %}")
-CHANGES = "{{ messages | length }}" + PLAIN
-
 CHAT: Messages = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Hm!Ho"},
     {"role": "user", "content": "And"},
     {"role": "assistant", "content": "So!Yes"},
 ]
-
-
-@pytest.fixture(scope="module")
-def proofs(make_tokenizer: Callable[..., Path]) -> Callable[..., list[tuple[int, bool, str]]]:
-    """(message, before the completion, outcome) of all turns of CHAT under a template."""
-    tokenizer = (make_tokenizer("tiny") / "tokenizer.json").read_text()
-    added = {"<|im_start|>": 1, "<|im_end|>": 2}
-    engine, table = make_engine("tokenizers", tokenizer), ByteLengths.from_json(tokenizer)
-    backend = reference_tokenizer(tokenizer)
-    added = {text: backend.token_to_id(text) for text in added}
-
-    def tried(template: str, *, every: bool = True, generation: tuple[int, ...] = ()) -> list[tuple[int, bool, str]]:
-        renderer = Renderer(ChatTemplate(template, {}, "made"), stops=list(added))
-        around = SpecialTokenAffixes()
-        encoder = Encoder(engine, renderer, table, around, lambda: backend, prove=every)
-        stops = StopTokens.of(renderer.stop_tokens, generation, "<|im_end|>", added).ids
-        alone: list[PromptAlone] = []
-        out = []
-        for batch in encoder.encode([Example(0, -1, "", CHAT[:3], CHAT[3:], None)], EncodeCounts(), [], [], alone):
-            out += [(one.message, one.earlier, str(one.outcome)) for one in prove(batch, alone, stops)]
-        return out
-
-    return tried
-
-
-@pytest.mark.parametrize(
-    ("template", "first", "last"),
-    [
-        (PLAIN, "exact", "exact"),
-        (MARKED, "past_stop", "past_stop"),  # the marks include the line end after the stop
-        (CHANGES, "prefix_differs", "prefix_differs"),
-    ],
-    ids=["plain", "marked", "changes"],
-)
-def test_templates(proofs: Callable[..., Any], template: str, first: str, last: str) -> None:
-    assert proofs(template) == [(1, True, first), (3, False, last)]
-
-
-def test_a_template_that_writes_an_earlier_question_differently(proofs: Callable[..., Any]) -> None:
-    moved = PLAIN.replace("'<|im_start|>' + m.role", "('' if loop.last else 'x') + '<|im_start|>' + m.role")
-    assert proofs(moved) == [(1, True, "prefix_differs"), (3, False, "prefix_differs")]
-
-
-def test_a_few_turns_are_a_sample_of_all(proofs: Callable[..., Any]) -> None:
-    assert set(proofs(CHANGES, every=False)) <= set(proofs(CHANGES))
 
 
 def test_which_turns_are_tried_depends_on_the_content_alone() -> None:

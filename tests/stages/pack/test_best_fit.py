@@ -42,27 +42,6 @@ def one_by_one(sizes: list[int], capacity: int, max_docs: int | None = None) -> 
     return rows
 
 
-def fewest_rows(sizes: list[int], capacity: int, max_docs: int | None = None) -> int:
-    """The optimum, by trying everything."""
-    best = len(sizes)
-
-    def search(left: list[int], rows: list[tuple[int, int]]) -> None:
-        nonlocal best
-        if len(rows) >= best:
-            return
-        if not left:
-            best = len(rows)
-            return
-        size, *rest = left
-        for i, (space, held) in enumerate(rows):
-            if space >= size and (max_docs is None or held < max_docs):
-                search(rest, [*rows[:i], (space - size, held + 1), *rows[i + 1 :]])
-        search(rest, [*rows, (capacity - size, 1)])
-
-    search(sorted(sizes, reverse=True), [])
-    return best
-
-
 @st.composite
 def problems(draw: st.DrawFn, most: int = 80) -> tuple[list[int], int]:
     """Sizes and a capacity. The largest size is drawn apart, so that many small ones come up as well."""
@@ -86,12 +65,6 @@ def problems(draw: st.DrawFn, most: int = 80) -> tuple[list[int], int]:
 def test_literal_rows(sizes: list[int], capacity: int, expected: list[list[int]]) -> None:
     assert one_by_one(sizes, capacity) == expected, "the literal itself is wrong"
     assert place(sizes, capacity) == expected
-
-
-def test_a_row_that_reached_max_docs_is_closed() -> None:
-    assert place([1, 1, 1, 1, 1], 4, max_docs=2) == [[0, 1], [2, 3], [4]]
-    assert place([3, 1, 1, 1], 6, max_docs=3) == [[0, 1, 2], [3]]
-    assert place([3, 2], 6, max_docs=1) == [[0], [1]]
 
 
 @examples(400)
@@ -136,15 +109,6 @@ def test_group_moves_do_not_grow_with_the_sequences() -> None:
     assert 0 < moves[1] < 2 * moves[0] < 10_000
 
 
-@examples(150)
-@given(st.integers(2, 12).flatmap(lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=7), st.just(c))))
-def test_bounds_are_below_the_optimum(problem: tuple[list[int], int]) -> None:
-    sizes, capacity = problem
-    optimum = fewest_rows(sizes, capacity)
-    strong = martello_toth(size_counts(np.array(sizes), capacity), capacity)
-    assert least_rows(sum(sizes), capacity) <= strong <= optimum <= len(place(sizes, capacity))
-
-
 def test_l2_says_more_than_the_tokens_do() -> None:
     counts = size_counts(np.array([6, 6, 6, 6]), 10)  # four of 6 in rows of 10: 24 tokens, yet no two fit
     assert least_rows(24, 10) == 3
@@ -175,10 +139,3 @@ def test_rows_are_counted_without_being_made(capacity: int, data: st.DataObject)
     max_docs = data.draw(st.none() | st.integers(1, 4))
     counts = size_counts(np.array(sizes, dtype=np.int32), capacity)
     assert rows_needed(counts, max_docs) == len(one_by_one(sizes, capacity, max_docs))
-
-
-@pytest.mark.parametrize("capacity", [700, 4096, 100_000])
-def test_rows_of_many_are_counted_as_they_are_made(capacity: int) -> None:
-    sizes = np.clip(np.random.default_rng(capacity).lognormal(6.5, 1.2, 50_000), 1, capacity).astype(np.int32)
-    counts = size_counts(sizes, capacity)
-    assert rows_needed(counts) == len(best_fit_decreasing(sizes, counts).row_offsets) - 1

@@ -52,12 +52,6 @@ def test_wrapped_cuts_where_rows_end() -> None:
     assert plan.certificate.moves == 0
 
 
-def test_none_keeps_documents_apart() -> None:
-    plan = plan_rows([5, 0, 2], 4, "none")
-    assert rows_of(plan) == [[(0, 0, 4)], [(2, 0, 2)]]
-    assert plan.certificate.bound == 2  # a 4 and a 2 in rows of 4: no plan does better
-
-
 def test_align_rounds_pieces_up() -> None:
     plan = plan_rows([3, 3, 2], 8, align=4)  # 4 + 4 fill a row, although 3 + 3 + 2 tokens would too
     assert rows_of(plan) == [[(0, 0, 3), (1, 0, 3)], [(2, 0, 2)]]
@@ -68,14 +62,6 @@ def test_align_rounds_pieces_up() -> None:
 def test_max_docs_is_in_the_bound() -> None:
     certificate = plan_rows([1] * 10, 10, max_docs=3).certificate
     assert (certificate.rows, certificate.bound_tokens, certificate.bound) == (4, 1, 4)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
-def test_nothing_to_pack(strategy: Strategy, lengths: list[int]) -> None:
-    plan = plan_rows(lengths, 8, strategy)
-    assert (plan.rows, len(plan.order), plan.row_offsets.tolist()) == (0, 0, [0])
-    assert (plan.certificate.bound, plan.certificate.gap, plan.certificate.fill) == (0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -145,12 +131,6 @@ def test_any_integer_dtype(strategy: Strategy, dtype: Any) -> None:
     expected = rows_of(plan_rows(lengths, 32, strategy))
     assert len(expected) > 1
     assert rows_of(plan_rows(np.array(lengths, dtype=dtype), 32, strategy)) == expected
-
-
-def test_lengths_are_left_as_they_were() -> None:
-    lengths = np.array([9, 0, 3, 5], dtype=np.int32)
-    plan_rows(lengths, 4)
-    assert lengths.tolist() == [9, 0, 3, 5]
 
 
 @pytest.mark.parametrize(

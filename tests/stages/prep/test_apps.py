@@ -143,12 +143,6 @@ def test_a_lone_first_solution_is_kept_as_it_is() -> None:
     assert chat[0].completion == [{"role": "assistant", "content": "```python\n  x\n```"}]
 
 
-def test_fences_hold_code_with_fences() -> None:
-    assert fenced("x = '`'") == "```python\nx = '`'\n```"
-    assert fenced('"""\n```\n"""') == '````python\n"""\n```\n"""\n````'
-    assert fenced("# `````") == "``````python\n# `````\n``````"
-
-
 @given(st.text(alphabet="`\nx ", max_size=30))
 def test_a_fence_closes_where_it_should(code: str) -> None:
     opening, *inside, closing = fenced(code).split("\n")
@@ -182,9 +176,3 @@ def test_groups() -> None:
     nameless = [examples(id=none)[0].group for none in (None, "")]
     assert nameless == [blake2b(b"Add two numbers.\n", digest_size=8).hexdigest()] * 2
     assert examples(id=None, question="Another.")[0].group != nameless[0]
-
-
-def test_fields_that_may_be_absent() -> None:
-    made = AppsFormat()
-    (only,) = made.examples(made.decode(b'{"question": "q", "solutions": ["s"]}'), 0)
-    assert only.prompt == [{"role": "user", "content": "q\n\nSolve this in Python."}]

@@ -1,7 +1,6 @@
 """Decoding, its complaints, and the account that `prepare` keeps."""
 
 import json
-import pickle
 from collections import Counter
 from typing import Any
 
@@ -16,11 +15,6 @@ def rejection(line: bytes, name: str = "text") -> tuple[str, str]:
     with pytest.raises(RowRejectedError) as caught:
         make_format(name).decode(line)
     return caught.value.reason, caught.value.detail
-
-
-def test_decode_gives_the_text() -> None:
-    line = '{"id": [1, {}], "text": "héllo \\ud83d\\ude00", "url": null}\n'.encode()
-    assert make_format("text").decode(line).text == "héllo 😀"
 
 
 @pytest.mark.parametrize(("levels", "reason"), [(98, None), (99, "too_deep"), (50_000, "too_deep")])
@@ -67,14 +61,6 @@ def test_decoded_rows_give_what_lines_give() -> None:
         (3, "invalid_utf8"),
     ]
     assert done.rows == 4
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_format_pickles_as_its_options(name: str) -> None:
-    made = make_format(name)
-    again = pickle.loads(pickle.dumps(made))
-    assert type(again) is type(made)
-    assert again.options == made.options
 
 
 JSON = st.recursive(

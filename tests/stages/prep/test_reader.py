@@ -1,14 +1,13 @@
 """A person's own reader: what it may give, and what is said of what it may not."""
 
 import json
-import pickle
 from collections import Counter
 from typing import Any
 
 import pytest
-from packtrain.schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from packtrain.schemas.errors import RowFilteredError, RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import Options, ReaderCode, make_format, public_row
+from packtrain.stages.prep import Options, ReaderCode, public_row
 from packtrain.stages.prep.reader import ReaderFormat
 
 USER = {"role": "user", "content": "Hi"}
@@ -93,13 +92,6 @@ def test_what_is_hashed_is_the_text_and_not_its_place() -> None:
         Options(per_turn=True, reader=ReaderCode(function="read", code=AS_IT_IS)),
     ]
     assert all(other.payload() != here.payload() for other in others)
-
-
-def test_a_reader_travels_as_its_text() -> None:
-    again = pickle.loads(pickle.dumps(reader()))
-    assert again.examples({"give": {"text": "a"}}, 0)[0].text == "a"
-    with pytest.raises(ConfigError, match="read is not in it"):
-        make_format("python", Options(reader=ReaderCode(function="read", code=""))).prepare([(0, b"{}")])
 
 
 def test_a_class_in_the_module_finds_its_module() -> None:

@@ -27,13 +27,6 @@ def messages(*chat: dict[str, Any], skipped: "Counter[str] | None" = None, **mor
     return examples("messages", {"messages": list(chat), **more}, Options(per_turn=True), skipped)
 
 
-def test_each_turn_with_what_precedes_it() -> None:
-    first, second = messages(A, a, B, b, C, tools=[{"name": "f"}])
-    assert first == Example(3, 0, first.group, [A], [a], None, [{"name": "f"}])
-    assert second == Example(3, 1, first.group, [A, a, B], [b], None, [{"name": "f"}])
-    assert len(first.group) == 16
-
-
 def test_one_conversation_is_one_group_and_another_is_another() -> None:
     groups = [{one.group for one in messages(*chat)} for chat in ((A, a, B, b), (A, a, B, b), (A, a, B, c))]
     assert groups[0] == groups[1] != groups[2]
@@ -46,29 +39,6 @@ def test_turns_that_are_not_to_be_trained_are_context_only() -> None:
     (only,) = messages(*chat, skipped=skipped)
     assert (only.sub, only.prompt, only.completion) == (0, chat[:3], [b])
     assert skipped == {"not_trained": 2}
-
-
-def test_a_row_without_a_turn_to_train_stays_one_example() -> None:
-    (only,) = messages(A, B)
-    assert (only.sub, only.group, only.prompt, only.completion) == (-1, "", [A, B], [])
-    (only,) = messages(A, a | {"train": False})
-    assert (only.sub, only.completion) == (-1, [a | {"train": False}])
-
-
-def test_turns_of_a_prompt_are_no_examples() -> None:
-    row = {"prompt": [A, a, B], "completion": [b, C, c]}
-    first, second = examples("prompt_completion", row, Options(per_turn=True))
-    assert (first.prompt, first.completion) == ([A, a, B], [b])
-    assert (second.prompt, second.completion) == ([A, a, B, b, C], [c])
-    texts = {"prompt": "A", "completion": "a"}
-    (only,) = examples("prompt_completion", texts, Options(per_turn=True, style="chat"))
-    assert (only.sub, only.prompt, only.completion) == (-1, [A], [a])
-
-
-def test_sharegpt_too() -> None:
-    turns = [{"from": "human", "value": "A"}, {"from": "gpt", "value": "a"}] * 2
-    made = examples("sharegpt", {"conversations": turns, "system": "S"}, Options(per_turn=True))
-    assert [len(one.prompt or []) for one in made] == [2, 4]
 
 
 TURN = st.builds(

@@ -3,58 +3,11 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.stages.select.split import Places, SplitPieces, split
 
 from tests.support.examples import examples
-
-
-def cut_one(length: int, capacity: int, overlap: int = 0, **places: list[list[int]]) -> list[tuple[int, int, int]]:
-    """(first token, first fresh one, one past the last) of the pieces of one document."""
-    found = Places(**{kind: [np.array(one, np.int64) for one in grades] for kind, grades in places.items()})
-    cut = split(np.array([0]), np.array([length]), capacity, overlap, found)
-    assert not cut.document.any()
-    return list(zip(cut.start.tolist(), cut.fresh.tolist(), cut.end.tolist(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("length", "capacity", "overlap", "expected"),
-    [
-        (4, 4, 0, [(0, 0, 4)]),
-        (5, 4, 0, [(0, 0, 3), (3, 3, 5)]),  # no piece of one token
-        (8, 4, 0, [(0, 0, 4), (4, 4, 8)]),
-        (10, 4, 0, [(0, 0, 4), (4, 4, 7), (7, 7, 10)]),
-        (5, 4, 1, [(0, 0, 3), (2, 3, 5)]),
-        (7, 4, 1, [(0, 0, 4), (3, 4, 7)]),
-        (8, 4, 1, [(0, 0, 4), (3, 4, 6), (5, 6, 8)]),
-        (8, 4, 2, [(0, 0, 4), (2, 4, 6), (4, 6, 8)]),
-        (0, 4, 1, [(0, 0, 0)]),
-    ],
-)
-def test_pieces_of_about_one_length(
-    length: int, capacity: int, overlap: int, expected: list[tuple[int, int, int]]
-) -> None:
-    assert cut_one(length, capacity, overlap) == expected
-
-
-def test_before_turns() -> None:
-    """A turn is worth a short piece; the best kind of place goes first, the nearest to the middle among its like."""
-    assert cut_one(20, 12, turns=[[7, 11, 13], [10]]) == [(0, 0, 11), (11, 11, 20)]
-    assert cut_one(20, 12, turns=[[], [10, 13]]) == [(0, 0, 10), (10, 10, 20)]
-    assert cut_one(20, 12, turns=[[2], []]) == [(0, 0, 2), (2, 2, 11), (11, 11, 20)]
-    assert cut_one(20, 12, turns=[[13, 14], [15]]) == [(0, 0, 10), (10, 10, 20)], "none of them is in reach"
-    assert cut_one(20, 12, overlap=2, turns=[[12]]) == [(0, 0, 12), (10, 12, 20)]
-
-
-def test_between_paragraphs_and_lines() -> None:
-    assert cut_one(20, 12, lines=[[12], [10]]) == [(0, 0, 12), (12, 12, 20)]
-    assert cut_one(20, 12, lines=[[4, 16], [9]]) == [(0, 0, 9), (9, 9, 20)], "4 would make a short piece"
-    assert cut_one(20, 12, lines=[[4, 16], [3]]) == [(0, 0, 10), (10, 10, 20)]
-    assert cut_one(13, 12, lines=[[2, 8, 12], []]) == [(0, 0, 8), (8, 8, 13)], "12 would leave a piece of one token"
-    assert cut_one(20, 12, turns=[[3], []], lines=[[10], [10]]) == [(0, 0, 3), (3, 3, 10), (10, 10, 20)]
-    assert cut_one(20, 12, lines=[[8, 12], []]) == [(0, 0, 8), (8, 8, 20)], "of two as near, the earlier one"
 
 
 @st.composite

@@ -5,15 +5,11 @@ import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packtrain.pipeline.execute.pool import TASK_MODULES
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.rows import Example, Messages
 from packtrain.stages.prep import PreparedBlock
 from packtrain.stages.select.where import COLUMNS, Where
-
-from tests.support.examples import examples
 
 
 def chat(*messages: tuple[str, str | None]) -> Messages:
@@ -123,13 +119,6 @@ def test_rows_and_examples_are_counted() -> None:
     assert after.rows == len(after.rejects) + after.filtered.total() + len({one.line for one in after.examples})
     assert (before.filtered, before.skipped) == (Counter(), Counter(duplicate=1))
     assert Where("text <> ''").wanted(before) is before
-
-
-@given(st.lists(st.text(max_size=6), max_size=8), st.integers(0, 5))
-@examples(60)
-def test_as_a_loop_does_it(texts: list[str], least: int) -> None:
-    found = Where(f"LENGTH(text) >= {least} AND text NOT LIKE 'a%'")([example(text=text) for text in texts])
-    assert found == [len(text) >= least and not text.startswith("a") for text in texts]
 
 
 def test_workers_import_no_large_package_that_they_do_not_need() -> None:

@@ -4,8 +4,6 @@
 """
 
 import functools
-import json
-import os
 import random
 import re
 from pathlib import Path
@@ -226,11 +224,6 @@ def tools_of(draw: random.Random, manner: Manner) -> list[dict[str, Any]] | None
     return [{"type": "function", "function": {"name": "find", "description": text_of(draw)}}]
 
 
-SAID = {RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END}
-REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
-real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
-
-
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A byte-level BPE that knows the special tokens of all templates, by transformers."""
@@ -353,19 +346,6 @@ def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool
     assert encoder.renderer.mismatches == 0
 
 
-@pytest.mark.parametrize("name", MANNERS)
-def test_the_order_of_rows_and_their_number_change_nothing(tokenizer: Any, name: str) -> None:
-    template, rows = bare(MANNERS[name].template), written(name, 60)
-    alone = [ours(encoder_of.__wrapped__(tokenizer, template, True), [row])[0][0] for row in rows[:5]]
-    encoder = encoder_of.__wrapped__(tokenizer, template, True)
-    whole, _ = ours(encoder, rows)
-    assert whole[:5] == alone
-    order = list(range(60)) * 3
-    random.Random(1).shuffle(order)
-    again, _ = ours(encoder, [rows[index] for index in order])
-    assert again == [whole[index] for index in order]
-
-
 def agree(tokenizer: Any, template: str, rows: list[tuple[list[Message], Any]]) -> None:
     """Both ways, without the marks, give the mask that transformers gives by them; all of it proved."""
     wanted = [theirs(tokenizer, template, messages, tools) for messages, tools in rows]
@@ -399,128 +379,6 @@ def test_turns_that_follow_one_another_are_proved(tokenizer: Any, template: str)
     question = user("Which?")
     rows = [[question, one, two], [question, one, two, question, two, one], [question, one, one, one], [one, two]]
     agree(tokenizer, template, [(row, None) for row in rows])
-
-
-def test_the_trained_text_is_what_was_said(tokenizer: Any) -> None:
-    rows = written("chatml", 250)
-    mine, _ = ours(encoder_of(tokenizer, bare(CHATML), True), rows)
-    for (messages, _), (ids, trained) in zip(rows, mine, strict=True):
-        said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
-        others = [message["content"] for message in messages if message["role"] != "assistant"]
-        text = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if asked])
-        rest = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if not asked])
-        if all(piece.isascii() for piece in said + others):  # else a token may hold half of a character
-            assert text.replace("\n", "") == "".join(said).replace("\n", "")  # a line end may join the header's
-            assert len(rest) <= len("".join(others)) + 40 * len(messages)
-
-
-HEADER = "{{- '<|im_start|>' + message.role + '\\n"
-MARKED: dict[str, list[tuple[str, str, int]]] = {
-    "qwen3": [
-        (
-            "        {%- if loop.index0 > ns.last_query_index %}",
-            HEADER + "' }}{% generation %}{%- if loop.index0 > ns.last_query_index %}",
-            1,
-        ),
-        (HEADER + "<think>", "{{- '<think>", 1),
-        (HEADER + "' + content }}", "{{- content }}", 2),
-        (
-            "        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\" %}",
-            "        {{- '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}\n    {%- elif message.role == \"tool\" %}",
-            1,
-        ),
-    ],
-    "olmo-gpt-neox": [
-        (
-            "'  + message['content'] + eos_token + '\n",
-            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\n",
-            1,
-        ),
-        (
-            "'  + message['content'] + eos_token }}",
-            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}",
-            1,
-        ),
-    ],
-    "deepseek-coder-instruct": [
-        (
-            "{{'### Response:\\n' + message['content'] + '\\n<|EOT|>\\n'}}",
-            "{{'### Response:\\n'}}{%- if message['role'] == 'assistant' -%}{% generation %}"
-            "{{message['content'] + '\\n<|EOT|>'}}{% endgeneration %}{{'\\n'}}"
-            "{%- else -%}{{message['content'] + '\\n<|EOT|>\\n'}}{%- endif %}\n",
-            1,
-        )
-    ],
-}
-"""How a person would mark the templates of the real tokenizers: (what, by what, how often)."""
-CHATS = ("gsm8k_train", "oasst_en100_paths", "sgd_dev", "tau_bench_gpt4o_airline")
-
-
-@functools.cache
-def real_tokenizer(name: str) -> Any:
-    """By transformers."""
-    transformers = pytest.importorskip("transformers")
-    return transformers.AutoTokenizer.from_pretrained(Path(REALDATA, "tokenizers", name))
-
-
-def real_rows(data: str, limit: int) -> list[tuple[list[Message], Any]]:
-    """The first rows of a file."""
-    with Path(REALDATA, "chat", f"{data}.jsonl").open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line, _ in zip(file, range(limit), strict=False)]
-    return [(row["messages"], row.get("tools")) for row in rows]
-
-
-def marked(name: str) -> str:
-    """A real tokenizer's template with marks."""
-    template = str(real_tokenizer(name).chat_template)
-    for what, by, times in MARKED[name]:
-        assert template.count(what) == times
-        template = template.replace(what, by)
-    return template
-
-
-def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
-    """Holds both templates against transformers.
-
-    Returns:
-        (rows, those that the template takes, those of them of which it leaves tool calls or results out, rows proved).
-    """
-    tokenizer, template = real_tokenizer(name), marked(name)
-    rows = real_rows(data, limit)
-    with_marks, _ = ours(encoder_of(tokenizer, template, True), rows)
-    without, counts = ours(encoder_of(tokenizer, tokenizer.chat_template, True), rows)
-    taken = mute = proved = 0
-    for (messages, tools), mine, found in zip(rows, with_marks, without, strict=True):
-        try:
-            plain = tokenizer.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]
-        except Exception:
-            assert mine == found == ([], [])
-            continue
-        taken += 1
-        calling = any(message.get("tool_calls") for message in messages)
-        if calling and name != "qwen3":
-            # The others' templates write nothing of tool calls, so such rows are refused as a whole.
-            assert mine == found == ([], [])
-            mute += 1
-            continue
-        wanted = theirs(tokenizer, template, messages, tools)
-        assert wanted[0] == plain == found[0]
-        assert mine == wanted
-        if any(found[1]):
-            assert found[1] == wanted[1]
-            proved += 1
-    assert counts.of("unproved") == 0
-    assert proved == taken - mute
-    return len(rows), taken, mute, proved
-
-
-@pytest.mark.slow
-@real
-@pytest.mark.parametrize("data", CHATS)
-@pytest.mark.parametrize("name", MARKED)
-def test_real_chats(name: str, data: str) -> None:
-    _, taken, _, _ = compare_real(name, data, 100)
-    assert taken >= 5
 
 
 # --- TRL's templates, whose training variants have marks ---

@@ -1,15 +1,14 @@
-"""Templates that never end or fill the memory are stopped, and none escapes the sandbox."""
+"""Templates that never end or fill the memory are stopped."""
 
 import mmap
 import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from packtrain.pipeline.execute import template_watchdog as watchdog
-from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TemplateError
+from packtrain.schemas.errors import StoppedTemplateError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
@@ -144,73 +143,3 @@ def test_the_clock_stops_with_the_rendering(hurry: Hurry) -> None:
     while time.process_time() - began < 0.4:  # longer than a rendering may take
         sum(range(10_000))
     assert template.render(CHAT) == "abc"
-
-
-ESCAPES = [
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ messages.__class__ }}",
-    "{{ messages[0].__class__.__base__ }}",
-    "{{ messages[0].content.__class__ }}",
-    "{{ messages[0]['content'].__init__.__globals__ }}",
-    "{{ messages[0].content.words }}",
-    "{{ messages[1].tool_calls[0]._code }}",
-    "{{ messages[1].tool_calls[0].function.arguments.__class__ }}",
-    "{{ (messages | attr('__class__')).mro() }}",
-    "{{ messages[0].content | attr('__class__') }}",
-    "{{ namespace(__class__=1) }}",
-    "{{ namespace.__init__.__globals__ }}",
-    "{{ dict.__class__ }}",
-    "{{ raise_exception.__globals__ }}",
-    "{{ strftime_now.__closure__ }}",
-    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-    "{{ joiner.__init__.__globals__ }}",
-    "{{ range.__class__ }}",
-    "{{ self.__init__ }}",
-    "{{ self._TemplateReference__context }}",
-    "{{ loop.__class__ }}",
-    "{% for m in messages %}{{ loop._iterator }}{{ loop.__class__ }}{% endfor %}",
-    "{{ '{0.__class__}'.format(messages) }}",
-    "{{ '{0.__class__.__init__.__globals__}'.format(cycler) }}",
-    "{{ messages[0].content.format_map({}) if false else '{a.__class__}'.format_map({'a': 1}) }}",
-    "{{ ['{0.__class__}'] | map('format', 1) | list }}",
-    "{{ (['{0.__class__}'] | map(attribute='format') | list)[0](1) }}",
-    "{{ messages.append({'role': 'user', 'content': 'x'}) }}",
-    "{{ messages[0].update({'content': 'x'}) }}",
-    "{{ messages[1].tool_calls[0].function.arguments.clear() }}",
-    "{{ messages[0].pop('content') }}",
-    "{% set ns = namespace() %}{{ ns.__class__ }}{{ ns._Namespace__attrs }}",
-    "{% macro f() %}{% endmacro %}{{ f.__call__.__globals__ }}",
-    "{% include '/etc/passwd' %}",
-    "{% import '/etc/passwd' as x %}",
-    "{% extends '/etc/passwd' %}",
-    "{{ open('/etc/passwd') }}",
-    "{{ (1).to_bytes(3 * 10**9, 'big') | length }}",
-    "{{ (1.5).as_integer_ratio() }}",
-    "{{ 'a'.encode().center(3 * 10**9) | length }}",
-    "{{ messages[0].content.encode() }}",
-    "{{ messages[0].content.translate({97: 'b' * 1000}) }}",
-    "{{ __import__('os') }}",
-]
-
-
-@pytest.mark.parametrize("source", ESCAPES)
-def test_there_is_no_way_out(source: str) -> None:
-    """The quick way refuses what the sandbox refuses, or prints the same nothing."""
-    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
-    chat: Messages = [CHAT[0], {**CHAT[1], "tool_calls": [call]}]
-    renderer = Renderer(ChatTemplate(source, {}, "escape"))
-
-    def said(render: Any) -> str:
-        try:
-            return str(render())
-        except (RowRejectedError, TemplateError) as error:
-            return f"refused: {error}"
-
-    exact = said(lambda: renderer.template.render(chat))
-    chat_with_ropes = renderer._marker.own(chat)
-    quick = said(lambda: renderer._marker.render(chat_with_ropes, None).text)
-    assert quick.replace("'TrackedStr'", "'str'").replace("'OwnedDict'", "'dict'") == exact
-    assert exact.startswith("refused: ") or "class" not in exact
-    assert "root:" not in exact
-    assert not any(word in exact for word in ("<class", "module", "function", "built-in"))
-    assert chat == [CHAT[0], {**CHAT[1], "tool_calls": [call]}]

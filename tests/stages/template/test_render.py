@@ -3,12 +3,11 @@
 import functools
 import json
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.schemas.errors import RowRejectedError, TemplateError
+from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template import render, trace
 from packtrain.stages.template.chat_template import ChatTemplate
@@ -167,16 +166,6 @@ def test_position_that_depends_on_the_data() -> None:
     assert renderer.mismatches == renderer.traced == 0  # what is proved of some contents only is never traced
 
 
-def test_every_path_of_a_template_gets_its_trace() -> None:
-    renderer = Renderer(ChatTemplate(THINKING, {}, "t"))
-    for index in range(40):
-        reply = f"{index}" if index % 3 else f"<think>hm</think>{index}"
-        text = renderer([user("q"), user(reply)], []).text
-        assert text == f"<user>q<user><think></think>{index}"
-    assert renderer.traced == 40
-    assert renderer.mismatches == 0
-
-
 def test_what_is_kept_of_a_pattern_is_bounded_and_changes_nothing() -> None:
     letters = "abcdefgh"
     tests = "".join(f"{{{{ '{letter}' in m.content }}}}" for letter in letters)
@@ -211,21 +200,6 @@ def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
     assert renderer.rendered == 5
 
 
-def test_the_order_of_keys_does_not_matter_to_a_trace() -> None:
-    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
-    turned = {"content": "q", "role": "user"}
-    results = {renderer([message], [assistant("a")]) for message in [user("q"), turned] * 3}
-    assert len(results) == 1
-    assert renderer.traced == 6
-
-
-def test_rows_with_tools_go_to_jinja2() -> None:
-    renderer = Renderer(ChatTemplate("{{ tools is none }}{{ tools | tojson }}", {}, "t"), allow_lost=EVERYTHING)
-    for tools in ([], [{"name": "f"}]):
-        assert renderer([user("q")], [assistant("a")], tools)[0] == "False" + json.dumps(tools)
-    assert renderer.traced == 0
-
-
 # A lie: with `in` unwatched, `content in "literal"` is answered by C from the mark, and no guard is noted.
 LIAR = "{% for m in messages %}{% if m.content in 'yes, sir' %}Y{% else %}N{% endif %}{% endfor %}"
 
@@ -251,49 +225,3 @@ def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatc
     again = Renderer(renderer.template)
     for word in sorted(answers):
         assert again([user(word)], []).text == answers[word]
-
-
-def test_an_unwatched_template_is_traced_when_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "CHECK", 0)
-    renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
-    for reply in ["no", "yes"] * 10:
-        assert renderer([user(reply)], [])[:2] == ("Y" if reply == "yes" else "N", 1)
-    assert renderer.mismatches == 0
-
-
-def test_a_row_that_the_template_refuses_does_not_end_tracing() -> None:
-    source = (
-        "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('bad row') }}{% endif %}"
-        "{{ m.content }}{% endfor %}"
-    )
-    renderer = Renderer(ChatTemplate(source, {}, "t"))
-    for content in ["a", "b", "bad", "c", "bad", "d"]:
-        if content == "bad":
-            with pytest.raises(RowRejectedError, match="bad row"):
-                renderer([], [user(content)])
-        else:
-            assert renderer([], [user(content)])[:2] == (content, 0)
-    assert renderer.traced == 4
-    assert renderer.mismatches == 0
-
-
-def test_nothing_to_render_is_refused() -> None:
-    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
-    for _ in range(3):
-        with pytest.raises(RowRejectedError):
-            renderer([], [])
-
-
-def test_a_missing_date_is_not_a_matter_of_rows() -> None:
-    renderer = Renderer(ChatTemplate("{{ strftime_now('%Y') }}", {}, "t"))
-    for _ in range(4):
-        with pytest.raises(TemplateError, match=r"tokenizer\.date=2024-07-26"):
-            renderer([user("q")], [assistant("a")])
-
-
-def test_it_travels_by_pickle() -> None:
-    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
-    wanted = renderer([user("q")], [assistant("a")])
-    copy = pickle.loads(pickle.dumps(renderer))
-    assert (copy.traced, copy.rendered) == (0, 0)
-    assert copy([user("q")], [assistant("a")]) == wanted

@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
-from packtrain.stages.template.assistant_turns import TemplateProfile, common_prefix
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered, same
-from packtrain.stages.template.symbolic_str import MARK, TraceAbortedError
-from packtrain.stages.template.trace import Trace, Tracer
+from packtrain.stages.template.rendered import same
+from packtrain.stages.template.symbolic_str import MARK
 
 from tests.support.examples import examples
 
@@ -206,12 +204,6 @@ def answer(renderer: Any, *args: Any) -> Any:
         return error.reason
 
 
-def run(trace: Trace, contents: list[str]) -> Rendered | None:
-    """What a trace makes of a row's contents, or None where it is not the row's or renders nothing."""
-    values = trace.values(contents)
-    return None if values is None or trace.why_not else trace.rendered(values)
-
-
 @pytest.mark.parametrize("name", [*TRACEABLE, *UNTRACEABLE])
 def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     source = TRACEABLE.get(name) or UNTRACEABLE[name]
@@ -244,50 +236,9 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         assert renderer.traced > 3
 
 
-@pytest.mark.parametrize("name", TRACEABLE)
-def test_the_templates_above_are_traced(name: str) -> None:
-    template = ChatTemplate(TRACEABLE[name], VARIABLES, name, "2024-07-26")
-    texts = ["hello"]
-    expected = Renderer(template, trace=False, allow_lost=LOSABLE)
-    trace = Tracer(template, expected.manner).trace(("user",), texts, 1)
-    assert not trace.why_not
-    result = run(trace, texts)
-    assert result is not None
-    wanted = expected(rows(("user",), texts), [])
-    assert same(result, wanted._replace(dropped=()))
-    assert trace.complete <= (not wanted.dropped)
-
-
-@pytest.mark.parametrize("name", UNTRACEABLE)
-def test_the_templates_below_are_not(name: str) -> None:
-    template = ChatTemplate(UNTRACEABLE[name], VARIABLES, name)
-    try:
-        trace = Tracer(template, TemplateProfile()).trace(("user", "assistant"), ["hello</think>x", "yes</think>y"], 1)
-    except TraceAbortedError:
-        return  # the template has what can never be traced
-    assert trace.why_not
-    assert run(trace, ["hello</think>x", "yes</think>y"]) is None
-
-
-def test_guards_send_a_row_elsewhere() -> None:
-    trace = Tracer(ChatTemplate(TRACEABLE["truth"], {}, "t"), TemplateProfile()).trace(("user",), ["x"], 0)
-    result = run(trace, ["y"])
-    assert result is not None
-    assert result[:2] == ("yy", 0)
-    assert trace.values([""]) is None
-
-
 def test_a_text_that_carries_the_mark_is_only_text() -> None:
     renderer = Renderer(ChatTemplate(TRACEABLE["chatml"], {}, "t"))
     for _ in range(3):
         text = renderer(rows(("user",), [MARK]), rows(("assistant",), [MARK * 2])).text
         assert text.count(MARK) == 3
     assert renderer.traced == 3
-
-
-@given(st.text("ab", max_size=12), st.text("ab", max_size=12))
-def test_common_prefix(first: str, second: str) -> None:
-    expected = 0
-    while first[expected : expected + 1] and first[expected : expected + 1] == second[expected : expected + 1]:
-        expected += 1
-    assert common_prefix(first, second) == expected

@@ -11,15 +11,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import PART_KINDS, Messages, RunKind
-from packtrain.stages.mask.policy import Mask, Policy, Thoughts, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
-from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
@@ -186,21 +183,6 @@ def test_a_thought_that_the_template_drops_leaves_the_rest_whole() -> None:
     assert said(renderer_of(dropping), message) == [("A", "banana"), ("E", "<|im_end|>")]
 
 
-def test_how_a_template_writes_thoughts_is_learned() -> None:
-    assert renderer_of(KEPT).manner.thoughts == ThoughtStyle("<think>", "</think>")
-    assert renderer_of(CHATML).manner.thoughts == ThoughtStyle()
-    bracketed = KEPT.replace("<think>\n' + m", "[THINK]' + m").replace("</think>\n\n", "[/THINK]")
-    style = renderer_of(bracketed).manner.thoughts
-    assert style.tags == (THINK, ("[THINK]", "[/THINK]"))
-    assert said(renderer_of(bracketed), {"content": "[THINK]Hm.[/THINK]Yes."})[:2] == [
-        ("T", "[THINK]Hm."),
-        ("A", "[/THINK]Yes."),
-    ]
-    # What only looks like a pair is none: `Thought:` may stand in any answer.
-    assert ThoughtStyle.of("Thought: ", "Thought: ", "\nAnswer: ").tags == (THINK,)
-    assert ThoughtStyle.of("", "<|channel|>analysis<|message|>", "<|end|><|start|>").tags == (THINK,)
-
-
 # --- every template at hand ---
 
 GREEK, CYRILLIC, ARMENIAN = "αβγδεζηθ", "бвгджзик", "աբգդեզէը"
@@ -339,76 +321,3 @@ def test_whole_turns_are_as_if_no_part_was_known() -> None:
             seen, unseen = (renderer(one[:3], one[3:]).runs for one in (chat, blind))
             assert repr(whole(seen)) == repr(unseen) == repr(whole(unseen))
             assert PART_KINDS.isdisjoint(seen.kinds) == (text == texts[-1])
-
-
-def test_rows_with_tags_are_traced() -> None:
-    for template in (CHATML, templates()["qwen3"]):
-        renderer = renderer_of(template)
-        for number in range(20):
-            content = f"<think>\nh{number}\n</think>\n\ny{number}"
-            chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
-            got = renderer(chat[:1], chat[1:])
-            assert pieces(got)[0] == ("T", f"<think>\nh{number}\n")
-            assert same(got, renderer.untraced(chat[:1], chat[1:]))
-        assert renderer.traced == 20
-
-
-# --- the table of docs/masks.md ---
-
-TABLE = {
-    "Qwen3": ("qwen3", False),
-    "Qwen3.5, thinking": ("qwen3_5_think", False),
-    "GLM-4.5": ("glm4moe", False),
-    "gpt-oss": ("gptoss", False),
-    "DeepSeek-R1 distilled": ("deepseek_r1_distill", True),
-    "TRL's variant of it": ("deepseek_r1_distill_training", True),
-}
-"""A template's name for readers → its file, and whether thoughts are given between tags."""
-FOUND: Messages = [
-    {"role": "user", "content": "1?"},
-    {"role": "assistant", "content": "", "tool_calls": [CALL]},
-]
-
-
-def asked(*, tags: bool) -> Messages:
-    """Two questions, and answers with thoughts."""
-    out: Messages = []
-    for thought, content in (("One.", "1"), ("Two.", "2")):
-        given = {"content": f"<think>{thought}</think>{content}"} if tags else {"content": content, "thinking": thought}
-        out += [{"role": "user", "content": "?"}, {"role": "assistant", **given}]
-    return out
-
-
-def trained_text(rendered: Rendered, mask: Mask) -> str:
-    """What a mask trains of each turn, as it stands in a cell of the table."""
-    runs = rendered.runs
-    kind, turn = np.array(runs.kinds, np.int8), np.array(runs.turns, np.int16)
-    offsets = np.array([0, len(kind)])
-    chosen = supervised_runs(kind, turn, np.array(runs.trains), offsets, mask).tolist()
-    turns: dict[int, str] = {}
-    done = 0
-    for end, number, one in zip(runs.ends, runs.turns, chosen, strict=True):
-        if one:
-            turns[number] = turns.get(number, "") + rendered.text[done:end]
-        done = max(done, end)
-    return " · ".join(f"`{text}`".replace("\n", "↵").replace("|", "\\|") for text in turns.values())
-
-
-def test_the_table_of_the_page_on_masks() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "masks.md").read_text()
-    lines = []
-    for shown, (name, tags) in TABLE.items():
-        renderer, chat = renderer_of(templates()[name]), asked(tags=tags)
-        rendered = renderer.untraced(chat[:-1], chat[-1:])
-        assert not rendered.unproved + rendered.mixed
-        cells: dict[str, list[str]] = {}
-        for thoughts in Thoughts:
-            cell = trained_text(rendered, Mask(Policy.ASSISTANT, thoughts=thoughts))
-            cells.setdefault(cell, []).append(f"`{thoughts}`")
-        lines += [f"| {shown} | thoughts: {', '.join(options)} | {cell} |" for cell, options in cells.items()]
-        rendered = renderer.untraced(FOUND[:-1], FOUND[-1:])
-        assert not rendered.mixed
-        cell = trained_text(rendered, Mask(Policy.ASSISTANT, tool_calls=False))
-        lines.append(f"| {shown} | tool_calls: `mask` | {'turns are not proved' if rendered.unproved else cell} |")
-    missing = [line for line in lines if line not in page]
-    assert not missing, "\n".join(lines)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import TokenizerError
-from packtrain.stages.tokenize.cut_points import BLANK, LINE, WHITE, Breaks, line_places, skip_white, token_bits
+from packtrain.stages.tokenize.cut_points import BLANK, LINE, WHITE, Breaks, line_places, token_bits
 
 from tests.support.examples import examples
 
@@ -62,24 +62,6 @@ def test_vocabularies() -> None:
     assert breaks.of(np.array([0, 1, 2, 99], np.int32)).tolist() == [WHITE | LINE, 0, 0, 0]
     with pytest.raises(TokenizerError):
         Breaks.from_json("{}")
-
-
-def test_places() -> None:
-    """`|` is where a paragraph ends, `/` where a line does: a b / c | d | e, and nothing at the end."""
-    level = {"type": "ByteLevel", "add_prefix_space": False}
-    breaks = Breaks.from_json(tokenizer_json({"Ċ": 0, "a": 1, "ĊĊ": 2, "ĠĠ": 3, ".Ċ": 4}, "BPE", level))
-    #             0  1  2  3  4  5  6  7  8  9  10 11
-    ids = np.array([1, 1, 4, 1, 0, 0, 3, 1, 2, 0, 1, 0], np.int32)
-    paragraphs, lines = line_places(breaks.of(ids))
-    assert paragraphs.tolist() == [6, 10]
-    assert lines.tolist() == [3, 6, 10]
-    assert [one.tolist() for one in line_places(breaks.of(ids[:0]))] == [[], []]
-
-
-def test_skipping_white_tokens() -> None:
-    white = np.array([False, True, True, True, False, True], np.bool_)
-    places = np.array([0, 1, 2, 3, 5])
-    assert skip_white(places, white, np.array([9, 9, 9, 4, 6])).tolist() == [0, 3, 4, 3, 5]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Ids and runs fit together: runs cover the ids, added tokens are added once, and everything is counted."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,8 @@ from packtrain.stages.tokenize.encode import (
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 
+from tests import kit
+
 BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"
 BOS_ID, END_ID = 1, 3
 
@@ -34,14 +35,7 @@ WITH_BOTH = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(END_ID,), prefix_text=
 WITH_SEPARATOR = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(0,), prefix_text=BOS, suffix_text="", eos=END)
 NOTHING = SpecialTokenAffixes()
 
-TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message.role == 'nobody' %}{{ raise_exception('nobody may not speak') }}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+TEMPLATE = "{{ bos_token }}" + kit.CHATML
 
 MakeEncoder = Callable[..., Encoder]
 
@@ -54,12 +48,8 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 @pytest.fixture(scope="module")
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
-    def make(around: SpecialTokenAffixes = PLAIN, template: str | None = TEMPLATE) -> Encoder:
-        renderer = (
-            None
-            if template is None
-            else Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
-        )
+    def make(around: SpecialTokenAffixes = PLAIN, template: str = TEMPLATE) -> Encoder:
+        renderer = Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
         return Encoder(
             make_engine("tokenizers", tokenizer_json),
             renderer,
@@ -97,9 +87,9 @@ def pair(prompt: str, completion: str, line: int = 0) -> Example:
     return Example(line, -1, "", prompt, completion, None)
 
 
-def chat(user: str, assistant: str | None, line: int = 0, role: str = "user") -> Example:
+def chat(user: str, assistant: str | None, line: int = 0) -> Example:
     completion = [] if assistant is None else [{"role": "assistant", "content": assistant}]
-    return Example(line, 2, "g", [{"role": role, "content": user}], completion, None)
+    return Example(line, 2, "g", [{"role": "user", "content": user}], completion, None)
 
 
 def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[tuple[str, RunKind]]:
@@ -112,23 +102,6 @@ def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[t
 
 
 # --- literal rows ---
-
-
-def test_kinds(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
-    rows, _, _ = encoded(make_encoder(WITH_BOS), [text("The mules"), pair("Ask.\n", "Say."), chat("Hi", "Ho")])
-    assert [spans(row, decode) for row in rows] == [
-        [(BOS, RunKind.SPECIAL), (f"The mules{END}", RunKind.TEXT)],
-        [(BOS, RunKind.SPECIAL), ("Ask.\n", RunKind.PROMPT), (f"Say.{END}", RunKind.COMPLETION)],
-        [
-            (f"{BOS}{START}user\nHi{END}\n{START}assistant\n", RunKind.PROMPT),
-            ("Ho", RunKind.ASSISTANT),
-            (END, RunKind.END),
-            ("\n", RunKind.COMPLETION),
-        ],
-    ]
-    assert [[run["turn"] for run in row["runs"]] for row in rows] == [[-1, -1], [-1, -1, -1], [0, 1, 1, 1]]
-    assert all(run["train"] for row in rows for run in row["runs"])
-    assert [(row["group"], row["sub"]) for row in rows] == [("", -1), ("", -1), ("g", 2)]
 
 
 @pytest.mark.parametrize(
@@ -168,19 +141,6 @@ def test_around_a_text(
     assert rows[0]["runs"][-1]["end"] == len(ids)
 
 
-def test_a_template_that_writes_the_beginning(
-    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
-) -> None:
-    """A chat gets what its template writes, and nothing around it: neither a second beginning nor a second end."""
-    rows, counts, _ = encoded(make_encoder(WITH_BOTH), [chat("Hi", "Ho"), chat("Hi", None)])
-    assert [decode(row["input_ids"]) for row in rows] == [
-        f"{BOS}{START}user\nHi{END}\n{START}assistant\nHo{END}\n",
-        f"{BOS}{START}user\nHi{END}\n",
-    ]
-    assert rows[1]["runs"] == [{"end": len(rows[1]["input_ids"]), "kind": RunKind.PROMPT, "turn": 0, "train": True}]
-    assert (counts.special, counts.end_of_sequence) == (0, 0)
-
-
 def test_a_token_on_both_sides(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
     """It belongs to the completion, and is counted."""
     rows, counts, _ = encoded(make_encoder(), [pair("up t", "he path"), pair("up", " the path")])
@@ -198,76 +158,8 @@ def test_an_end_made_of_prompt_and_completion(
     assert counts.end_of_sequence == 0
 
 
-def test_examples_that_cannot_be_rendered(make_encoder: MakeEncoder) -> None:
-    mixed = Example(3, -1, "", "a text", [{"role": "assistant", "content": "a chat"}], None)
-    rows, counts, refused = encoded(make_encoder(), [text("one", 1), chat("Hi", "Ho", 2, role="nobody"), mixed])
-    assert [row["line"] for row in rows] == [1]
-    assert [(item.line, item.sub, item.reason) for item in refused] == [
-        (2, 2, "template_error"),
-        (3, -1, "wrong_type"),
-    ]
-    assert "nobody may not speak" in refused[0].detail
-    assert counts.examples == 1
-
-    rows, _, refused = encoded(make_encoder(template=None), [chat("Hi", "Ho"), text("one", 1)])
-    assert [row["line"] for row in rows] == [1]
-    assert [item.reason for item in refused] == ["no_template"]
-
-
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "completion", "taken"),
-    [
-        ([turn("user", "a")], [turn("assistant", "b")], ""),
-        ([turn("user", "a", train=True)], [turn("assistant", "b", train=None, weight=1)], ""),
-        # What the template writes beside a message that is taken out goes with it.
-        (
-            [turn("user", "a", train=False)],
-            [turn("assistant", "b")],
-            f"{BOS}{START}user\na{END}\n{START}assistant\n",
-        ),
-        (
-            [turn("user", "a"), turn("user", "c", train=False)],
-            [turn("assistant", "b")],
-            f"{END}\n{START}user\nc{END}\n{START}assistant\n",
-        ),
-        ([turn("user", "a")], [turn("assistant", "b", train=False)], f"{END}\n{START}assistant\nb{END}\n"),
-        ([turn("user", "a")], [turn("assistant", "b", weight=0)], f"{END}\n{START}assistant\nb{END}\n"),
-        (
-            [turn("user", "a")],
-            [turn("assistant", "b", train=False), turn("user", "d"), turn("assistant", "c")],
-            f"{END}\n{START}assistant\nb{END}\n{START}user\n",
-        ),
-        (
-            [turn("user", "a"), turn("assistant", "b"), turn("user", "d", train=False)],
-            [turn("assistant", "c")],
-            f"\n{START}user\nd{END}\n{START}assistant\n",
-        ),
-    ],
-)
-def test_what_a_person_takes_out(
-    make_encoder: MakeEncoder,
-    decode: Callable[[Sequence[int]], str],
-    prompt: list[dict[str, Any]],
-    completion: list[dict[str, Any]],
-    taken: str,
-) -> None:
-    """The flags stand beside the kinds, each message apart, and the text is the same with them as without."""
-    flagged = Example(0, -1, "", prompt, completion, None)
-    bare = [[{key: one[key] for key in ("role", "content")} for one in each] for each in (prompt, completion)]
-    (row, same), _, refused = encoded(make_encoder(), [flagged, Example(0, -1, "", bare[0], bare[1], None)])
-    assert refused == []
-    begin, out = 0, ""
-    for run in row["runs"]:
-        out += "" if run["train"] else decode(row["input_ids"][begin : run["end"]])
-        begin = run["end"]
-    assert out == taken
-    assert all(run["train"] for run in same["runs"])
-    assert row["input_ids"] == same["input_ids"]
-    assert (row["digest"] == same["digest"]) == (taken == "")
 
 
 def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
@@ -279,37 +171,6 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
     assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
     rows, counts, refused = encoded(make_encoder(), mixed)
     assert (len(rows), refused, counts.of("unproved")) == (1, [], 0)
-
-
-def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:
-    """A row that came as tokens."""
-    return Example(line, -1, "", None, None, None, ids=ids, trained=trained)
-
-
-def test_rows_that_came_as_tokens(make_encoder: MakeEncoder) -> None:
-    mixed = [
-        tokens([5, 6, 7, 8], [False, True, True, False], 0),
-        tokens([5, 6, 7, 8], None, 1),
-        tokens([], [], 2),
-        text("one", 3),
-        tokens([9], [False], 4),
-        tokens([5, 4000], None, 5),
-        tokens([5, -1], None, 6),
-        tokens([5, 6], [True], 7),
-    ]
-    rows, counts, refused = encoded(make_encoder(WITH_BOTH), mixed)
-    assert [row["line"] for row in rows] == [0, 1, 2, 3, 4]
-    assert [row["input_ids"] for row in rows if row["line"] != 3] == [[5, 6, 7, 8], [5, 6, 7, 8], [], [9]]
-    prompt, completion = int(RunKind.PROMPT), int(RunKind.COMPLETION)
-    assert [[(run["end"], run["kind"], run["turn"]) for run in row["runs"]] for row in rows if row["line"] != 3] == [
-        [(1, prompt, -1), (3, completion, -1), (4, prompt, -1)],
-        [(4, completion, -1)],
-        [(0, completion, -1)],
-        [(1, prompt, -1)],
-    ]
-    assert len({row["digest"] for row in rows}) == 5
-    assert [(item.line, item.reason) for item in refused] == [(5, "bad_ids"), (6, "bad_ids"), (7, "bad_trained")]
-    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
 
 
 def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
@@ -421,8 +282,3 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     lie = EngineSample(samples[0].text, [*samples[0].ids[:-1], samples[0].ids[-1] + 1])
     assert differing(encoder.engine, [*samples, lie]) == lie
     assert differing(encoder.engine, []) is None
-
-
-def test_the_tokenizer_here_is_what_the_tests_take_it_for(tokenizer_json: str) -> None:
-    vocabulary = {token["content"]: token["id"] for token in json.loads(tokenizer_json)["added_tokens"]}
-    assert (vocabulary[BOS], vocabulary[END]) == (BOS_ID, END_ID)

@@ -2,16 +2,13 @@
 
 import json
 from functools import cache
-from importlib.metadata import PackageNotFoundError
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import TokenizerError
-from packtrain.stages.tokenize import engines
 from packtrain.stages.tokenize.engines import ENGINES, Engine, make_engine, reference_tokenizer
 
 from tests.support.examples import examples
@@ -50,10 +47,6 @@ def tiny(**changes: str) -> str:
     return json.dumps(whole)
 
 
-def ids_of(engine: Engine, text: str) -> list[int]:
-    return [int(token) for token in engine.encode([text]).ids]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_is_flat_ids_and_offsets(name: str) -> None:
     engine = make_engine(name, tiny())
@@ -67,31 +60,6 @@ def test_a_batch_is_flat_ids_and_offsets(name: str) -> None:
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
     assert expected[1] == []
     assert (engine.name, engine.version[0].isdigit()) == (name, True)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_empty_batch(name: str) -> None:
-    ids, offsets = make_engine(name, tiny()).encode([])
-    assert ids.tolist() == []
-    assert offsets.tolist() == [0]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_added(name: str) -> None:
-    template = {
-        "type": "TemplateProcessing",
-        "single": [
-            {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-        ],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [0], "tokens": ["<|im_start|>"]}},
-    }
-    changed = tiny(post_processor=json.dumps(template))
-    text = "the theme of this thesis"
-    expected = ids_of(make_engine("tokenizers", tiny()), text)
-    assert len(expected) > 2
-    assert ids_of(make_engine(name, changed), text) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,42 +98,11 @@ def test_the_reference_keeps_white_space_in_its_offsets() -> None:
     assert tokenizer.encode("a    ").offsets[-1] == (1, 5) or tokenizer.encode("a    ").offsets[1][0] == 1
 
 
-def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(package: str) -> str:
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr(engines, "version", missing)
-    with pytest.raises(TokenizerError, match="fastokens"):
-        make_engine("fastokens", tiny())
-
-
-def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fastokens", None)
-    with pytest.raises(TokenizerError, match="fastokens"):
-        make_engine("fastokens", tiny())
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', "{}"])
-def test_what_is_not_a_tokenizer(name: str, content: str) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
-        make_engine(name, content)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_random_tokenizer_is_refused(name: str) -> None:
     model = json.loads(tiny())["model"] | {"dropout": 0.1}
     with pytest.raises(TokenizerError, match="BPE dropout"):
         make_engine(name, tiny(model=json.dumps(model)))
-
-
-def test_an_engine_says_that_it_refuses() -> None:
-    word_piece: dict[str, Any] = {
-        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0, "a": 1},
-    }  # fmt: skip
-    with pytest.raises(TokenizerError, match=r"^fastokens "):
-        make_engine("fastokens", tiny(model=json.dumps(word_piece)))
 
 
 SPLIT = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}

@@ -1,15 +1,13 @@
 """Runs over characters become runs over tokens."""
 
-from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import RunKind
 from packtrain.stages.template.rendered import Runs
-from packtrain.stages.tokenize.token_runs import RunBatch, token_lists
+from packtrain.stages.tokenize.token_runs import RunBatch
 from packtrain.stages.tokenize.token_spans import Boundaries
 
 P, C, U = RunKind.PROMPT, RunKind.COMPLETION, RunKind.USER
@@ -46,31 +44,6 @@ def runs_of(documents: list[tuple[list[tuple[int, RunKind]], list[int]]], prefix
     return [
         [(run["end"], RunKind(run["kind"])) for run in row] for row in lists.runs.to_pylist()
     ], straddles_per.tolist()
-
-
-@pytest.mark.parametrize(
-    ("runs", "tokens", "wanted", "straddles"),
-    [
-        ([(3, P), (3, A), (1, E), (2, C)], [3, 3, 1, 2], [(1, P), (2, A), (3, E), (4, C)], 0),
-        # A token across the beginning of what is said belongs to it, and so does one across its end.
-        ([(3, P), (3, A), (3, C)], [2, 2, 3, 2], [(1, P), (3, A), (4, C)], 2),
-        ([(3, P), (1, A), (3, C)], [7], [(1, A)], 2),
-        ([(3, P), (3, C)], [4, 2], [(2, C)], 1),
-        ([(2, P), (2, H), (2, U), (2, A)], [3, 2, 3], [(2, H), (3, A)], 3),
-        ([(2, P), (2, H), (1, U), (2, H)], [3, 4], [(2, H)], 3),
-        ([(2, P), (0, A), (1, E)], [2, 1], [(1, P), (2, E)], 0),
-        ([(0, P)], [], [(0, P)], 0),
-        ([(4, A)], [1, 3], [(2, A)], 0),
-    ],
-)
-def test_by_eye(
-    runs: list[tuple[int, RunKind]], tokens: list[int], wanted: list[tuple[int, RunKind]], straddles: int
-) -> None:
-    assert runs_of([(runs, tokens)], [0]) == ([wanted], [straddles])
-    three = [(runs, tokens), ([(2, P), (2, C)], [2, 2]), (runs, tokens)]
-    several, counts = runs_of(three, [0, 1, 0])
-    assert several == [wanted, [(1, RunKind.SPECIAL), (2, P), (3, C)], wanted]
-    assert counts == [straddles, 0, straddles]
 
 
 @given(
@@ -122,44 +95,3 @@ def test_a_token_of_two_parts_of_a_turn_belongs_to_the_later_one() -> None:
         lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
         assert [run["end"] for run in lists.runs.to_pylist()[0]] == [1, 2, 4, 5]
         assert (straddles.tolist(), batch.divisions) == ([counted], 1 - counted)
-
-
-def test_rows_of_tokens() -> None:
-    flags, lengths = [[True, False, False], None, [], None, [False, True]], np.array([3, 2, 0, 0, 2], np.int64)
-    lists, weights = token_lists(flags, [1, 0.5, 1, 1, 0], lengths)
-    wanted = [[(1, C), (3, P)], [(2, C)], [(0, C)], [(0, C)], [(1, P), (2, C)]]
-    assert [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()] == wanted
-    assert [[run["train"] for run in row] for row in lists.to_pylist()] == [
-        [True] * 2,
-        [True],
-        [True],
-        [True],
-        [False] * 2,
-    ]
-    assert weights.to_pylist() == [[], [0.5], [], [], []]
-
-
-def test_weights_stand_beside_the_runs_that_they_belong_to() -> None:
-    batch = RunBatch()
-    batch.add(Runs((2, 4, 4, 6), (P, A, A, E), (0, 1, 1, 1), (True, 0.25, 3.0, 2.0)))
-    batch.add(Runs((1, 2), (P, A), (0, 1), (True, False)))
-    bounds = Boundaries(np.array([2, 4, 1]), np.zeros(3, np.bool_), np.ones(2, np.bool_))
-    (runs, weights), _ = batch.tokens(bounds, np.array([6, 2]), np.zeros(2, np.int64))
-    assert [[run["end"] for run in row] for row in runs.to_pylist()] == [[2, 4, 6], [1, 2]]
-    assert [[run["train"] for run in row] for row in runs.to_pylist()] == [[True] * 3, [True, False]]
-    assert weights.to_pylist() == [[1.0, 0.25, 2.0], []]
-
-
-@given(st.lists(st.one_of(st.integers(0, 4), st.lists(st.booleans(), max_size=7)), min_size=1, max_size=8))
-def test_rows_of_tokens_are_grouped_by_their_flags(documents: list[int | list[bool]]) -> None:
-    """A number is a document of so many tokens without flags."""
-    lengths = np.array([one if isinstance(one, int) else len(one) for one in documents], np.int64)
-    flags = [None if isinstance(one, int) else one for one in documents]
-    lists, _ = token_lists(flags, [1.0] * len(documents), lengths)
-    for runs, one in zip(lists.to_pylist(), documents, strict=True):
-        said = [True] * one if isinstance(one, int) else one
-        wanted = [(len(list(group)), C if flag else P) for flag, group in groupby(said)] or [(0, C)]
-        ends = np.cumsum([size for size, _ in wanted]).tolist()
-        assert [(run["end"], RunKind(run["kind"])) for run in runs] == [
-            (end, kind) for end, (_, kind) in zip(ends, wanted, strict=True)
-        ]

@@ -1,4 +1,4 @@
-"""Boundaries from byte lengths against literal arrays, `tokenizers`' offsets, and TRL's prefix rule."""
+"""Boundaries from byte lengths against literal arrays and `tokenizers`' offsets."""
 
 import json
 import os
@@ -150,12 +150,6 @@ SNAKE = tokenizer_json(
 )
 
 
-def test_lengths_by_hand() -> None:
-    table = ByteLengths.from_json(SNAKE)
-    assert table.supported
-    assert table.lengths.tolist() == [1, 1, 1, 1, 1, 1, 1, 2, 3, 2, 2, 3]
-
-
 def test_boundaries_by_hand() -> None:
     # " 🐍" is the tokens "ĠðŁ" (the space and half of the snake) and "Ĳį" (the other half).
     texts = ["a 🐍b", "ab", "", "🐍🐍"]
@@ -199,13 +193,6 @@ def test_an_added_token_that_is_a_piece_too() -> None:
     assert one.added.tolist() == [False] * 13 + [True]
 
 
-def test_without_documents_and_without_boundaries() -> None:
-    assert by_table(SNAKE, [], []).tokens.tolist() == []
-    found = by_table(SNAKE, ["ab", "a"], [[], []])
-    assert found.exact.tolist() == [True, True]
-    assert len(found.tokens) == 0
-
-
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
     content = trained(kind)
@@ -242,13 +229,6 @@ def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
         assert by_table(trained(kind), ["ab"], [[1]]).exact.tolist() == [True], kind
     # The space's mark in the text itself would count one byte for its three.
     assert by_table(trained("metaspace-first"), ["a▁b"], [[1]]).exact.tolist() == [False]
-
-
-def test_byte_bounds_by_hand() -> None:
-    chars, offsets = bounds_of(["aé🐍", "abc", ""], [[0, 1, 2, 3], [2], []])
-    bounds, text_bytes = byte_bounds(["aé🐍", "abc", ""], chars, offsets)
-    assert bounds.tolist() == [0, 1, 3, 7, 2]
-    assert text_bytes.tolist() == [7, 3, 0]
 
 
 def test_inexact_documents_are_asked_of_the_reference_and_only_they() -> None:
@@ -365,26 +345,3 @@ def test_real_tokenizers_agree_with_their_offsets(folder: str) -> None:
     exact, straddles = check(real_json(folder), texts, places)
     assert exact > 0.8 * len(texts)
     assert straddles > 500
-
-
-@real
-def test_the_prefix_rule_of_trl_on_real_chats() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(Path(str(REAL)) / "tokenizers" / "qwen3")
-    content = tokenizer.backend_tokenizer.to_str()
-    with (Path(str(REAL)) / "chat/gsm8k_train.jsonl").open() as file:
-        chats = [json.loads(line)["messages"] for _, line in zip(range(100), file, strict=False)]
-    texts, prompts = [], []
-    for messages in chats:
-        texts.append(tokenizer.apply_chat_template(messages, tokenize=False))
-        prompts.append(tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True))
-        assert texts[-1].startswith(prompts[-1])
-    places = [[len(prompt)] for prompt in prompts]
-    found = by_table(content, texts, places)
-    assert found.exact.all()
-    for text, prompt, token in zip(texts, prompts, found.tokens.tolist(), strict=True):
-        whole = tokenizer(text, add_special_tokens=False)["input_ids"]
-        before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        assert whole[: len(before)] == before
-        assert token == len(before)

@@ -1,0 +1,97 @@
+"""What rows of every format become, by eye: `rows.yaml` has them beside their examples."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep import Options, make_format, public_row
+from packtrain.stages.prep.sharegpt import ROLES
+
+from tests.kit import Row
+
+TABLE = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text())
+PADDED = {
+    "input_ids": [5, 6, 0, 8, 0, 0],
+    "seq_lengths": [3, 2, 1],
+    "seq_lengths_unpadded": [2, 1, 0],
+}
+
+
+def examples(name: str, options: Options, row: Row) -> list[Example]:
+    """Of the row as a line of JSON."""
+    found = make_format(name, options).prepare([(5, json.dumps(row).encode())])
+    assert found.rejects == []
+    return list(found.examples)
+
+
+def reasons(name: str, options: Options, row: Row) -> list[str]:
+    """Why a row is rejected."""
+    return [reason for _, reason, _ in make_format(name, options).prepare_rows([(0, row)]).rejects]
+
+
+@pytest.mark.parametrize(("name", "options", "row", "wanted"), TABLE["rows"])
+def test_rows(name: str, options: Row, row: Row, wanted: list[Row]) -> None:
+    found = examples(name, Options(**options), row)
+    assert [public_row(one, "any") for one in found] == wanted
+    assert [(one.line, one.sub) for one in found] == [(5, sub) for sub in (range(len(found)) if found[1:] else [-1])]
+    assert len({one.group for one in found}) == 1
+
+
+@pytest.mark.parametrize(("name", "row", "wanted"), TABLE["arrow"])
+def test_the_nulls_of_arrow_are_dropped(name: str, row: Row, wanted: Row) -> None:
+    given = copy.deepcopy(row)
+    (made,) = make_format(name).prepare_rows([(0, given)]).examples
+    assert public_row(made, "any") == wanted
+    assert given == row, "the row itself is left alone"
+
+
+@pytest.mark.parametrize(("name", "role"), [*ROLES.items(), (" Human ", "user"), ("GPT", "assistant")])
+def test_every_name_of_a_role(name: str, role: str) -> None:
+    turns = [{"from": name, "value": '{"name": "f", "arguments": {}}'}, {"from": "human", "value": "Hi"}]
+    (made,) = examples("sharegpt", Options(), {"conversations": turns})
+    assert isinstance(made.prompt, list)
+    assert made.prompt[0]["role"] == role
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        *(({"seq_lengths_unpadded": one}, "bad_lengths") for one in ([2, 1], [2, 3, 0], [2, -1, 0], [0, 0, 0])),
+        ({"loss_weights": [0, 0.5, 0, 0, 0, 0]}, "weight"),
+    ],
+)
+def test_packed_rows_that_are_refused(more: Row, reason: str) -> None:
+    assert reasons("tokenized", Options(keys={"lengths": "seq_lengths"}), PADDED | more) == [reason]
+
+
+@pytest.mark.parametrize("row", [{"prompt": ""}, {"prompt": []}])
+def test_an_empty_prompt_alone_is_refused(row: Row) -> None:
+    assert reasons("prompt_completion", Options(prompt_only=True), row) == ["empty"]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        *((name, row) for name, options, row, wanted in TABLE["rows"] if not options and wanted == [row]),
+        ("messages", {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}),
+        ("messages", {"messages": [{"role": "user", "content": "Hi"}], "tools": [{"name": "f"}]}),
+        ("tokenized", {"input_ids": [3, 4], "labels": [-100, 4]}),
+    ],
+)
+def test_what_other_tools_read_is_read_back(name: str, row: Row) -> None:
+    (made,) = examples(name, Options(), row)
+    assert public_row(made, make_format(name).form) == row
+
+
+@pytest.mark.parametrize("style", ["chat", "classic"])
+def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
+    options = Options(style=style)
+    form = make_format("apps", options).form
+    made = examples("apps", options, {"question": "q", "solutions": ["a", "b"]})
+    again = [one for each in made for one in examples("prompt_completion", Options(), public_row(each, form))]
+    assert [one[3:5] for one in again] == [one[3:5] for one in made]
+    assert len(made) == 2
