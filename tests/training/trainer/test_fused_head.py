@@ -32,7 +32,12 @@ class Counted(loss.save_on_cpu):  # type: ignore[misc, name-defined]  # torch is
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         move: Any = self.pack_hook  # type: ignore[has-type]
-        self.pack_hook = lambda tensor: (self.moved.append(tensor.nbytes), move(tensor))[1]
+
+        def pack(tensor: Any) -> Any:
+            self.moved.append(tensor.nbytes)
+            return move(tensor)
+
+        self.pack_hook = pack
 
 
 @pytest.mark.parametrize("kind", ["none", "chunked"])
