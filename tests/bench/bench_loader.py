@@ -2,9 +2,9 @@
 
     python tests/bench/bench_loader.py [--work DIR] [--parts wait speed] [--rounds 5]
 
-Prints Markdown tables. A peer that cannot be imported is named with the reason. The data are made here: texts of
-lognormal length, packed by `packtrain.run` into rows of 4,096 tokens, some 300 MB of shards in the default size, all in
-the page cache. One process reads them.
+Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata`; one that cannot be
+imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
+rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
 
 speed: rows to flattened int64 batches, in the order of the shards, with no worker process; peers get a collator that
 does no more than it must. Contenders run in turns, for a moment each, in every round, and go on where they stopped; a
@@ -39,7 +39,7 @@ else:
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
-PEERS = ("datasets", "trl")
+PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata")
 WAIT_LIMIT = 0.01
 RATES = (60_000, 400_000)
 TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
@@ -110,9 +110,9 @@ def loaded(folder: Path, columns: Sequence[str] = COLUMNS) -> Any:
     return importlib.import_module("datasets").load_from_disk(str(folder)).select_columns(list(columns))
 
 
-def through(dataset: Any, collate: Any) -> Passes:
-    """torch's DataLoader over a dataset."""
-    return lambda rows: iter(torch.utils.data.DataLoader(dataset, rows, collate_fn=collate))
+def through(make: Any, dataset: Any, collate: Any) -> Passes:
+    """A loader of torch's kind over a dataset."""
+    return lambda rows: iter(make(dataset, batch_size=rows, collate_fn=collate, num_workers=0))
 
 
 def by_hand(folder: Path) -> Passes:
@@ -132,7 +132,7 @@ def by_hand(folder: Path) -> Passes:
 
 def hf(folder: Path) -> Passes:
     """`datasets`, map-style, through torch's DataLoader."""
-    return through(loaded(folder).with_format("numpy"), flatten)
+    return through(torch.utils.data.DataLoader, loaded(folder).with_format("numpy"), flatten)
 
 
 def trl(folder: Path) -> Passes:
@@ -140,10 +140,32 @@ def trl(folder: Path) -> Passes:
     trainer = importlib.import_module("trl.trainer.sft_trainer")
     collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     table = loaded(folder, ("input_ids", "labels", "seq_lengths"))
-    return through(table, collate)
+    return through(torch.utils.data.DataLoader, table, collate)
 
 
-def contenders(folder: Path) -> tuple[dict[str, Passes], dict[str, str]]:
+def torchdata(folder: Path) -> Passes:
+    """torchdata's StatefulDataLoader over `datasets`."""
+    loader = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
+    return through(loader, loaded(folder).with_format("numpy"), flatten)
+
+
+def mosaic(folder: Path, work: Path) -> Passes:
+    """MosaicML streaming on MDS shards of the same rows."""
+    streaming = importlib.import_module("streaming")
+    out = work / "mds"
+    with streaming.MDSWriter(out=str(out), columns=dict.fromkeys(COLUMNS, "ndarray:int32"), exist_ok=True) as writer:
+        for row in loaded(folder).with_format("numpy"):
+            writer.write({name: np.asarray(row[name], np.int32) for name in COLUMNS})
+
+    def passes(rows: int) -> Iterator[Batch]:
+        streaming.base.util.clean_stale_shared_memory()
+        dataset = streaming.StreamingDataset(local=str(out), shuffle=False, batch_size=rows, num_canonical_nodes=1)
+        return through(torch.utils.data.DataLoader, dataset, flatten)(rows)
+
+    return passes
+
+
+def contenders(folder: Path, work: Path) -> tuple[dict[str, Passes], dict[str, str]]:
     """Everything that can run here by its name; and why the others cannot."""
     makers: dict[str, Callable[[], Passes]] = {
         "packtrain": partial(ours, folder, order="sequential"),
@@ -152,6 +174,8 @@ def contenders(folder: Path) -> tuple[dict[str, Passes], dict[str, str]]:
         "datasets, numpy format, map-style": partial(hf, folder),
         "datasets, arrow format, converted by hand": partial(by_hand, folder),
         "datasets, TRL's padding-free collator": partial(trl, folder),
+        "torchdata StatefulDataLoader over datasets": partial(torchdata, folder),
+        "MosaicML streaming": partial(mosaic, folder, work),
     }
     made: dict[str, Passes] = {}
     missing: dict[str, str] = {}
@@ -209,9 +233,9 @@ def check(made: Mapping[str, Passes], folder: Path) -> None:
             raise SystemExit(f"{name} gives {found}, but the shards hold {expected}")
 
 
-def print_speed(folder: Path, rounds: int, moment: float) -> None:
+def print_speed(folder: Path, work: Path, rounds: int, moment: float) -> None:
     """Tokens a second of every contender, for every number of rows a step."""
-    made, missing = contenders(folder)
+    made, missing = contenders(folder, work)
     check(made, folder)
     print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches, {rounds} rounds", ("packtrain", "torch", "numpy"))
     print("Peers: " + ", ".join(installed(name) for name in PEERS) + ".\n")
@@ -288,7 +312,7 @@ def main() -> None:
         if "wait" in arguments.parts:
             print_wait(folder, 10 * arguments.moment)
         if "speed" in arguments.parts:
-            print_speed(folder, arguments.rounds, arguments.moment)
+            print_speed(folder, work, arguments.rounds, arguments.moment)
 
 
 if __name__ == "__main__":
