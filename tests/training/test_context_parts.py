@@ -16,7 +16,6 @@ from packtrain.schemas.errors import AttentionError, ConfigError
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from packtrain.training.attention.varlen import find_bounds
-from torch.distributed.tensor.experimental._context_parallel import _HeadTailLoadBalancer
 
 from tests.support import warm
 from tests.training.conftest import MakePacked
@@ -139,27 +138,6 @@ def test_attention_that_exchanges_nothing_refuses_a_part(make_packed: MakePacked
     cu = part["cu_seq_lens_q"].to("meta")  # on a device, only the longest document is seen without waiting
     with pytest.raises(AttentionError, match="not those of this row of 8 tokens"):
         find_bounds({"cu_seq_lens_q": cu, "max_length_q": 9}, 1, 8, "Llama")
-
-
-def test_documents_of_a_step_are_counted_without_padding(make_packed: MakePacked) -> None:
-    loader = PackedLoader(make_packed("context", 120, parallel=TWO), rows_per_step=2, **OPTIONS)
-    batch = next(iter(loader))
-    own = batch["cu_seq_lens_unpadded"].diff().tolist()
-    assert sorted(one.tokens for one in loader.explain(0)) == sorted(own)
-    assert sum(own) < batch["input_ids"].shape[1]
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6))
-def test_torch_divides_a_document_in_the_same_way(chunks: list[int], size: int) -> None:
-    """Within each document, rank r holds the r-th part of the order of torch's own context parallelism."""
-    lengths = [2 * size * chunk for chunk in chunks]
-    parts = held([0, *np.cumsum(lengths).tolist()], size, "thd")
-    begin = 0
-    for length in lengths:
-        order = _HeadTailLoadBalancer(length, size, "cpu")._generate_indices()[0]
-        for rank, expected in enumerate((order + begin).reshape(size, -1).tolist()):
-            assert [token for token in parts[rank] if begin <= token < begin + length] == expected
-        begin += length
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,10 @@ def test_an_index_runs_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: py
         index.write_bytes(f"c{module}\n{attribute}\n.".encode())
         with pytest.raises(IntegrityError):
             read_index(index)
-    index.write_bytes(pickle.dumps(5)[:-1])
-    with pytest.raises(IntegrityError, match="cannot be read"):
-        read_index(index)
-    index.write_bytes(pickle.dumps({"a": 5}))
-    with pytest.raises(IntegrityError, match="holds no index"):
-        read_index(index)
+    for damaged in (pickle.dumps(5)[:-1], pickle.dumps({"a": 5})):
+        index.write_bytes(damaged)
+        with pytest.raises(IntegrityError):
+            read_index(index)
     outside = tmp_path / "outside.distcp"
     outside.write_bytes(b"x")
     index.write_bytes(whole.replace(b"__0_0.distcp", b"../outsid.ds"))
@@ -121,25 +118,24 @@ def test_a_damaged_shard_is_said_so(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_sharded_checkpoint_is_refused(model: Path, checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no folder"):
-        export_checkpoint(tmp_path / "no", tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds whole weights already; use it as it is"):
-        export_checkpoint(model, tmp_path / "out")
-    (tmp_path / "zero" / "global_step3").mkdir(parents=True)
-    (tmp_path / "zero" / "global_step3" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
-    with pytest.raises(ConfigError, match=r"pieces of DeepSpeed's ZeRO.*zero_to_fp32\.py"):
-        export_checkpoint(tmp_path / "zero", tmp_path / "out")
+    zero = tmp_path / "zero" / "global_step3" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    zero.parent.mkdir(parents=True)
+    zero.touch()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no sharded weights"):
-        export_checkpoint(tmp_path / "empty", tmp_path / "out")
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(OutputError, match="mine exists; remove it, or choose another folder"):
-        export_checkpoint(checkpoint, tmp_path / "mine")
+    for folder, what in (
+        (tmp_path / "no", "there is no folder"),
+        (model, "whole weights already"),
+        (tmp_path / "zero", r"zero_to_fp32\.py"),
+        (tmp_path / "empty", "no sharded weights"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            export_checkpoint(folder, tmp_path / "out")
+    with pytest.raises(OutputError, match="empty exists"):
+        export_checkpoint(checkpoint, tmp_path / "empty")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, "model_type": "no-such-model"}))
     with pytest.raises(ConfigError, match=r"the configuration of .* cannot be read"):
         export_checkpoint(checkpoint, tmp_path / "out")
-    shutil.rmtree(checkpoint)
 
 
 def test_an_index_that_lacks_a_piece_is_refused(checkpoint: Path) -> None:

@@ -1,7 +1,7 @@
 """The engine against plain `generate`, and groups alone against groups among others."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from packtrain.training.generate import GenerateEngine, ModelFolder, find_model,
 from packtrain.training.model import choose_device  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 Answers = dict[tuple[int, int], SampleAnswer]
 REQUESTS = [
@@ -23,14 +24,6 @@ REQUESTS = [
     for row in range(3)
     for number in range(3)
 ]
-
-
-@pytest.fixture(scope="module")
-def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """`make_model(name)`: a tiny model of an architecture, new each time, for transformers to change."""
-    from tests.training.trainer.tiny_models import make
-
-    return make
 
 
 def drawn(engine: Any, groups: Sequence[Sequence[SampleRequest]]) -> Answers:
@@ -45,12 +38,12 @@ def load(place: ModelFolder) -> Any:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_a_groups_answers_are_the_same_among_any_others(make_model: Callable[..., Any], temperature: float) -> None:
+def test_a_groups_answers_are_the_same_among_any_others(temperature: float) -> None:
     settings = SampleSettings(temperature, 0.95 if temperature else 1.0, 16, (5, 11))
     groups = [REQUESTS[at : at + 3] for at in (0, 3, 6)]
-    whole = drawn(GenerateEngine(make_model("Llama"), settings), groups)
+    whole = drawn(GenerateEngine(make("Llama"), settings), groups)
     torch.rand(7)  # what others drew before does not count
-    assert drawn(GenerateEngine(make_model("Llama"), settings), groups[::-1]) == whole
+    assert drawn(GenerateEngine(make("Llama"), settings), groups[::-1]) == whole
     for one in whole.values():
         assert one.ids is not None
         ended = [token in settings.stop_ids for token in one.ids]
@@ -61,12 +54,12 @@ def test_a_groups_answers_are_the_same_among_any_others(make_model: Callable[...
     assert len(set(of_a_row)) == (3 if temperature else 1)
 
 
-def test_greedy_is_what_generate_gives(make_model: Callable[..., Any]) -> None:
+def test_greedy_is_what_generate_gives() -> None:
     from transformers import GenerationConfig
 
     settings = SampleSettings(0.0, 1.0, 12, (5,))
-    found = drawn(GenerateEngine(make_model("Llama"), settings), [REQUESTS])
-    model = make_model("Llama")
+    found = drawn(GenerateEngine(make("Llama"), settings), [REQUESTS])
+    model = make("Llama")
     model.generation_config = GenerationConfig(eos_token_id=5, pad_token_id=5)
     for one in REQUESTS[::3]:
         ids = torch.tensor([one.ids])
@@ -74,10 +67,10 @@ def test_greedy_is_what_generate_gives(make_model: Callable[..., Any]) -> None:
         assert found[one.key].ids == tuple(plain.tolist())
 
 
-def test_sampling_follows_the_models_own_probabilities(make_model: Callable[..., Any]) -> None:
+def test_sampling_follows_the_models_own_probabilities() -> None:
     """The first token of many samples of one prompt, against the softmax of a forward pass."""
     count = 3_000
-    model = make_model("Llama")
+    model = make("Llama")
     prompt = REQUESTS[0].ids
     many = [SampleRequest(0, number, prompt, 77_777 * number + 5) for number in range(count)]
     found = [one.ids[0] for one in GenerateEngine(model, SampleSettings(1.0, 1.0, 1)).answers([many])]  # type: ignore[index]
@@ -128,22 +121,24 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no folder"):
-        find_model(tmp_path / "no")
-    with pytest.raises(ConfigError, match=r"has no config\.json; give a folder that holds a whole model"):
-        find_model(tmp_path)
     folder = write_model(tmp_path / "model")
-    with pytest.raises(ConfigError, match="--base is for adapters"):
-        find_model(folder, tmp_path)
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
-    with pytest.raises(ConfigError, match=r"is an adapter of 'some/where', where there is no config\.json; .*--base"):
+    for place, base, what in (
+        (tmp_path / "no", None, "there is no folder"),
+        (tmp_path, None, r"no config\.json"),
+        (folder, tmp_path, "--base is for adapters"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            find_model(place, base)
+    adapter = folder / "adapter_config.json"
+    adapter.write_text('{"base_model_name_or_path": "some/where"}')
+    with pytest.raises(ConfigError, match=r"'some/where'.*--base"):
         find_model(folder)
-    (folder / "adapter_config.json").unlink()
+    adapter.unlink()
     (folder / "model.safetensors").write_bytes(b"12345678 damaged")
-    with pytest.raises(ConfigError, match="transformers cannot load"):
+    with pytest.raises(ConfigError, match="cannot load"):
         load(find_model(folder))
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="has a config.json but no weights".replace(".", r"\.")):
+    with pytest.raises(ConfigError, match="no weights"):
         find_model(folder)
     for device in ("quick", "cuda:99"):
         with pytest.raises(ConfigError, match=f"--device {device}"):

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,36 +101,6 @@ def test_a_mixture_resumes_in_any_shape(make_packed: MakePacked, weights: tuple[
     sources = [Source(one, weight=weight) for one, weight in zip(where, weights, strict=True)]
     make = makes(sources, epochs=2, tail="pad")
     assert check_resumption(make, [Shape(1, 7), Shape(2, 6), Shape(4, 4)], every=3) > 50
-
-
-class Early(PackedLoader):
-    """Counts a step before it is returned."""
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        return {**state, "rows": min(state["rows"] + self.rows_per_step, self.total_rows)}
-
-
-class Forgetful(PackedLoader):
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict({**state, "rows": 0})
-
-
-class Twice(PackedLoader):
-    def __iter__(self) -> Iterator[Batch]:
-        before = None
-        for batch in super().__iter__():
-            yield before or batch
-            before = batch
-
-
-@pytest.mark.parametrize("kind", [Early, Forgetful, Twice])
-def test_the_check_of_resumption_finds_faults(folder: Path, kind: type[PackedLoader]) -> None:
-    def make(rank: int, shape: Shape) -> PackedLoader:
-        return kind(folder, rows_per_step=shape.rows_per_step, rank=rank, world_size=shape.world_size, tail="pad")
-
-    with pytest.raises(AssertionError, match=r"counts|missing"):
-        check_resumption(make, [Shape(1, 3), Shape(2, 4)])
 
 
 @pytest.mark.parametrize("balance", ["auto", None, Balance(8, 4)])
@@ -325,19 +295,6 @@ def test_epochs_of_each_source(make_packed: MakePacked, folder: Path, order: str
     assert given == expected
 
 
-def test_shares_of_a_mixture_hold_everywhere(make_packed: MakePacked, folder: Path) -> None:
-    other = make_packed("other", 60)
-    mixed = loader([Source(folder, weight=3), Source(other, weight=1)], 20, epochs=5, balance=None)
-    amounts = []
-    for step in range(len(mixed)):
-        placed = mixed.explain(step)
-        mine = sum(one.tokens for one in placed if Path(one.dataset) == folder)
-        amounts.append((mine, sum(one.tokens for one in placed)))
-    for part in (amounts, amounts[: len(amounts) // 2], amounts[len(amounts) // 2 :]):
-        mine, whole = (sum(one) for one in zip(*part, strict=True))
-        assert mine / whole == pytest.approx(0.75, abs=0.04)
-
-
 def test_a_mixture_ends_with_its_first_source(make_packed: MakePacked, folder: Path) -> None:
     few = make_packed("fewer", 36)
     sources = [Source(folder, weight=1), Source(few, weight=1)]
@@ -370,35 +327,27 @@ def test_weights_that_cannot_be(folder: Path, weights: tuple[float | None, float
         ({"fingerprint": "0" * 32}, "another dataset"),
         ({"seed": 2}, "seed differs"),
         ({"order": "blocks"}, "order differs"),
-        ({"balance": "512/64"}, "balance differs"),
         ({"mixture": "1:2"}, "mixture differs"),
         ({"format": 2}, "format 3, not 2"),
         ({"format": "\x1b[31m"}, r"not '\\x1b\[31m'"),
         ({"moon": 1}, "should have no 'moon'"),
+        ({}, "state"),
+        ([], "state"),
+        (None, "state"),
         ({"rows": -1}, r"rows: -1, which should be a count"),
         ({"rows": 10**30}, r"rows: a number of 100 bits, which should be a count"),
         ({"rows": 10**12}, r"after 1,000,000,000,000 rows"),
-        ({"rows": "12"}, r"rows: '12', which should be a count"),
-        ({"rows": 2.0}, r"rows: 2.0, which"),
         ({"rows": True}, r"rows: True, which"),
-        ({"order": 3}, r"order: 3, which should be text"),
         ({"fingerprint": {"a": "b" * 500}}, r"fingerprint: \{'a': 'b+\.\.\., which should be text"),
-        ({"first_epoch_sequential": 1}, r"first_epoch_sequential: 1, which should be true or false"),
     ],
 )
-def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: Any, message: str) -> None:
     one = loader(folder, 2, seed=1, balance=None)
     before = one.state_dict()
     with pytest.raises(ConfigError, match=message):
-        one.load_state_dict({**before, **change})
+        one.load_state_dict({**before, **change} if isinstance(change, dict) and change else change)
     assert one.state_dict() == before
     assert len(list(one)) > 3
-
-
-@pytest.mark.parametrize("state", [None, [], "state", 3, {}, {"format": 3}])
-def test_what_is_no_state_is_refused(folder: Path, state: Any) -> None:
-    with pytest.raises(ConfigError, match=r"state"):
-        loader(folder, 2).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -443,16 +392,10 @@ def test_explain_names_the_documents_of_a_step(make_packed: MakePacked, folder: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows_per_step": 10, "rank": 0, "world_size": 4}, r"rows_per_step=10 .* 4 ranks.* take 8 or 12"),
         ({"rows_per_step": 8, "accumulate": 3}, r"with 3 batches each.* take 6 or 9"),
-        ({"rows_per_step": 1, "rank": 0, "world_size": None}, "both rank and world_size"),
-        ({"rows_per_step": 1, "rank": 4, "world_size": 4}, "ranks count from 0"),
-        ({"rows_per_step": 1, "split": "holdout"}, "no split 'holdout'; it has train"),
-        ({"rows_per_step": 1, "epochs": 0}, "epochs=0: must be at least 1"),
         ({"rows_per_step": 1, "prefetch": -1}, "prefetch=-1: must be at least 0"),
         ({"rows_per_step": 1, "order": "random"}, "choose one of sequential, full, blocks"),
         ({"rows_per_step": 1, "balance": "yes"}, "give a Balance, 'auto' or None"),
-        ({"rows_per_step": 100_000}, "not one step would be full"),
         ({"rows_per_step": 1, "static_shapes": 1}, "static_shapes=1: a row of this dataset has"),
         ({"rows_per_step": 1, "static_shapes": True, "unpacked": True}, "exclude each other"),
     ],
@@ -462,13 +405,7 @@ def test_mistakes_are_named(folder: Path, options: dict[str, Any], message: str)
         PackedLoader(folder, **{**ALONE, **options})
 
 
-def test_what_is_no_dataset_is_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no manifest\.json, so it is not a finished dataset"):
-        loader(tmp_path)
-    with pytest.raises(InputError, match=r"does not exist"):
-        loader(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"is a file"):
-        loader(folder / "manifest.json")
+def test_what_is_no_dataset_is_named(folder: Path) -> None:
     with pytest.raises(InputError, match=r"for a part of it, open"):
         loader(folder / "shards")
     with pytest.raises(ConfigError, match=r"no source was given"):

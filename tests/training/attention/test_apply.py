@@ -30,14 +30,6 @@ def test_auto(kind: str, name: str, why: str) -> None:
     assert use_packed(model) == applied  # once more changes nothing
 
 
-@pytest.mark.parametrize("kind", ["falcon"])
-def test_models_that_would_stay_as_they_are(kind: str) -> None:
-    model = build(kind)
-    before = model.config._attn_implementation
-    with pytest.raises(AttentionError, match=rf"could not be set.*still has '{before}'.*unpacked=True"):
-        use_packed(model)
-
-
 def test_what_was_asked_for() -> None:
     for name in (NAME, "sdpa", "eager"):
         model = build("llama")

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.kernels import flash
-from packtrain.training.attention.varlen import Bounds, find_bounds, in_chunks, no_mask, packed_varlen, window_of
+from packtrain.training.attention.varlen import Bounds, find_bounds, in_chunks, no_mask, packed_varlen
 
 from tests.support.examples import examples
 
@@ -250,35 +250,3 @@ def test_masks_of_a_batch() -> None:
     no_mask(1, 4, 4, attention_mask=torch.ones(1, 4, dtype=torch.bool))  # as BART makes one where none came
     with pytest.raises(AttentionError, match="its own conditions"):
         no_mask(1, 4, 4, use_vmap=True)
-
-
-@pytest.mark.parametrize(
-    ("config", "given", "expected"),
-    [
-        ({}, None, None),
-        ({}, 4, 4),
-        ({"layer_types": ["full_attention"], "sliding_window": 8}, None, None),
-        ({"layer_types": ["sliding_attention"], "sliding_window": 8}, None, 8),  # Qwen2-MoE passes none
-        ({"layer_types": ["sliding_attention"], "sliding_window": 8}, 6, 6),
-        ({"layer_types": None, "sliding_window": 8, "use_sliding_window": False}, None, None),
-        ({"layer_types": None, "sliding_window": None}, None, None),
-    ],
-)
-def test_where_a_window_is_found(config: Any, given: int | None, expected: int | None) -> None:
-    module = Layer()
-    module.config = SimpleNamespace(**config)
-    assert window_of(module, given) == expected
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("phimoe", 8), ("moshi", None)])
-def test_a_window_in_the_configuration_alone(kind: str, expected: int | None) -> None:
-    """Neither model passes its window to attention, or has layer_types. PhiMoE makes masks with windows; Moshi ignores
-    its window."""
-    from packtrain.training.probe_command import shrink
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(shrink(CONFIG_MAPPING[kind](sliding_window=100)))
-    layers = [module for module in model.modules() if "is_causal" in vars(module)]
-    assert layers
-    assert {window_of(layer, None) for layer in layers} == {expected}

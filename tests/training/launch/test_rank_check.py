@@ -1,4 +1,4 @@
-"""The rank check among real processes: all present, one missing, one doubled, one different, and rank 0 missing."""
+"""The rank check and an all-reduce among real processes: all present, one missing, doubled, different or stopped."""
 
 import re
 from collections.abc import Callable
@@ -50,37 +50,10 @@ def test_two_processes_of_one_rank(run_ranks: Any, environs: Environs) -> None:
         assert "SLURM_NODEID=1" in one.err
 
 
-@pytest.mark.slow
-def test_two_processes_of_rank_0(run_ranks: Any, environs: Environs) -> None:
-    those = environs(2)
-    ended = run_ranks("import time; time.sleep(number)\n" + CALL.format(seconds=8), [those[0], those[0]])
-    for one in ended:
-        assert "two processes are rank 0" in one.err, one
-
-
 def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> None:
     program = "launch.rank_check(240, agree={'dataset': 'aaaa' if number else 'bbbb'})"
     for one in run_ranks(program, environs(3)):
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
-
-
-@pytest.mark.slow
-def test_a_rank_beyond_those_that_rank_0_knows_of(run_ranks: Any, environs: Environs) -> None:
-    program = CALL.format(seconds=8) + "; import time; time.sleep(4)"
-    ended = run_ranks(program, [*environs(2), environs(3)[2]])
-    assert ["here" in one.out for one in ended] == [True, True, False], ended
-    assert "the ranks do not agree on WORLD_SIZE: 2 on rank 0, 3 on rank 2" in ended[2].err, ended
-
-
-@pytest.mark.slow
-def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
-    alone = environs(2)[1]
-    unknown = alone | {"MASTER_ADDR": "no-such-host.invalid"}
-    ended = run_ranks(CALL.format(seconds=2), [alone, unknown])
-    assert "rank 1 of 2 on" in ended[0].err
-    assert "did not reach the job's store at 127.0.0.1:" in ended[0].err
-    assert "It saw RANK=1, WORLD_SIZE=2" in ended[0].err
-    assert "did not reach the job's store at no-such-host.invalid:" in ended[1].err
 
 
 @pytest.mark.slow
@@ -99,6 +72,48 @@ launch.rank_check(3)
 """
     ended = run_ranks(program, environs(3)[:2], limit=120)
     assert "which rank 0 keeps, in 3 seconds, or lost it" in ended[1].err, ended[1]
+
+
+# An all-reduce
+
+
+def test_all_answer(run_ranks: Any, environs: Environs) -> None:
+    program = """
+reports, backend, speed = launch.check_links(20)
+assert [one.rank for one in reports] == ([0, 1, 2] if number == 0 else [number]) and backend == "gloo"
+print(speed > 0)
+"""
+    ended = run_ranks(program, environs(3))
+    assert [one.out for one in ended] == ["True\n"] * 3, ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["init_process_group", "monitored_barrier", "all_reduce"])
+def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environs, where: str) -> None:
+    program = f"""
+import os, signal
+import torch.distributed as dist
+if number == 1:
+    dist.{where} = lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP)
+launch.check_links(3)
+"""
+    for number, one in enumerate(run_ranks(program, environs(3), limit=60)):
+        assert number == 1 or f"rank {number} of 3 on " in one.err, one
+        assert number == 1 or "the ranks do not reach each other over gloo" in one.err, one
+
+
+def test_a_wrong_sum_is_reported(run_ranks: Any, environs: Environs) -> None:
+    program = """
+import torch.distributed as dist
+right = dist.all_reduce
+dist.all_reduce = lambda tensor, **options: (right(tensor, **options), tensor.view(-1)[7].add_(number))
+launch.check_links(20)
+"""
+    ended = run_ranks(program, environs(2))
+    assert "the sum of 1 to 2 over all ranks came out as 4: memory or network damages data" in ended[1].err, ended
+
+
+# One process, and what launchers say
 
 
 def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,20 +137,15 @@ def report(rank: int, **changes: Any) -> RankReport:
     return RankReport(**(values | changes))
 
 
-def test_what_is_missing_or_differs_is_one_sentence() -> None:
-    assert fault_of([report(rank) for rank in range(8)], 8, 60) == ""
-    text = fault_of([report(rank) for rank in (1, 2, 3, 4, 6)], 8, 60)
-    assert "3 of 8 ranks did not report in 60 seconds: ranks 0, 5, 7." in text
-    assert "Present: ranks 1-3 on node-0; ranks 4, 6 on node-1." in text
-    assert "Rank 1 saw WORLD_SIZE=8, MASTER_ADDR=node-0, GROUP_RANK=0." in text
-    reports = [report(rank) for rank in range(3)]
-    reports[2] = report(2, agree={"WORLD_SIZE": "8", "torch": "2.11.0"})
-    assert "do not agree on torch: 2.13.0 on ranks 0-1, 2.11.0 on rank 2" in fault_of(reports, 3, 60)
-    reports[2] = report(2, device="cuda:1 of all")
-    assert "would use one device: LOCAL_RANK" in fault_of(reports, 3, 60)
-
-
-# What a launcher says
+def test_what_is_missing_or_differs_is_named() -> None:
+    reports = [report(rank) for rank in range(8)]
+    assert fault_of(reports, 8, 60) == ""
+    missing = fault_of([reports[rank] for rank in (1, 2, 3, 4, 6)], 8, 60)
+    assert "ranks 0, 5, 7." in missing
+    assert "ranks 1-3 on node-0; ranks 4, 6 on node-1." in missing
+    other = [*reports[:2], report(2, agree={"WORLD_SIZE": "8", "torch": "2.11.0"})]
+    assert "torch: 2.13.0 on ranks 0-1, 2.11.0 on rank 2" in fault_of(other, 3, 60)
+    assert "LOCAL_RANK" in fault_of([*reports[:2], report(2, device="cuda:1 of all")], 3, 60)
 
 
 TORCHRUN = {

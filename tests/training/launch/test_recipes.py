@@ -1,8 +1,6 @@
 """Shipped files: accelerate reads the configurations, and the Slurm scripts expand on each node what they must."""
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from packtrain.schemas.errors import ConfigError, OutputError
+from packtrain.schemas.errors import OutputError
 from packtrain.training.launch.recipes import RECIPES, recipe, write
 
+from tests import kit
 from tests.support import warm
 
 CONFIGS = ("ddp", "fsdp2", "zero3")
@@ -41,14 +40,6 @@ PYTHON = """#!/bin/bash
 [[ "$*" == *"cli ${FAILS:-nothing}"* ]] && exit 3
 exit 0
 """
-
-
-def test_the_list_is_what_is_shipped() -> None:
-    assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
-    for name in RECIPES:
-        assert recipe(name).strip(), name
-    with pytest.raises(ConfigError, match="there are ddp, fsdp2, zero3"):
-        recipe("zero2")
 
 
 def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
@@ -159,21 +150,6 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "Present: ranks 0, 2 on " in done.stderr
 
 
-def test_expanded_in_the_batch_script_every_node_would_be_the_first(tmp_path: Path) -> None:
-    """The pitfall that the script's comment tells of is real, and this harness shows it."""
-    text = recipe("slurm-nodes")
-    begin = text.index("EACH_NODE='") + len("EACH_NODE=")
-    end = text.index("\n'\n", begin) + 2
-    inner = text[begin + 1 : end - 1].replace('"', '\\"')
-    script = tmp_path / "slurm-nodes.sh"
-    script.write_text(f'{text[:begin]}"{inner}"{text[end:]}')
-    done, record = sbatch("slurm-nodes", tmp_path, SLURM_NODEID="0")
-    assert done.returncode == 0, done.stderr
-    launches = [line for node in range(3) for line in record[f"node-{node}"] if "machine_rank" in line]
-    assert len(launches) == 3
-    assert all("--machine_rank 0" in line for line in launches)
-
-
 def test_one_node(tmp_path: Path) -> None:
     done, record = sbatch("slurm-node", tmp_path, SLURM_NNODES="1")
     assert done.returncode == 0, done.stderr
@@ -186,66 +162,8 @@ def test_one_node(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
-    listed = warm.run(["launch"]).stdout
-    assert [line.split()[0] for line in listed.splitlines()] == list(RECIPES)
-    assert warm.run(["launch", "slurm-nodes"]).stdout == recipe("slurm-nodes")
-    assert warm.run(["launch", "zero3", "-o", tmp_path / "z.yaml"]).returncode == 0
-    assert json.dumps(yaml.safe_load((tmp_path / "z.yaml").read_text()))
-
-
-def test_the_page_names_every_recipe_and_only_real_commands() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"packtrain launch ([a-z0-9-]+)", page))
-    assert named == set(RECIPES)
-    commands = set(re.findall(r"(?:^|`)(?:packtrain|.*-m packtrain\.pipeline\.cli) ([a-z]+)", page, re.MULTILINE))
-    assert {"doctor", "launch", "train"} <= commands
-
-
-@pytest.mark.slow
-def test_two_nodes_prepare_and_train_for_real(tmp_path: Path) -> None:
-    """Nothing but srun and scontrol stand in: the nodes are two launchers on this machine, one process each."""
-    pytest.importorskip("accelerate")
-    from packtrain.pipeline import demo
-    from packtrain.pipeline.cli.main import app
-
-    if "wait" not in {one.name or (one.callback.__name__ if one.callback else "") for one in app.registered_commands}:
-        pytest.skip("this version of packtrain has no command `wait`")
-    home = Path(demo.__file__).parent
-    mix = {
-        "out": str(tmp_path / "packed"),
-        "tokenizer": {"path": str(home / "tokenizer")},
-        "sources": [{"name": "apps", "format": "apps", "path": str(home / "apps.jsonl")}],
-        "truncate": {"max_length": 1024},
-        "run": {"workers": 1, "report": False},
-    }
-    train = {
-        "out": str(tmp_path / "out"),
-        "model": {"config": yaml.safe_load((home / "train.yaml").read_text())["model"]["config"]},
-        "data": str(tmp_path / "packed"),
-        "rows_per_step": 4,
-        "export": False,
-        "trainer": {"max_steps": 3, "logging_steps": 1, "save_strategy": "no", "report_to": []},
-    }
-    for name, content in (("mix.yaml", mix), ("train.yaml", train)):
-        (tmp_path / name).write_text(json.dumps(content))
-    write("ddp", tmp_path / "ddp.yaml")
-    (tmp_path / "tools").mkdir()
-    done, _ = sbatch(
-        "slurm-nodes",
-        tmp_path,
-        SCONTROL.replace("node-%s", "127.0.0.1"),
-        PYTHON=sys.executable,
-        SLURM_NNODES="2",
-        PROCESSES_PER_NODE="1",
-        DATA_CONFIG=str(tmp_path / "mix.yaml"),
-        DATA=str(tmp_path / "packed"),
-        TRAIN_CONFIG=str(tmp_path / "train.yaml"),
-        RECIPE=str(tmp_path / "ddp.yaml"),
-        ACCELERATE_USE_CPU="true",
-        GLOO_SOCKET_IFNAME="lo",
-        HOME=str(tmp_path),
-        **warm.python(),
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "2 ranks answered over gloo" in done.stdout
-    assert "3 steps of 4 packed rows = 2 ranks" in done.stdout
+    assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
+    assert [line.split()[0] for line in kit.cli("launch").out.splitlines()] == list(RECIPES)
+    assert kit.cli("launch", "slurm-nodes").out == recipe("slurm-nodes")
+    assert kit.cli("launch", "zero3", "-o", tmp_path / "z.yaml").code == 0
+    assert yaml.safe_load((tmp_path / "z.yaml").read_text())

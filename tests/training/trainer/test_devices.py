@@ -17,13 +17,13 @@ pytest.importorskip("accelerate")
 
 from packtrain.training.launch.recipes import write  # noqa: E402
 from packtrain.training.sharded import export_checkpoint  # noqa: E402
-from packtrain.training.trainer.run import train  # noqa: E402
+from packtrain.training.trainer.checkpoint import read_checkpoint  # noqa: E402
 
 from tests.support import warm  # noqa: E402
+from tests.training.trainer.trainings import SGD, losses, quietly  # noqa: E402
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
-CLI = [sys.executable, "-m", "packtrain.pipeline.cli"]
 
 # accelerate never shards on a CPU: it says MULTI_CPU and trains with DDP. Told that gloo is a GPU's backend it goes the
 # way of GPUs, and from there on all is real: fully_shard over a mesh of processes, its collectives, its checkpoints.
@@ -52,8 +52,8 @@ found = {
     "sharded": any(isinstance(one, FSDPModule) for one in gc.get_objects() if isinstance(one, torch.nn.Module)),
     "losses": [entry["loss"] for entry in outcome.log if "loss" in entry],
     "norms": [entry["grad_norm"] for entry in outcome.log if "grad_norm" in entry],
-    "steps": [entry["step"] for entry in outcome.log if "loss" in entry],
     "resumed": str(outcome.resumed_from),
+    "metrics": outcome.metrics,
 }
 if state.is_main_process:
     open(sys.argv[2], "w").write(json.dumps(found))
@@ -63,22 +63,14 @@ Launched = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def weights(settings_in: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model in a folder: drawn weights would differ where each process makes only its part."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(5)
     folder = tmp_path_factory.mktemp("weights")
-    config = LlamaConfig(
-        vocab_size=3200,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    config = AutoConfig.for_model(**settings_in(folder)["model"]["config"])
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
 
 
@@ -105,14 +97,8 @@ def launched(tmp_path: Path) -> Launched:
         program.write_text(before + PROGRAM)
         config.write_text(json.dumps(made))  # JSON is YAML
         whole = {**os.environ, **warm.python(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environ}
-        done = subprocess.run(
-            [*command, str(program), str(config), str(found)],
-            env=whole,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        words = [*command, str(program), str(config), str(found)]
+        done = subprocess.run(words, env=whole, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-6000:]
         result: dict[str, Any] = json.loads(found.read_text())
         return result
@@ -122,7 +108,7 @@ def launched(tmp_path: Path) -> Launched:
 
 def alone_on(made: dict[str, Any], out: Path) -> dict[str, list[float]]:
     """Losses and gradient norms of one process."""
-    log = [entry for entry in train({**made, "out": str(out)}, say=lambda _: None).log if "loss" in entry]
+    log = [entry for entry in quietly({**made, "out": str(out)}).log if "loss" in entry]
     found = {"losses": [entry["loss"] for entry in log], "norms": [entry["grad_norm"] for entry in log]}
     assert len(found["losses"]) == 6
     assert found["losses"][-1] < found["losses"][0] - 0.1  # it learns, so that differences would grow
@@ -160,10 +146,24 @@ def test_four_ranks_on_data_with_weights(
 
 
 @pytest.mark.slow
-def test_accelerate_with_the_shipped_ddp(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
-    found = launched(accelerate("ddp", 2, tmp_path), configuration(), ACCELERATE_USE_CPU="true")
-    assert (found["kind"], found["ranks"]) == ("MULTI_CPU", 2)
-    check_like(found, alone)
+def test_two_ranks_make_the_steps_of_one_which_goes_on_where_they_stopped(
+    launched: Launched, settings: Any, two_sources: Path, tmp_path: Path
+) -> None:
+    """Four micro-batches on each rank, of conversations and texts: packs with very different trained tokens."""
+    keys = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **SGD}
+    common = {"data": str(two_sources), "rows_per_step": 8, "loss_kernel": "none", "eval": {"rows": 5}}
+    alone = settings(**common, out=str(tmp_path / "alone"), trainer=keys)
+    one = quietly(alone)
+    two = launched([*TORCHRUN, "2"], settings(**common, out=str(tmp_path / "pair"), trainer=keys))
+    assert two["losses"] == pytest.approx(losses(one), rel=1e-6)
+    states = [read_checkpoint(tmp_path / name / "checkpoint-4").loader for name in ("alone", "pair")]
+    assert states[0] == states[1]
+    for key in ("eval_loss", "eval_loss_chats", "eval_loss_texts", "eval_tokens"):
+        assert two["metrics"][key] == pytest.approx(one.metrics[key], rel=1e-6)
+    resume = {"out": str(tmp_path / "on"), "resume": str(tmp_path / "pair" / "checkpoint-2")}
+    on = quietly({**alone, **resume})
+    assert losses(on) == pytest.approx(losses(one), rel=1e-6)
+    assert read_checkpoint(tmp_path / "on" / "checkpoint-4").loader == states[0]
 
 
 @pytest.mark.slow
@@ -209,11 +209,10 @@ def test_accelerate_with_the_shipped_zero3(launched: Launched, configuration: An
 def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: Path) -> None:
     config = tmp_path / "train.yaml"
     config.write_text(json.dumps(configuration()))
-    told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    environ = {**os.environ, **warm.python(), **told, "PACKTRAIN_RANK_CHECK_SECONDS": "1"}
-    command = [*CLI, "train", str(config)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    seen = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    done = warm.run(
+        ["train", config], env={**os.environ, **seen, "PACKTRAIN_RANK_CHECK_SECONDS": "1"}, modules=warm.TRAINING
+    )
     assert done.returncode == 1
-    assert "rank 1 of 2" in done.stderr
-    assert "127.0.0.1:9" in done.stderr
-    assert "It saw RANK=1, WORLD_SIZE=2" in done.stderr
+    for part in ("rank 1 of 2", "127.0.0.1:9", "RANK=1, WORLD_SIZE=2"):
+        assert part in done.stderr

@@ -1,8 +1,6 @@
 """What a configuration can ask for beside plain training: each through the whole way, held against the plain one."""
 
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import ConfigError, LeakError, PacktrainError  # noqa: E402
-from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+from packtrain.schemas.errors import LeakError  # noqa: E402
 
-Settings = Callable[..., dict[str, Any]]
-
-
-def quietly(config: dict[str, Any]) -> Outcome:
-    return train(config, say=lambda text: None)
-
-
-def losses(outcome: Outcome) -> list[float]:
-    return [entry["loss"] for entry in outcome.log if "loss" in entry]
-
+from tests import kit  # noqa: E402
+from tests.training.trainer.trainings import Settings, losses, quietly  # noqa: E402
 
 # The loss, computed in other ways
 
@@ -88,71 +77,19 @@ def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
     assert len(losses(quietly({**config, "attention": "auto"}))) == 1
 
 
-def test_a_recurrent_model_is_refused(settings: Settings) -> None:
-    # No attention that could be set, and a state that runs on from document to document.
-    mamba = {"model_type": "mamba", "vocab_size": 3200, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
-    config = settings(model={"config": mamba}, trainer={"max_steps": 1})
-    with pytest.raises((ConfigError, LeakError)):
-        quietly(config)
-
-
-def test_combinations_are_refused_before_anything_is_computed(settings: Settings) -> None:
-    dropout = {**settings()["model"]["config"], "attention_dropout": 0.1}
-    with pytest.raises(LeakError, match=r"attention dropout 0\.1, which packed attention does not compute"):
-        quietly(settings(model={"config": dropout}))
-    with pytest.raises(ConfigError, match="max_steps=1,000, but the data gives"):
-        quietly(settings(trainer={"max_steps": 1000}))
-
-
 # Dry runs
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_dry_run_looks_for_data_and_model(
-    settings: Settings,
-    folder: Path,
-    two_sources: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    as_json: bool,
+    settings: Settings, folder: Path, two_sources: Path, tmp_path: Path, form: list[str]
 ) -> None:
-    from packtrain.pipeline.cli.training import train as start
-
-    def dry(**keys: Any) -> None:
-        config = tmp_path / "train.yaml"
-        config.write_text(json.dumps(settings(data=str(two_sources)) | keys))
-        start(config, [], demo=False, out=None, dry_run=True, as_json=as_json)
-
-    (tmp_path / "unfinished").mkdir()
-    (tmp_path / "bare").mkdir()
     (tmp_path / "weightless").mkdir()
     (tmp_path / "weightless" / "config.json").write_text(json.dumps(settings()["model"]["config"]))
-    holdout = "has no split 'holdout'; it has train; `holdout: {fraction: 0.02}` in the run's configuration makes one"
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"data": "nowhere"}, "nowhere does not exist; give the folder that `packtrain run` wrote"),
-        ({"data": "unfinished"}, "unfinished has no manifest.json, so it is not a finished dataset"),
-        ({"data": str(folder), "eval": {"every": 1}}, holdout),
-        ({"model": "nowhere"}, "model.path: there is no folder"),
-        ({"model": "bare"}, "model: the configuration of bare cannot be read"),
-    ]
-    for keys, message in wrong:
-        with pytest.raises(PacktrainError, match=re.escape(message)):
-            dry(**keys)
-        assert capsys.readouterr().out == ""
-    dry(eval={"every": 1}, model={"path": "weightless", "random": True})
-    assert str(tmp_path / "out") in capsys.readouterr().out
+    right = {"eval": {"every": 1}, "model": {"path": "weightless", "random": True}}
+    for keys in ({"data": "nowhere"}, {"data": str(folder), "eval": {"every": 1}}, {"model": "nowhere"}, right):
+        (tmp_path / "train.yaml").write_text(json.dumps(settings(data=str(two_sources)) | keys))
+        done = kit.cli("train", "train.yaml", "--dry-run", *form, cwd=tmp_path)
+        assert (done.code, done.out != "") == ((0, True) if keys is right else (2, False)), done
+    assert str(tmp_path / "out") in done.out
     assert not (tmp_path / "out").exists()
-
-
-def test_the_demo_trains_on_one_thread(two_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.cli.training import train as start
-
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "demo").symlink_to(two_sources)
-    monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(2)
-    try:
-        start(None, [], demo=True, out=None, dry_run=True)
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(1)

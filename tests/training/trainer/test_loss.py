@@ -39,17 +39,6 @@ def test_documents_of_no_tokens_in_batches_of_a_fixed_shape_are_passed_over() ->
     assert targets(given).document_sums(torch.ones(3), given).tolist() == [1, 0, 0, 2, 0, 0]
 
 
-def test_nothing_to_train_is_zero_with_a_gradient_of_zero() -> None:
-    found = targets(batch([X, X, X], 3))
-    head = torch.ones(7, 4, requires_grad=True)
-    logits = torch.ones(3, 4)[found.index] @ head.T
-    loss = token_losses(logits, found.tokens).sum()
-    loss.backward()
-    assert (loss.item(), found.units) == (0.0, 0)
-    assert head.grad is not None
-    assert head.grad.abs().sum().item() == 0.0
-
-
 # Against others
 
 
@@ -72,19 +61,6 @@ def test_it_is_the_sum_over_all_trained_tokens(data: st.DataObject) -> None:
     assert len(found.tokens) == len(wanted)
     loss = token_losses(logits[found.index], found.tokens).sum().item()
     assert loss == pytest.approx(math.fsum(wanted), rel=2e-6, abs=1e-7)
-
-
-def test_it_is_the_loss_of_transformers() -> None:
-    loss_utils = pytest.importorskip("transformers.loss.loss_utils")
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(1, 50, 11, generator=generator)
-    labels = torch.randint(0, 11, (1, 50), generator=generator)
-    labels[torch.rand(1, 50, generator=generator) < 0.6] = X
-    labels[0, 0] = X
-    found = targets(batch(labels[0].tolist(), 50))
-    expected = loss_utils.ForCausalLMLoss(logits, labels, 11, num_items_in_batch=torch.tensor(len(found.tokens)))
-    assert len(found.tokens) == int((labels != X).sum())
-    assert token_losses(logits[0][found.index], found.tokens).mean().item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_chunks_change_nothing() -> None:

@@ -5,9 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +16,9 @@ pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import BusyError, ConfigError
 from packtrain.training.trainer.checkpoint import LOCK, locked
-from packtrain.training.trainer.run import train
 
-Settings = Callable[..., dict[str, Any]]
+from tests.training.trainer.trainings import Settings, quietly
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 HOLD = """
 import sys, time
@@ -32,24 +30,19 @@ with locked(Path(sys.argv[1]), 0):
 """
 
 
-def holder(out: Path) -> subprocess.Popen[str]:
+def test_another_training_into_the_same_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "out"
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_another_training_into_the_same_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = holder(out)
     try:
         with pytest.raises(BusyError, match="another training works on "):
-            train(settings(), say=lambda text: None)
+            quietly(settings())
         assert [path.name for path in out.iterdir()] == [LOCK]
     finally:
         process.kill()
         process.wait()
-    assert train(settings(trainer={"max_steps": 1}), say=lambda text: None).steps == 1
+    assert quietly(settings(trainer={"max_steps": 1})).steps == 1
 
 
 def test_the_lock_of_a_folder(tmp_path: Path) -> None:
@@ -60,32 +53,16 @@ def test_the_lock_of_a_folder(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match="cannot be written as a folder"), locked(tmp_path, 0):
-        pass
-
-
 @pytest.mark.slow
 def test_workers_end_when_their_launcher_is_killed(settings: Settings, tmp_path: Path) -> None:
     config = settings(rows_per_step=4, epochs=200, trainer={"max_steps": 1000, "logging_steps": 1})
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(config))
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "packtrain.pipeline.cli",
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "packtrain.pipeline.cli", "train", str(path)]
     said = tmp_path / "said"
     with said.open("w") as file:
-        launcher = subprocess.Popen(
-            [sys.executable, *command, "train", str(path)], env=ENVIRONMENT, stdout=file, stderr=file
-        )
+        launcher = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=file)
     workers: list[int] = []
     try:
         for _ in range(1200):

@@ -13,28 +13,11 @@ pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.model import load_model  # noqa: E402
-from packtrain.training.trainer.config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.loss import Forward  # noqa: E402
-from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+from packtrain.training.trainer.run import train  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 
-Settings = Callable[..., dict[str, Any]]
-SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}
-"""Gradient descent, in which a wrong gradient shows as it is."""
-
-
-def quietly(config: dict[str, Any]) -> Outcome:
-    return train(config, say=lambda text: None)
-
-
-def losses(outcome: Outcome) -> list[float]:
-    return [entry["loss"] for entry in outcome.log if "loss" in entry]
-
-
-def initial(config: dict[str, Any]) -> Any:
-    return load_model(ModelConfig.model_validate(config["model"]), Path.cwd(), config["seed"])
-
+from tests.training.trainer.trainings import SGD, Settings, initial, losses, quietly  # noqa: E402
 
 # The mean
 
@@ -92,22 +75,10 @@ def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Se
 # Settings of transformers
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"trainer": {"lr_scheduler_type": "cosine", "warmup_steps": 2, "max_grad_norm": 0.1}},
-        pytest.param({"trainer": {"bf16": True}}, marks=pytest.mark.slow),
-        {"model": {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 32, "n_layer": 2, "n_head": 2}}},
-        {"loader": {"prefetch": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}},
-    ],
-    ids=["cosine", "bf16", "gpt2", "loader"],
-)
-def test_it_trains_with(settings: Settings, keys: dict[str, Any]) -> None:
-    if keys.get("model"):
-        keys = {"model": {"config": {**keys["model"]["config"], "attn_pdrop": 0.0}}}
-    keys = {**keys, "trainer": {"learning_rate": 3e-3, **keys.get("trainer", {})}}
-    found = losses(quietly(settings(**keys)))
-    assert len(found) == 6
+@pytest.mark.slow
+def test_it_trains_in_bf16_and_in_another_order(settings: Settings) -> None:
+    order = {"prefetch": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}
+    found = losses(quietly(settings(loader=order, trainer={"bf16": True, "learning_rate": 3e-3})))
     assert found[-1] < found[0] - 0.05
 
 
@@ -199,23 +170,6 @@ def test_model_and_checkpoints_load_with_tokenizer_and_template(settings: Settin
     assert not (outcome.export / "training_args.bin").exists()
 
 
-def test_a_training_whose_steps_are_all_made_says_so_alone(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    """transformers warns of data without a sample there."""
-    config = settings(trainer={"max_steps": 2, "save_strategy": "steps", "save_steps": 2})
-    quietly(config)
-    lines: list[str] = []
-    logger = logging.getLogger("transformers.trainer")
-    logger.addHandler(caplog.handler)
-    try:
-        train(config, say=lines.append)
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert "2 steps were made already, none is left" in lines
-    assert "sample" not in caplog.text
-
-
 def test_data_of_another_vocabulary_is_refused_with_the_reason(
     settings: Settings, two_sources: Path, folder: Path
 ) -> None:
@@ -282,33 +236,10 @@ def test_places_are_looked_at_before_the_training(settings: Settings, tmp_path: 
     assert not said
 
 
-def test_the_last_step_is_logged_and_the_beginning_says_what_is_saved(settings: Settings) -> None:
-    said: list[str] = []
-    outcome = train(
-        settings(trainer={"max_steps": 3, "logging_steps": 2, "logging_first_step": False}), say=said.append
-    )
-    assert [entry["step"] for entry in outcome.log if "loss" in entry] == [2, 3]
-    assert "starting at the beginning; checkpoints: never" in said
-
-
 def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forward, "loss", lambda *_, **__: torch.empty(1 << 50))
     with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1, "):
         quietly(settings())
-
-
-@pytest.mark.slow
-def test_rows_that_are_left_out_are_said(settings: Settings, folder: Path) -> None:
-    rows = PackedLoader(folder, rows_per_step=1).total_rows
-    for keys, used in (
-        ({"trainer": {"max_steps": 1}}, 4),
-        ({"rows_per_step": rows - 1, "trainer": {"max_steps": -1}}, rows - 1),
-        ({"rows_per_step": rows, "trainer": {"max_steps": -1}}, rows),
-    ):
-        said: list[str] = []
-        train(settings(**keys), say=said.append)
-        assert said[0].startswith("1 step of ")
-        assert said[0].endswith(f"; {used:,} of {rows:,} rows")
 
 
 # From Python

@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +11,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import DivergedError  # noqa: E402
 from packtrain.training.trainer.run import train as run  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
-from packtrain.training.trainer.watch import ConsoleLog, EarlyWarnings, Meter  # noqa: E402
+from packtrain.training.trainer.watch import EarlyWarnings, Meter  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
 
@@ -40,31 +37,16 @@ def train(folder: Path, out: Path, model: Any, *, steps: int = 6, **changes: Any
     )
     trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, probe=False, say=None)
     (warnings,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, EarlyWarnings))
-    with suppress(DivergedError):
-        trainer.train()
+    trainer.train()
     return warnings
 
 
-def test_a_sound_training_is_not_warned_of(folder: Path, tmp_path: Path) -> None:
-    warnings = train(folder, tmp_path, small(), learning_rate=1e-3)
-    assert not warnings.findings
-    assert warnings._first == pytest.approx(math.log(VOCABULARY), rel=0.05)
-    assert warnings._least_norm < math.inf
-
-
-def test_a_learning_rate_that_is_far_too_high(folder: Path, tmp_path: Path) -> None:
-    warnings = train(folder, tmp_path, small(), steps=8, learning_rate=3.0, lr_scheduler_type="constant")
-    assert warnings.findings.keys() & {"rising", "steep", "norm_not_finite"}
-    assert "learning rate" in next(iter(warnings.findings.values()))
-
-
-def test_weights_that_know_less_than_a_guess(folder: Path, tmp_path: Path) -> None:
+def test_weights_that_know_less_than_a_guess_and_a_sound_training(folder: Path, tmp_path: Path) -> None:
     model = small(tie_word_embeddings=False)
+    assert not train(folder, tmp_path, model, learning_rate=1e-3).findings
     with torch.no_grad():
         model.lm_head.weight.mul_(100)
-    warnings = train(folder, tmp_path, model, steps=1, learning_rate=1e-5)
-    assert list(warnings.findings) == ["worse_than_guessing"]
-    assert "another tokenizer" in warnings.findings["worse_than_guessing"]
+    assert list(train(folder, tmp_path, model, steps=1, learning_rate=1e-5).findings) == ["worse_than_guessing"]
 
 
 def lines(*logs: dict[str, float]) -> list[str]:
@@ -153,24 +135,3 @@ def test_what_is_logged(settings: Callable[..., dict[str, Any]]) -> None:
     curves = event_files.EventAccumulator(str(folder)).Reload()
     drawn = [point.value for point in curves.Scalars("train/loss")]
     assert drawn == pytest.approx([entry["loss"] for entry in log], rel=1e-5)
-
-
-def test_a_line_says_all_of_a_step_and_an_evaluation() -> None:
-    lines: list[str] = []
-    now = [1000.0]
-    log = ConsoleLog(lines.append, clock=lambda: now[0])
-    state = SimpleNamespace(is_world_process_zero=True, max_steps=1000, global_step=400)  # goes on after 400
-    log.on_train_begin(None, state, None)
-    state.global_step, now[0] = 500, 1200.0
-    logs = {"loss": 2.25, "grad_norm": 0.25, "learning_rate": 1e-4, "tokens_per_second": 123456.0, "mfu": 0.4512}
-    log.on_log(None, state, None, logs)
-    log.on_log(None, state, None, {"train_runtime": 3.0})
-    state.global_step = 1000
-    log.on_log(None, state, None, {"loss": float("nan"), "loader_wait": 0.015, "tokens_seen": 8010, "epoch": 2.0})
-    log.on_log(None, state, None, {"eval_loss": 2.31, "eval_loss_apps": 2.2, "eval_loss_docs": 2.5, "eval_tokens": 1e4})
-    log.on_log(None, SimpleNamespace(is_world_process_zero=False), None, {"loss": 1.0})
-    assert lines == [
-        "step 500/1,000  loss 2.2500  grad norm 0.25  lr 1.00e-04  123 k tokens/s  MFU 45.1%  left 16 min 40 s",
-        "step 1,000/1,000  loss nan  wait 1.5%  8.0 k tokens  epoch 2.00  left 0 s",
-        "held out, after 1,000 steps: loss 2.3100 (apps 2.2000, docs 2.5000), 10.0 k tokens",
-    ]

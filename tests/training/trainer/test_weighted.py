@@ -15,18 +15,11 @@ pytest.importorskip("accelerate")
 
 from packtrain.training import PackedLoader, weighted_loss  # noqa: E402
 from packtrain.training.attention import use_packed  # noqa: E402
-from packtrain.training.model import load_model  # noqa: E402
-from packtrain.training.trainer.config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.loss import Forward, fuse_loss, targets  # noqa: E402
-from packtrain.training.trainer.run import train  # noqa: E402
 
-Settings = Callable[..., dict[str, Any]]
+from tests.training.trainer.trainings import SGD, Settings, initial, losses, quietly  # noqa: E402
+
 Losses = Callable[..., list[tuple[Any, float]]]
-SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}
-
-
-def initial(config: dict[str, Any]) -> Any:
-    return load_model(ModelConfig.model_validate(config["model"]), Path.cwd(), config["seed"])
 
 
 def gradients(model: Any) -> list[Any]:
@@ -69,18 +62,16 @@ def test_a_step_is_the_weighted_mean_whatever_the_micro_batches(
 ) -> None:
     config = settings(data=str(weighted), rows_per_device=rows_per_device, trainer={**SGD, "max_steps": 3})
     expected = descend(initial(config), weighted, 3, rows_per_step=4, seed=3, rate=0.5)
-    outcome = train(config, say=lambda text: None)
-    found = [entry["loss"] for entry in outcome.log if "loss" in entry]
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert losses(quietly(config)) == pytest.approx(expected, rel=1e-6)
     plain = {**config, "out": config["out"] + "-plain", "loader": {"loss_weights": False}}
-    without = train(plain | {"trainer": {**config["trainer"], "max_steps": 1}}, say=lambda text: None)
+    without = quietly(plain | {"trainer": {**config["trainer"], "max_steps": 1}})
     assert without.loss != pytest.approx(expected[0], rel=1e-3), "the weights make no difference"
 
 
 def test_the_held_out_loss_is_the_weighted_mean(settings: Settings, weighted: Path, document_losses: Losses) -> None:
     trainer = {"max_steps": 1, "learning_rate": 0.0}
     config = settings(data=str(weighted), eval={"rows_per_device": 3}, trainer=trainer)
-    found = train(config, say=lambda text: None).metrics
+    found = quietly(config).metrics
     model = initial(config)
     held = PackedLoader(weighted, split="holdout", rows_per_step=1, loss_weights=True)
     with torch.no_grad():
