@@ -3,9 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +12,6 @@ from packtrain.pipeline.store.local import LocalStore
 
 from tests.support import warm
 
-Command = Callable[..., Any]
 PAGE = (Path(__file__).parents[3] / "docs" / "machines.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 SHELL = [text for kind, text in BLOCKS if kind == "sh"]
@@ -55,19 +52,6 @@ def shell(script: str, folder: Path, program: Path, **environment: str) -> "subp
 def bin(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     return warm.install(tmp_path / "bin")
-
-
-def test_every_option_on_the_page_is_one(packtrain: Command) -> None:
-    known = {name: set(re.findall(r"--[\w-]+", packtrain(name, "--help").out)) for name in ("run", "wait")}
-    used = re.findall(r"packtrain (run|wait)\b([^\n;&']*)", "\n".join(SHELL) + str(YAML))
-    assert len(used) >= 10
-    for name, rest in used:
-        assert set(re.findall(r"(?<!\w)--[\w-]+", rest.partition("#")[0])) <= known[name], rest
-
-
-def test_the_scripts_are_bash() -> None:
-    for script in SHELL:
-        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 @pytest.mark.slow
