@@ -102,7 +102,7 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel])
         ):
             named = ", ".join([*sorted(all_of), *found[:2]])
             own = program.startswith("packtrain")
-            fix = "give it to that command" if own else "docs/coming-from.md translates it"
+            fix = "give it to that command" if own else "docs/trainers.md translates it"
             raise ConfigError(f"{where} is a configuration of {program}: it has {named}; {fix}")
 
 

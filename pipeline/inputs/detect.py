@@ -121,7 +121,7 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
     """
     _, suffixes = split_name(path.name.lower())
     if is_mds(path.name):  # begins with a number, which may be any magic
-        raise InputError(f"{shown} is an MDS shard (docs/exchange.md shows how to convert it); give {TAKEN}")
+        raise InputError(f"{shown} is an MDS shard (docs/export.md shows how to convert it); give {TAKEN}")
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
     for magic, packing in _PACKED.items():
         if head.startswith(magic):

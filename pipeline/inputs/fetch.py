@@ -77,7 +77,7 @@ def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     every = fs.find(path, detail=True)
     names = [name for name in sorted(every) if not _hidden(name, path)]
     if any(is_mds(name) for name in names):
-        raise ConfigError(f"{path} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
+        raise ConfigError(f"{path} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
     return {name: every[name] for name in names}
 

@@ -322,7 +322,7 @@ def _data_files(folder: Path, where: str) -> list[Path]:
         if not entry.name.startswith((".", "_")) and not _is_folder(entry)
     ]
     if any(is_mds(one.name) for one in found):  # its index.json looks like data
-        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
+        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
 
 

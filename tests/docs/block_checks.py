@@ -114,7 +114,7 @@ def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> N
 
 OPTIONAL = frozenset(
     {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "obstore", "moto", "fastokens"}
-    | {"megatron", "streaming", "olmo_core"}
+    | {"megatron", "streaming"}
 )
 """What may be missing where the tests run; blocks that need it are then skipped, and reported."""
 
@@ -183,6 +183,6 @@ def _train_config() -> Any:
 
 
 def mix() -> str:
-    """The `mix.yaml` of docs/sources.md."""
-    (found,) = (block.text for block in page("docs/sources.md").blocks if block.mark("file") == "mix.yaml")
+    """The `mix.yaml` of docs/data.md."""
+    (found,) = (block.text for block in page("docs/data.md").blocks if block.mark("file") == "mix.yaml")
     return found

@@ -6,12 +6,12 @@ top of a page to its end, in a new folder. A new page is found by itself. What a
 - `sh`: run by `bash -euo pipefail`, as a whole. A line that fails, fails the page.
 - `python`: run in one process a page, each block in a namespace of its own.
 - `yaml`: validated: a configuration of `packtrain run` or `packtrain train`, or some keys of one, which go over
-  `mix.yaml` of docs/sources.md or over a small configuration for training.
+  `mix.yaml` of docs/data.md or over a small configuration for training.
 - `json`: loads.
 - `text`, or no language: what the last block before it that ran has printed, or a stretch of it. Spaces, line breaks
   and the length of drawn lines do not matter; `…` stands for anything. Paths are as from the folder.
 
-The folder always holds the `mix.yaml` of docs/sources.md with `chats.jsonl` (400 rows), `pairs.jsonl` (301),
+The folder always holds the `mix.yaml` of docs/data.md with `chats.jsonl` (400 rows), `pairs.jsonl` (301),
 `docs.jsonl` (100) and `tokenizer/`; also `train.jsonl` and `test.jsonl` (APPS), `preferences.jsonl`, `train.yaml` (of
 the model and packed/), and `train.py`, which prints its arguments. `stdin` is empty, no network is there, and HOME is
 elsewhere.
@@ -62,8 +62,6 @@ REASONS = frozenset(
 STARTS = {
     "packed": "what `packtrain run mix.yaml` leaves: packed/ and .packtrain-cache/",
     "other": "another small packed folder, other/, of the same tokenizer",
-    "pairs": "what a run over preferences.jsonl leaves: pairs/",
-    "demo": "what `packtrain run --demo` leaves: runs/demo/",
     "model": "a tiny model with random weights and its tokenizer: path/to/model/",
     "my-model": "the same model in my-model/",
     "hub": "a stand-in for the Hugging Face Hub on this machine, and a token of `me`; see `hub_stand_in`",

@@ -137,19 +137,6 @@ class Prepared:
         run(folder / "other.yaml")
         shutil.rmtree(folder / "packed")
 
-    def _make_pairs(self, folder: Path) -> None:
-        shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
-        source = {"name": "helpful", "format": "preference", "path": "preferences.jsonl"}
-        limits = {"max_length": 2048, "max_prompt_length": 1024, "max_completion_length": 1024}
-        config = {"out": "pairs", "tokenizer": {"path": "tokenizer"}, "sources": [source], "truncate": limits}
-        run(config, base=folder)
-
-    def _make_demo(self, folder: Path) -> None:
-        import yaml
-
-        config = yaml.safe_load((Path(demo.__file__).parent / "demo.yaml").read_text())
-        run(config | {"out": str(folder / "runs/demo")}, base=Path(demo.__file__).parent)
-
     def _make_model(self, folder: Path) -> None:
         import torch
         from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM

@@ -28,7 +28,7 @@ ANSWERED = (
     "two pigeons carry their ribbons together with five others that fly a second time"
 )
 COMMON_TEXTS, PHRASE, PHRASE_TEXTS, PHRASE_SHARE, SHORTEST = 10, 4, 3, 0.01, 5
-"""The rules, as docs/contamination.md says them."""
+"""The rules, as docs/data.md says them."""
 
 
 def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> list[Row]:

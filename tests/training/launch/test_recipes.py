@@ -194,7 +194,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_recipe_and_only_real_commands() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "devices.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
     named = set(re.findall(r"packtrain launch ([a-z0-9-]+)", page))
     assert named == set(RECIPES)
     commands = set(re.findall(r"(?:^|`)(?:packtrain|.*-m packtrain\.pipeline\.cli) ([a-z]+)", page, re.MULTILINE))

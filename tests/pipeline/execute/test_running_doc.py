@@ -1,9 +1,11 @@
-"""docs/machines.md: what it tells people to type is what the program takes."""
+"""docs/running.md, on several machines: what it tells people to type is what the program takes."""
 
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +14,8 @@ from packtrain.pipeline.store.local import LocalStore
 
 from tests.support import warm
 
-PAGE = (Path(__file__).parents[3] / "docs" / "machines.md").read_text(encoding="utf-8")
+Command = Callable[..., Any]
+PAGE = (Path(__file__).parents[3] / "docs" / "running.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 SHELL = [text for kind, text in BLOCKS if kind == "sh"]
 YAML = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml"]
@@ -54,6 +57,19 @@ def bin(tmp_path: Path) -> Path:
     return warm.install(tmp_path / "bin")
 
 
+def test_every_option_on_the_page_is_one(packtrain: Command) -> None:
+    known = {name: set(re.findall(r"--[\w-]+", packtrain(name, "--help").out)) for name in ("run", "wait")}
+    used = re.findall(r"packtrain (run|wait)\b([^\n;&']*)", "\n".join(SHELL) + str(YAML))
+    assert len(used) >= 10
+    for name, rest in used:
+        assert set(re.findall(r"(?<!\w)--[\w-]+", rest.partition("#")[0])) <= known[name], rest
+
+
+def test_the_scripts_are_bash() -> None:
+    for script in SHELL:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
 @pytest.mark.slow
 def test_the_three_shards_of_the_page_make_one_dataset(folder: Path, bin: Path) -> None:
     (script,) = (script for script in SHELL if "--shard 0/3" in script)
@@ -73,17 +89,9 @@ def test_the_array_and_the_indexed_job_run_what_they_say(folder: Path, bin: Path
     for index in ("1", "0"):
         done = shell(command, folder, bin, SLURM_ARRAY_TASK_ID=index, SLURM_ARRAY_TASK_COUNT="2")
         assert (done.returncode, done.stderr) == (0, "")
-    (job,) = (one for one in YAML if one["kind"] == "Job")
+    (job,) = (one for one in YAML if one.get("kind") == "Job")
     spec = job["spec"]["template"]["spec"]
     script = spec["containers"][0]["command"][2].replace("/etc/packtrain/", "")
     assert f"/{job['spec']['completions']}" in script
     done = shell(script, folder, bin, JOB_COMPLETION_INDEX="15")
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_ray_job_has_the_containers_that_it_needs() -> None:
-    (job,) = (one for one in YAML if one["kind"] == "RayJob")
-    assert "run.executor=ray" in job["spec"]["entrypoint"]
-    cluster = job["spec"]["rayClusterSpec"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    assert all(group["template"]["spec"]["containers"][0]["image"] for group in groups)
