@@ -154,12 +154,6 @@ def test_a_named_pipe_keeps_nobody_waiting(foreign: Path, which: str) -> None:
             assert "is not a regular file, and is not opened" in said
 
 
-def test_a_folder_that_is_no_dataset_is_not_judged(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    code, said = outcome(("verify",), tmp_path)
-    assert (code, "has no manifest.json" in said) == (2, True)
-
-
 # Code that a dataset names
 
 
@@ -300,14 +294,6 @@ def test_the_loader_opens_nothing_else(foreign: Path, tmp_path: Path) -> None:
     (foreign / "manifest.json").write_text('{"hash": 1}')
     with pytest.raises(PacktrainError, match="manifest"):
         load()
-
-
-def test_a_manifest_that_is_cut_short_is_no_json(foreign: Path) -> None:
-    path = foreign / "manifest.json"
-    path.write_bytes(path.read_bytes()[:100])
-    code, said = outcome(("verify",), foreign)
-    assert code == 1
-    assert "manifest.json is not JSON (" in said.replace("\n", " ")
 
 
 def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: Path) -> None:

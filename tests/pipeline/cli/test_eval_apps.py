@@ -44,16 +44,6 @@ def test_without_a_sandbox_only_if_that_is_typed(packtrain: Command, here: Path)
     assert (done.code, "programs run WITHOUT a sandbox" in done.out) == (0, True)
 
 
-def test_names_of_the_data_are_escaped(packtrain: Command, here: Path) -> None:
-    rows = sample_rows()[:1]
-    rows[0]["id"] = "\x1b[31m\u202e"
-    write_samples(here / "samples.jsonl", rows)
-    done = packtrain(*LINE)
-    assert done.code == 2
-    assert "\x1b" not in done.err
-    assert "\u202e" not in done.err
-
-
 @pytest.mark.slow
 def test_an_interruption_ends_every_program(here: Path) -> None:
     rows = [one | {"text": f"```python\nwhile True: pass\n# {at}\n```"} for at, one in enumerate(sample_rows())]

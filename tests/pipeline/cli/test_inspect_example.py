@@ -88,25 +88,6 @@ def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
     return make
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded sample, packed."""
-    from packtrain.pipeline import demo as sample
-
-    folder = tmp_path_factory.mktemp("demo")
-    packtrain.run(
-        {
-            "out": "out",
-            "tokenizer": {"path": str(Path(sample.__file__).parent / "tokenizer")},
-            "sources": [{"name": "apps", "format": "apps", "path": str(Path(sample.__file__).parent / "apps.jsonl")}],
-            "holdout": {"fraction": 0.2},
-            "run": {"workers": 1, "report": False},
-        },
-        base=folder,
-    )
-    return folder / "out"
-
-
 def ids_of(dataset: Finished) -> list[str]:
     ids: list[str] = pq.read_table(dataset.store.local("documents.parquet")).column("id").to_pylist()
     return ids
@@ -225,17 +206,6 @@ def test_repeats_and_weights(configure: Configure) -> None:
     assert any(story.reason == "not_sampled" for story in stories) or any(
         story.copies == 1 for story in stories if story.address.source == "texts"
     )
-    held_against_the_shards(dataset, stories)
-    held_against_the_ledger(dataset, stories)
-
-
-def test_every_id_of_the_demo(demo: Path) -> None:
-    dataset = open_dataset(demo)
-    follower = Follower(dataset)
-    ids = ids_of(dataset)
-    assert len(ids) == 77
-    stories = [follower.by_id(id) for id in ids]
-    assert [story.address.id for story in stories] == ids
     held_against_the_shards(dataset, stories)
     held_against_the_ledger(dataset, stories)
 

@@ -1,9 +1,6 @@
 """`--json`: on every command that prints figures, parsable, and alone on the standard output."""
 
-import contextlib
-import io
 import json
-import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from hypothesis import given
-from hypothesis import strategies as st
 from packtrain.pipeline.cli import main as cli
-from packtrain.pipeline.cli.streams import print_json
-from packtrain.schemas.escape import escape
 
 from tests.support.problems import add_problems
 from tests.support.small_models import add_trained
@@ -156,13 +149,3 @@ def test_a_run_in_a_process_of_its_own_says_nothing_else(program: Command, here:
     done = program("run", "mix.yaml", "--out", "two", "--workers", 2, "--json", cwd=here)
     assert done.code == 0, done.err
     assert json.loads(done.out)["state"] == "finished"
-
-
-@given(st.text())
-def test_no_text_of_data_can_reach_a_terminal_through_it(text: str) -> None:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        print_json({"text": text, "nan": math.nan, "inf": math.inf, "path": Path("x"), "tuple": (1, 2)})
-    assert out.getvalue().isascii()
-    assert escape(out.getvalue()) == out.getvalue()
-    expected = {"text": text, "nan": None, "inf": None, "path": "x", "tuple": [1, 2]}
-    assert json.loads(out.getvalue()) == expected

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,19 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packtrain.pipeline.run.driver import run
 from packtrain.training import PackedLoader
 
+from tests import kit
+
 Command = Callable[..., Any]
-DEMO = Path(str(files("packtrain.pipeline.demo")))
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("command")
-    rows = root / "ro[bold]ws.jsonl"
-    # The file's name looks like markup, as data may.
-    rows.write_text("".join(json.dumps({"text": f"text {i} " * (1 + i % 30)}) + "\n" for i in range(200)))
-    run(
-        {
-            "out": str(root / "out"),
-            "tokenizer": {"path": str(DEMO / "tokenizer"), "engine": "tokenizers"},
-            "sources": [{"name": "text", "format": "text", "path": str(rows)}],
-            "truncate": {"max_length": 256},
-            "run": {"workers": 1, "report": False},
-        }
-    )
-    return root / "out"
+    """Of a file whose name looks like markup, as data may."""
+    folder = tmp_path_factory.mktemp("command")
+    path = kit.write(folder / "ro[bold]ws.jsonl", kit.corpus("texts", 200))
+    return kit.packed(kit.configure(folder, {"name": "text", "format": "text", "path": path.name})).folder
 
 
 def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Command) -> None:

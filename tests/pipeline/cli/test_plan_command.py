@@ -16,11 +16,11 @@ import yaml
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.sections import print_report
-from packtrain.pipeline.run.estimate import shards_written
 from packtrain.pipeline.run.forecast import plan
-from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.report import Report
 from rich.console import Console
+
+from tests import kit
 
 Command = Callable[..., Any]
 Config = dict[str, Any]
@@ -46,24 +46,13 @@ def inputs() -> tuple[str, str]:
 
 
 @pytest.fixture
-def config(
-    inputs: tuple[str, str], tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
-) -> Config:
+def config(inputs: tuple[str, str], tmp_path: Path) -> Config:
     """Both in files."""
-    for name, content in zip(("chats", "texts"), inputs, strict=True):
+    sources = []
+    for name, form, content in zip(("chats", "texts"), ("messages", "text"), inputs, strict=True):
         (tmp_path / f"{name}.jsonl").write_text(content)
-    tokenizer = make_tokenizer("tiny")
-    return {
-        "out": str(tmp_path / "packed"),
-        "cache": str(new_cache()),
-        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
-        "sources": [
-            {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl")},
-            {"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")},
-        ],
-        "truncate": {"max_length": 128},
-        "run": {"workers": 1, "report": False},
-    }
+        sources.append({"name": name, "format": form, "path": str(tmp_path / f"{name}.jsonl")})
+    return kit.configure(tmp_path, *sources, out=str(tmp_path / "packed"), truncate={"max_length": 128})
 
 
 @pytest.fixture
@@ -136,16 +125,6 @@ def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_p
     assert [one.labels for one in ahead.sources] == [one.labels for one in after.training.sources]
 
 
-def test_its_configuration_is_that_of_the_run(packtrain: Command, file: Path, tmp_path: Path) -> None:
-    done = packtrain("plan", file, "--json")
-    trust = decoded(done.out).made
-    assert trust is not None
-    (tmp_path / "elsewhere").mkdir()
-    again = tmp_path / "elsewhere/again.yaml"
-    again.write_text(trust.configuration)
-    assert package.run(again).hash == package.run(file).hash
-
-
 def test_json_is_all_there_is_on_the_output(packtrain: Command, file: Path, config: Config, tmp_path: Path) -> None:
     before = {*tmp_path.iterdir(), Path(config["cache"])}
     done = packtrain("plan", file, "--json", "--lengths", "64,256", "--set", "seed=5")
@@ -156,18 +135,6 @@ def test_json_is_all_there_is_on_the_output(packtrain: Command, file: Path, conf
     with_file = packtrain("plan", file, "--json", "--output", tmp_path / "here.html")
     assert decoded(with_file.out).choice == decoded((tmp_path / "here.json").read_text()).choice
     assert (tmp_path / "here.html").read_bytes().startswith(b"<!DOCTYPE html>")
-
-
-def test_without_a_file(packtrain: Command, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = packtrain(
-        "plan", "--input", "chats.jsonl", "--tokenizer", config["tokenizer"]["path"], "--max-length", 64, "--workers", 1
-    )
-    assert done.code == 0
-    assert (tmp_path / "packed-plan.html").exists()
-    assert "format messages" in done.out + done.err
-    assert "64" in done.out
-    assert not (tmp_path / "packed").exists()
 
 
 def test_the_models_positions_limit_the_advice(packtrain: Command, file: Path, tmp_path: Path) -> None:
@@ -254,13 +221,3 @@ def test_preference_pairs_are_accounted_for(packtrain: Command, config: Config, 
     assert "not packed" in report.absent["choice"]
     assert report.training is not None
     assert report.training.sources[0].examples > 40
-
-
-def test_a_folder_of_something_else_is_not_looked_through(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "one.arrow").write_bytes(b"four")
-    assert shards_written(store) == 0
-    (tmp_path / "_run").mkdir()
-    (tmp_path / "_run" / "plan.json").write_text("{}")
-    assert shards_written(store) == 4

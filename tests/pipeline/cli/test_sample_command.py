@@ -77,16 +77,6 @@ def test_shards_end_to_end_are_the_whole(packtrain: Command, here: Path) -> None
 
 
 @pytest.mark.slow
-def test_another_command_on_the_same_file_is_refused(packtrain: Command, here: Path) -> None:
-    sample(packtrain, "a.jsonl")
-    before = Path("a.jsonl").read_bytes()
-    sample(packtrain, "a.jsonl")
-    sample(packtrain, "a.jsonl", "--temperature", 0.5, code=2)
-    write_model(here / "trained" / "model", hidden_size=64)
-    assert Path("a.jsonl").read_bytes() == before
-
-
-@pytest.mark.slow
 def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Command, here: Path) -> None:
     sample(packtrain, "a.jsonl")
     more = ("--tokenizer", TOKENIZER)

@@ -14,7 +14,6 @@ from packtrain.pipeline.contamination import hits_file
 from packtrain.pipeline.contamination.hits_file import HitLine, put_hits
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
-from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.run.repair import repair
@@ -25,22 +24,10 @@ from packtrain.schemas.manifest import Manifest
 
 Config = dict[str, Any]
 
-WORDS = [
-    "harbour",
-    "lantern",
-    "orchard",
-    "pigeon",
-    "quarry",
-    "ribbon",
-    "saddle",
-    "timber",
-    "umbrella",
-    "violin",
-    "walnut",
-    "yacht",
-    "zipper",
-    "anchor",
-]
+WORDS = (
+    *("harbour", "lantern", "orchard", "pigeon", "quarry", "ribbon", "saddle", "timber", "umbrella", "violin"),
+    *("walnut", "yacht", "zipper", "anchor"),
+)
 QUESTION = (
     "Thirty pigeons live in a harbour, and every morning seven of them carry a silver ribbon to the lantern on the "
     "island; how many mornings pass before each pigeon has carried one ribbon to the quarry?"
@@ -155,20 +142,6 @@ def test_what_is_planted_is_found_and_nothing_else(make: Callable[..., Config]) 
     assert made[bare["out"]].plan["config"]["decontaminate"] is None
     assert "evaluation" not in made[bare["out"]].plan
     assert not (Path(bare["out"]) / "contamination.jsonl").exists()
-
-
-def test_a_run_says_how_much_it_found(make: Callable[..., Config], corpus: Path, tmp_path: Path) -> None:
-    class Notes(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    notes: list[str] = []
-    run(make("some"), observer=Notes())
-    assert any(note.startswith("5 of 200 ") for note in notes)
-    other = tmp_path / "other.jsonl"
-    jsonl(other, [{"prompt": " ".join(f"unheard{number}" for number in range(30))}])
-    run(make("none", against=[str(other)]), observer=Notes())
-    assert notes[-1].startswith("no example ")
 
 
 def test_another_evaluation_file_encodes_nothing_again(make: Callable[..., Config], tmp_path: Path) -> None:
@@ -303,34 +276,6 @@ def test_clean_removes_what_can_be_made_again(
     assert run(make("again")).hash == first.hash
 
 
-BAD: dict[str, tuple[bytes | None, str]] = {
-    "missing": (None, "decontaminate.against: "),
-    "empty": (b"", "is empty; remove it from decontaminate.against, or fill it"),
-    "garbage": (b"\x00\x01\x02garbage\xff", "test.jsonl"),
-    "no json": (b'{"question": "a"}\nnot json\n', "test.jsonl, line 2: the line is not JSON"),
-    "no object": (b'{"question": "a"}\n[1]\n', "test.jsonl, line 2: the line is JSON but not an object"),
-    "no text": (b'{"answer": "b"}\n{"tests": []}\n', "test.jsonl has no text to compare: none of its rows has one of"),
-    "blank": (b"\n\n", "test.jsonl has no rows; leave it out, or fill it"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("how", ["run", "plan", "contamination", "dry run"])
-def test_bad_evaluation_files(
-    kind: str, how: str, make: Callable[..., Config], tmp_path: Path, packtrain: Callable[..., Any]
-) -> None:
-    content, said = BAD[kind]
-    if content is not None:
-        (tmp_path / "test.jsonl").write_bytes(content)
-    (tmp_path / "mix.yaml").write_text(json.dumps(make(against="test.jsonl")))
-    arguments = {"dry run": ["run", "--dry-run"]}.get(how, [how])
-    done = packtrain(arguments[0], tmp_path / "mix.yaml", *arguments[1:])
-    assert done.code == 2
-    assert said in done.err
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    assert not (tmp_path / "out" / "_run" / "plan.json").exists()
-
-
 def test_the_command_alone(
     make: Callable[..., Config], corpus: Path, tmp_path: Path, packtrain: Callable[..., Any]
 ) -> None:
@@ -353,15 +298,6 @@ def test_the_command_alone(
         "contamination", "--input", corpus / "text-0.jsonl", "--against", corpus / "test.jsonl", "--out", target
     )
     assert again.code == 2
-    done = packtrain("contamination", tmp_path / "mix.yaml")
-    assert done.code == 2
-    assert "--against" in done.err
-    done = packtrain("contamination", tmp_path / "mix.yaml", "--against", corpus / "test.jsonl", "--ngram", 3)
-    assert done.code == 2
-    assert "ngram=3" in done.err
-    done = packtrain("contamination", tmp_path / "mix.yaml", "--against", tmp_path / "nothing.jsonl")
-    assert done.code == 2
-    assert "--against: " in done.err
 
 
 def test_the_file_of_hits_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.clean import Cleaning
-from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.cache_lock import CacheUse, is_cache
 from packtrain.pipeline.store.local import LocalStore
@@ -50,17 +49,6 @@ def test_what_a_run_has_used_is_kept(little: Any, place: Path) -> None:
     run(place / "run.yaml")
     assert set(parts(place)).isdisjoint(found(place)), "the run used them a moment ago"
     assert set(parts(place)).isdisjoint(found(place, days=1))
-    assert little.files(place / "out") == little.files()
-
-
-def test_everything_can_be_made_again(little: Any, place: Path) -> None:
-    with Cleaning(LocalStore(place / "cache"), days=0) as cleaning:
-        cleaning.remove(cleaning.find())
-    assert parts(place) == []
-    assert little.files(place / "out") == little.files()
-    assert verify(place / "out", deep=True).sound
-    shutil.rmtree(place / "out")
-    run(place / "run.yaml")
     assert little.files(place / "out") == little.files()
 
 

@@ -17,7 +17,7 @@ from packtrain.pipeline.dataset.wait import wait
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.driver_lock import FOLDER, DriverLock, Lease, driving
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.errors import IntegrityError, RunDiedError, StalledError, TaskError
+from packtrain.schemas.errors import RunDiedError, StalledError, TaskError
 
 from tests.support import warm
 
@@ -77,12 +77,6 @@ def test_it_sees_a_driver_of_another_machine_fall_silent(tmp_path: Path) -> None
     out.put_bytes(f"{FOLDER}/run.json", msgspec.json.encode(lease))
     with pytest.raises(RunDiedError):
         wait(tmp_path, 60, grace=0.3)
-
-
-def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(IntegrityError):
-        wait(tmp_path, 60)
 
 
 def test_a_run_that_is_killed_is_missed(program: Command, config: dict[str, Any], tmp_path: Path) -> None:

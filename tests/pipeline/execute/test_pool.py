@@ -133,11 +133,6 @@ def test_workers_have_one_engine_thread(tasks: Any, pool: Pool) -> None:
         assert set(pool.map(tasks.environment, [name] * 4)) == {value}
 
 
-def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: Pool) -> None:
-    assert all(pool.map(tasks.ignores_interrupts, range(4)))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text(str(TRIES - 1))
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
@@ -171,19 +166,6 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: 
     executor.close()
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (signal.SIGSEGV, "killed by SIGSEGV, a crash in a native library"),
-        (signal.SIGUSR1, "killed by SIGUSR1"),
-        (0, "it ended with exit code 3"),
-    ],
-)
-def test_how_a_worker_ended_is_said(tasks: Any, pool: Pool, number: int, said: str) -> None:
-    with pytest.raises(TaskError, match=f"over {number}: {said}"):
-        list(pool.map(tasks.end, [number]))
-
-
 def test_the_next_task_is_prepared_while_workers_work(tasks: Any, pool: Pool, tmp_path: Path) -> None:
     """The second worker waits for a file that is made as the third task is taken."""
 
@@ -194,10 +176,6 @@ def test_the_next_task_is_prepared_while_workers_work(tasks: Any, pool: Pool, tm
         yield tmp_path / "d", tmp_path / "a"
 
     assert sorted(pool.map(tasks.wait_for, prepared())) == ["a", "b", "d"]
-
-
-def test_tasks_that_others_have_done_are_left_out(tasks: Any, pool: Pool) -> None:
-    assert sorted(pool.map(tasks.double, range(9), lambda task: task % 2 == 1)) == [0, 4, 8, 12, 16]
 
 
 def test_a_map_that_is_left_early_leaves_nothing_behind(tasks: Any, pool: Pool) -> None:

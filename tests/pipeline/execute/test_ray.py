@@ -221,13 +221,6 @@ def test_workers_have_one_engine_thread_and_import_nothing_heavy(tasks: Any, poo
         assert (heavy | mine) & set(names) == set()
 
 
-def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: RayExecutor, tmp_path: Path) -> None:
-    (tmp_path / "deaths").write_text(str(TRIES - 1))
-    work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
-    assert sorted(pool.map(tasks.kill, work)) == list(range(10))
-    assert (tmp_path / "deaths").read_text() == "0"
-
-
 def test_a_task_that_keeps_dying_is_named(tasks: Any, pool: RayExecutor, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]

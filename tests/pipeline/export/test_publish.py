@@ -88,10 +88,6 @@ def test_an_earlier_dataset_leaves_no_rows_behind_and_other_files_stay(
 @pytest.mark.parametrize(
     ("target", "token", "status", "code", "said"),
     [
-        ("me/packed", WRITER, 0, 2, "write hf://owner/name"),
-        ("hf://packed", WRITER, 0, 2, "write hf://owner/name"),
-        ("hf://me/a/b", WRITER, 0, 2, "write hf://owner/name"),
-        ("hf://me/a--b", WRITER, 0, 2, "does not accept this name"),
         (HERE, "", 0, 2, "run `hf auth login`, or set HF_TOKEN"),
         (HERE, STRANGER, 0, 2, "refused with status 401"),
         (HERE, READER, 0, 2, "refused with status 403"),
@@ -224,22 +220,6 @@ def test_a_card_that_cannot_be_published(made: Made, hub: HubStandIn, tmp_path: 
         publish(tmp_path / "packed", HERE)
     assert failed.value.exit_code == 2
     assert hub.repositories == {}
-
-
-def test_preference_pairs(little: Any, hub: HubStandIn, tmp_path: Path) -> None:
-    from packtrain.pipeline.run.driver import run
-
-    (tmp_path / "pairs.jsonl").write_text(json.dumps({"prompt": "which way", "chosen": "up", "rejected": "down"}))
-    config = {
-        "out": "pairs",
-        "cache": str(tmp_path / "cache"),
-        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
-        "sources": [{"name": "pairs", "format": "preference", "path": "pairs.jsonl"}],
-        "run": {"workers": 1, "report": False},
-    }
-    run(config, base=tmp_path)
-    publish(tmp_path / "pairs", "hf://me/pairs")
-    assert loaded(hub, tmp_path, "me/pairs")["train"].column_names[0] == "prompt_ids"
 
 
 def test_the_command(made: Made, hub: HubStandIn, packtrain: Callable[..., Any]) -> None:

@@ -15,14 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run import prepare as prepare_module
-from packtrain.schemas.errors import InputError
 from packtrain.schemas.manifest import Manifest
 
 Config = dict[str, Any]
-Row = dict[str, Any]
+
+
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 
 
@@ -109,18 +107,3 @@ def test_the_first_rows_are_taken_and_the_others_counted(name: str, base: Config
     assert more < first / 5, "only the block in which the limit falls"
     beyond, _ = run(base, path, "beyond", max_rows=1000)
     assert [s.hash for s in beyond.splits["train"].shards] == [s.hash for s in whole.splits["train"].shards]
-
-
-def test_a_column_that_changes_while_it_is_packed(base: Config, tmp_path: Path, monkeypatch: Any) -> None:
-    path = write(tmp_path, "parquet", 120)
-
-    def scan_and_change(*arguments: Any, **options: Any) -> Any:
-        files = scan_inputs(*arguments, **options)
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-        return files
-
-    monkeypatch.setattr(prepare_module, "scan_inputs", scan_and_change)
-    with pytest.raises(InputError):
-        run(base, path)

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.find import find_inputs, labels
+from packtrain.pipeline.inputs.find import labels
 from packtrain.pipeline.inputs.read import read_rows
 from packtrain.pipeline.inputs.scan import scan_file
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.fingerprint import hash_bytes
 
 BOM = b"\xef\xbb\xbf"
@@ -95,48 +94,6 @@ def test_every_line_is_read_once_or_told_to_be_too_long(folder: Path, data: byte
         del expected[len(expected) - 1]
     assert found == {number: line for number, line in expected.items() if len(line) <= MAX}
     assert rejected == [number for number, line in expected.items() if len(line) > MAX]
-
-
-def test_blocks_by_eye(folder: Path) -> None:
-    file = scan(folder, BOM + b"ab\ncd\nefgh\n0123456789\n" + b"x" * 30 + b"\nend", max_row_bytes=10)
-    shape = [(block.start, block.end, block.first_line, block.lines, block.too_long) for block in file.blocks]
-    assert shape == [
-        (3, 9, 0, 2, False),  # ab, cd
-        (9, 14, 2, 1, False),  # efgh
-        (14, 25, 3, 1, False),  # ten bytes are not too long, their line end apart
-        (25, 56, 4, 1, True),
-        (56, 59, 5, 1, False),  # end, without a line end
-    ]
-    why = read_rows(file.path, file.blocks[3], 10)
-    rejected = "the line has 31 bytes, more than max_row_bytes (10); raise it to use the row"
-    assert (why.lines, why.rejects) == (None, [(0, "row_too_long", rejected)])
-
-
-def test_a_file_that_changes_is_found(folder: Path) -> None:
-    file = scan(folder, b"abc\ndef\n")
-    assert read_rows(file.path, file.blocks[0], MAX).lines == [(0, b"abc"), (1, b"def")]
-    for changed in (b"abc\ndeX\n", b"abc\n"):
-        file.path.write_bytes(changed)
-        with pytest.raises(InputError):
-            read_rows(file.path, file.blocks[0], MAX)
-    file.path.unlink()
-    with pytest.raises(InputError):
-        read_rows(file.path, file.blocks[0], MAX)
-
-
-@pytest.mark.parametrize("path", ["data", "data/**/*.jsonl", "data/**"])
-def test_a_loop_of_links_is_named(tmp_path: Path, path: str) -> None:
-    (tmp_path / "data/deep").mkdir(parents=True)
-    (tmp_path / "data/a.jsonl").write_text("x")
-    (tmp_path / "data/deep/b.jsonl").write_text("x")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/c.jsonl").write_text("x")
-    (tmp_path / "data/link").symlink_to("../elsewhere")
-    assert [one.path.name for one in find_inputs(source(path), tmp_path)] == ["a.jsonl", "b.jsonl", "c.jsonl"]
-    for name in ("one", "two"):
-        (tmp_path / "data" / name).symlink_to(".")
-    with pytest.raises(ConfigError):
-        find_inputs(source(path), tmp_path)
 
 
 def source(*paths: object) -> SourceConfig:

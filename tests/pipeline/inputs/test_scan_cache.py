@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import packtrain
 import pytest
 from packtrain.pipeline.inputs import scan as scan_module
 from packtrain.pipeline.inputs import scan_cache
@@ -93,17 +92,6 @@ def test_a_file_that_was_just_written_is_not_noted(
     assert read == ["a.jsonl"] * 2
 
 
-def test_blocks_that_the_cache_has_lost_are_made_again(tmp_path: Path, read: list[str], scan: Scan) -> None:
-    write(tmp_path / "data" / "a.jsonl.gz", "same", 100)
-    first = scan()
-    lost = first[0].blocks[1].spooled
-    assert lost is not None
-    lost.unlink()
-    assert scan() == first
-    assert lost.is_file()
-    assert len(read) == 2
-
-
 def test_a_forged_note_leads_nowhere_else(tmp_path: Path, read: list[str]) -> None:
     url = "memory://forged/a.jsonl"
     fsspec.filesystem("memory").pipe_file("/forged/a.jsonl", b'{"text": "ours"}\n')
@@ -126,22 +114,3 @@ def test_a_forged_note_leads_nowhere_else(tmp_path: Path, read: list[str]) -> No
     assert again.hash == first.hash
     assert again.path == first.path
     assert not first.path.is_symlink()
-
-
-def test_a_run_uses_what_another_has_noted(tmp_path: Path, read: list[str], tiny_tokenizer: Path) -> None:
-    write(tmp_path / "data" / "a.jsonl", "up and down", 200)
-    config = {
-        "out": str(tmp_path / "one"),
-        "cache": str(tmp_path / "cache"),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "s", "format": "text", "path": str(tmp_path / "data")}],
-        "run": {"workers": 1, "report": False},
-    }
-    first = packtrain.run(config)
-    again = packtrain.run({**config, "out": str(tmp_path / "two")})
-    assert again.hash == first.hash
-    assert read == ["a.jsonl"]
-    write(tmp_path / "data" / "a.jsonl", "in and out", 200)
-    other = packtrain.run({**config, "out": str(tmp_path / "three")})
-    assert other.plan["inputs"] != first.plan["inputs"]
-    assert read == ["a.jsonl"] * 2

@@ -17,7 +17,7 @@ from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.read import prepare_block, read_rows
 from packtrain.pipeline.inputs.scan import scan_file
-from packtrain.schemas.errors import InputError, IntegrityError, StoreError
+from packtrain.schemas.errors import InputError, StoreError
 from packtrain.stages.prep import make_format
 
 ROWS = [{"text": f"{number} " + "mules left the valley " * (number % 7)} for number in range(400)]
@@ -157,24 +157,6 @@ def test_a_file_that_changes_after_the_scan(name: str, tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError):
         read_rows(path, block, 1 << 20)
-
-
-def test_blocks_in_the_cache_that_are_damaged_or_gone(tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl.gz"
-    path.write_bytes(FILES["in.jsonl.gz"])
-    file = scan(path)
-    block = file.blocks[1]
-    there = file.where(block)
-    kept = there.read_bytes()
-    for broken in (kept[:-3], kept[:20] + b"\0\0" + kept[22:], b""):
-        there.write_bytes(broken)
-        with pytest.raises(InputError):
-            read_rows(there, block, 1 << 20)
-    there.unlink()
-    with pytest.raises(IntegrityError):
-        read_rows(there, block, 1 << 20)
-    assert texts(scan(path)) == [row["text"] for row in ROWS]
-    assert there.read_bytes() == kept
 
 
 def test_a_full_disk_is_no_fault_of_the_input(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from packtrain.pipeline.inputs.read import prepare_block, read_rows
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import InputError
 from packtrain.stages.prep import PreparedBlock, make_format
 
 
@@ -72,21 +71,6 @@ def test_elements_are_lines(
     lines = [line for block in file.blocks for _, line in read_rows(file.where(block), block, 1 << 20).lines or ()]
     assert [json.loads(line) for line in lines[: len(rows)]] == rows
     assert lines[len(rows) :] == [b'{"a": NaN}'] * broken
-
-
-def test_arrays_that_are_not_whole(tmp_path: Path) -> None:
-    path = tmp_path / "in.json"
-    for data, what in (
-        (b'[{"text": "a"}, {"text": "b"', "is cut short: its JSON array has no end, .* after element 1;"),
-        (b'[{"text": "a]', "is cut short"),
-        (b'[{"text": "a"}] {"text": "b"}', "something follows the end of its JSON array, after element 1;"),
-        (b'[{"text": "a"}]\n, {"text": "b"}]', "something follows the end"),
-        (b"[]", "is empty"),
-    ):
-        for packed in (data, gzip.compress(data)):
-            path.write_bytes(packed)
-            with pytest.raises(InputError, match=what):
-                scan(path)
 
 
 def test_elements_that_are_no_objects_are_rejected_with_their_number(tmp_path: Path) -> None:

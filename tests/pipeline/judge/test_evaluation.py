@@ -15,7 +15,7 @@ from packtrain.pipeline.judge.evaluation import EvaluationRequest, run_evaluatio
 from packtrain.pipeline.judge.judging import Judging
 from packtrain.pipeline.judge.programs import Program, ProgramLimits
 from packtrain.pipeline.judge.sandbox import Sandbox, open_sandbox
-from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError, SandboxError
+from packtrain.schemas.errors import BusyError, ConfigError, OutputError, PacktrainError, SandboxError
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
 
@@ -281,20 +281,3 @@ def test_two_at_once_do_not_mix(evaluated: tuple[Path, dict[str, Any]]) -> None:
             evaluate(folder)
     finally:
         os.close(descriptor)
-
-
-def test_samples_and_data_must_belong_together(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    folder, _ = evaluated
-    for change, what in (
-        ({"id": "sun"}, "is of the problem 'sun', but .* has 'sum' in row 0"),
-        ({"row": 1}, "has 'third' in row 1"),
-        ({"row": 99}, "has no row 99"),
-        ({"row": 4, "id": "untested"}, "none of its problems has tests"),
-    ):
-        write_samples(tmp_path / "samples.jsonl", [sample_rows()[0] | change])
-        with pytest.raises(InputError, match=what):
-            evaluate(folder, "new", samples=tmp_path / "samples.jsonl")
-    for ks, what in (((0,), "must be at least 1"), ((1, 5), r"pass@5 needs 5 samples .* row 0 has 4")):
-        with pytest.raises(ConfigError, match=what):
-            evaluate(folder, "new", ks=ks)
-    assert not (folder / "new").exists()

@@ -152,15 +152,6 @@ def test_thoughts_and_calls_are_masked_from_the_cache(runs: Runs, mask: Row, tra
     assert runs.parts() == parts
 
 
-def test_parts_with_flags_are_masked(runs: Runs) -> None:
-    """The space before the masked word is part of its token, so it goes with the later part."""
-    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "three", "train": False}]
-    row = said("two and two", "")
-    row["messages"][1]["content"] = [*parts, {"type": "text", "text": " four"}]
-    assert runs.trained(runs("out", [row], "assistant")) == [f"two four{END}"]
-    assert runs.trained(runs("short", [row], {"policy": "assistant", "train_end": False})) == ["two four"]
-
-
 def test_thoughts_that_cannot_be_located_are_rejected_only_where_that_matters(runs: Runs) -> None:
     hiding = THINKING.replace("'<think>' + m.reasoning_content + '</think>'", "'(%s)' % m.reasoning_content")
     rows = [{"messages": THOUGHTS}, said("two and two", "four")]
@@ -201,23 +192,6 @@ def test_a_turn_whose_words_are_not_whole_and_in_one_place_is_left_out(
     assert [(one["line"], one["reason"]) for one in rejects] == [(1, reason)]
 
 
-def test_words_that_an_answer_loses_are_counted_where_that_is_allowed(runs: Runs) -> None:
-    row = said("q", "<think>a</think>b <think>c</think>d")
-    packed = runs("out", [row], "assistant", each(ANSWERS % ".split('</think>')[-1]"), allow_lost=["assistant"])
-    assert runs.trained(packed) == [f"d{END}"]
-    assert packed.ledger["chats"]["template_dropped"] == {"assistant": 1, "reasoning": 1}
-
-
-def test_only_assistants_have_thoughts(runs: Runs) -> None:
-    row = said("Hello", "Bonjour")
-    row["messages"].insert(0, {"role": "system", "content": "Answer in French, and close thoughts with </think>"})
-    template = each("{{ m.content }}").replace("in messages", "in messages if m.role != 'system'")
-    with pytest.raises(PacktrainError):
-        runs("out", [row], "assistant", template)
-    packed = runs("allowed", [row], "assistant", template, allow_lost=["system"])
-    assert packed.ledger["chats"]["template_dropped"] == {"system": 1}
-
-
 def test_a_completion_begins_after_its_header(runs: Runs) -> None:
     """Also where the template lists all contents before, and where there is no prompt."""
     listed = runs("listed", [said("one two", "alpha beta")], "completion", SUMMARY + each("{{ m.content }}"))
@@ -249,13 +223,6 @@ def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
     allowed = runs("allowed", rows, "completion", LAST_THOUGHTS, allow_lost=["system"])
     assert allowed.ledger["chats"]["rows_rejected"] == {}
     assert allowed.ledger["chats"]["template_dropped"] == {"reasoning": 1, "system": 1}
-
-
-def test_variables_reach_the_template(runs: Runs) -> None:
-    template = "{% for m in messages %}{{ m.role + flavour + m.content + '<|im_end|>' }}{% endfor %}"
-    sweet = runs.trained(runs("sweet", ROWS, "all", template, variables={"flavour": " sweet "}))
-    sour = runs.trained(runs("sour", ROWS, "all", template, variables={"flavour": " sour "}))
-    assert [text.replace("sweet", "sour") for text in sweet] == sour != sweet
 
 
 def test_a_template_by_name(runs: Runs) -> None:

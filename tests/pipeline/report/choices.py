@@ -29,18 +29,6 @@ def stats_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
     return LengthStats(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
 
 
-def of_sources(**lengths: tuple[Any, float]) -> tuple[LengthStats, list[dict[str, str]]]:
-    """A part of each source, with its documents' lengths and their share of prompt."""
-    several = [stats_of(*one) for one in lengths.values()]
-    starts = np.cumsum([0, *(len(one.lengths) for one in several)])
-    joined = [
-        np.concatenate(column) for column in zip(*((one.lengths, one.begins, one.ends) for one in several), strict=True)
-    ]
-    sources = np.repeat(np.arange(len(several), dtype=np.int32), np.diff(starts))
-    stats = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], sources)
-    return stats, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
-
-
 def cut_anywhere(stats: LengthStats, config: RunConfig, options: ReportOptions) -> LengthStats:
     """The same with what `overlong: split` at tokens makes of it; one run a document, up to its end."""
     pieces = {}

@@ -21,8 +21,6 @@ WORDS = (
     *("the", "mules", "left", "the", "valley", "before", "the", "sun", "was", "up", "nobody", "had", "told", "them"),
     *("how", "far", "it", "would", "be"),
 )
-HOSTILE = "a[bold]<script>alert(1)<,script>\x1b[31m\u202e"
-"""A file name that a folder may hold."""
 
 
 def said(first: int, count: int) -> str:
@@ -359,25 +357,6 @@ def test_the_way_to_the_reason_can_be_copied(make: Make) -> None:
     assert "min_tokens" in kit.cli(*arguments).out
     without = make("appended", {"chat": pairs(PAIRS + 8)})
     assert "says why" not in kit.cli("diff", a, without).out, "A never read that file"
-
-
-def test_it_is_a_screen_unless_all_is_asked_for(make: Make, make_tokenizer: Callable[..., Path]) -> None:
-    other = make("other words", tokenizer={"path": str(make_tokenizer("diff", bos=True))})
-    brief, whole = (kit.cli("diff", make("base"), other, *more).out for more in ([], ["--all"]))
-    assert len(brief.splitlines()) < 70
-    shown = {one["key"] for one in diff(make("base"), other)["changes"]}
-    assert all(key in whole for key in shown)
-    (more,) = (line for line in brief.splitlines() if line.endswith("--all shows them"))
-    assert int(more.split()[0].replace(",", "")) == sum(key not in brief for key in shown)
-
-
-def test_names_from_data_are_harmless(make: Make) -> None:
-    found = make("hostile", file=HOSTILE)
-    done = kit.cli("diff", make("base"), found)
-    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
-    assert f"chat/{shown}:1" in done.out.replace("\n", "")
-    assert not {"\x1b", "\u202e"} & set(done.out)
-    assert diff(make("base"), found)["examples"]["named"]["only_b"][0]["id"] == f"chat/{HOSTILE}:1"
 
 
 @pytest.mark.slow

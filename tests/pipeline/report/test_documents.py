@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.pack import table as table_module
-from packtrain.pipeline.report import pieces as pieces_module
 from packtrain.pipeline.report.documents import ReadDocuments, documents_of
 from packtrain.pipeline.report.lengths import choose
 from packtrain.pipeline.report.options import ReportOptions
@@ -237,26 +235,6 @@ def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path
     assert sum(one.documents_cut + one.documents_lost for one in lost) > 10
 
 
-def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configured(base, CASES["split anywhere, thrice"] | {"mask": "assistant"}, 96, tmp_path / "one")
-    config["truncate"]["split"] = {"at": "turns", "overlap": 3}
-    packtrain.run(config)
-    whole = found_of(tmp_path / "one", lengths=LENGTHS).stats
-    monkeypatch.setattr(table_module, "SLICE", 20)
-    monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
-    lots = found_of(tmp_path / "one", lengths=LENGTHS).stats
-    for left, right in zip(columns(whole), columns(lots), strict=True):
-        assert np.array_equal(left, right)
-    assert (whole.labels, whole.tokens) == (lots.labels, lots.tokens)
-
-
-def columns(stats: LengthStats) -> list[Any]:
-    assert stats.sources is not None
-    assert list(stats.pieces) == [32, 96, 128]
-    pieces = [column for one in stats.pieces.values() for column in (one.owners, one.lengths, one.labels, one.overlap)]
-    return [stats.lengths, stats.owners, stats.begins, stats.ends, stats.sources, *pieces]
-
-
 def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
     packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
     whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", documents=120)
@@ -265,14 +243,3 @@ def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path:
     assert some.in_all > len(some.stats.lengths)
     again = found_of(tmp_path / "out", documents=120)
     assert np.array_equal(some.stats.lengths, again.stats.lengths)
-
-
-def test_kinds_add_up_to_all_tokens(base: Config, tmp_path: Path) -> None:
-    packtrain.run(configured(base, {"duplicates": "keep", "filter": {}, "mask": "assistant"}, 4096, tmp_path / "out"))
-    found = found_of(tmp_path / "out")
-    kinds = [kind for several in found.kinds.values() for kind in several]
-    assert sum(one.tokens for one in kinds) == found.stats.tokens
-    runs = int((found.stats.ends - found.stats.begins).sum())
-    assert sum(one.selected for one in kinds) == runs
-    assert {one.kind for one in found.kinds["texts"]} == {"texts"}
-    assert {"prompts", "answers"} <= {one.kind for one in found.kinds["chats"]}

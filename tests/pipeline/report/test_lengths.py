@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.report.lengths import (
-    CHEAPER,
     FEW_ROWS,
     KEEPS,
     TEXT,
     WHOLE,
     WHOLE_TEXTS,
     candidates,
-    choose,
     lost_at,
 )
 from packtrain.pipeline.report.options import ReportOptions, limit_of_model
@@ -27,7 +25,7 @@ from packtrain.schemas.report import FORMAT, Choice, Report
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.pack.plan import plan_rows
 
-from tests.pipeline.report.choices import at, choice_of, configured, lognormal, of_sources, stats_of
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stats_of
 from tests.support.examples import examples
 
 
@@ -44,17 +42,6 @@ def test_the_configured_length_is_always_among_them() -> None:
         choice = choice_of(stats_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
         assert at(choice, "bfd", length).max_length == choice.max_length == length
         assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
-
-
-def test_lengths_that_say_nothing_are_left_out() -> None:
-    shown = {one.max_length for one in choice_of(stats_of(lognormal(6, 0.3))).points}
-    assert shown == {256, 512, 1024, 2048}  # the longest has some 1,200 tokens
-    # Where hardly one fits, longer rows are fuller.
-    shown = {one.max_length for one in choice_of(stats_of([300] * 5000)).points}
-    assert {512, 1024, 4096} <= shown
-    assert max(shown) <= 16_384
-    asked = {one.max_length for one in choice_of(stats_of([300] * 50), lengths=(512, 1024, 65_536)).points}
-    assert asked == {512, 1024, 2048, 65_536}
 
 
 def test_lengths_are_multiples_of_the_alignment() -> None:
@@ -80,12 +67,6 @@ def test_the_histogram_is_of_all_lengths() -> None:
     assert (found.quantiles["min"], found.quantiles["max"]) == (lengths.min(), lengths.max())
     for at_bin, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
         assert found.counts[at_bin] == ((lengths >= low) & (lengths < high)).sum()
-
-
-def test_of_a_sample_it_is_said() -> None:
-    choice = choose(stats_of([100] * 50), configured(), ReportOptions(), 5000)
-    assert (choice.documents, choice.documents_in_all) == (50, 5000)
-    assert "5,000" in said(choice)
 
 
 def test_a_strategy_that_saves_rows_is_shown() -> None:
@@ -115,26 +96,6 @@ def test_nothing_at_all() -> None:
     assert "No document" in said(choice)
 
 
-def test_short_documents_share_longer_rows() -> None:
-    choice = choice_of(stats_of([300] * 5000))
-    assert choice.advice is not None
-    assert choice.advice.max_length > 512
-    assert at(choice, "bfd", choice.advice.max_length).fill > 0.9
-
-
-def test_few_rows_are_not_made_fewer_to_fill_them() -> None:
-    stats = stats_of([300] * 100)
-    choice = choice_of(stats)
-    assert choice.advice is not None
-    assert choice.advice.max_length == 512
-    assert at(choice, "bfd", 512).rows == 100
-    assert at(choice, "bfd", 2048).fill > at(choice, "bfd", 512).fill + CHEAPER
-    # The same documents are a sample of enough.
-    many = choose(stats, configured(), ReportOptions(), 5000)
-    assert many.advice is not None
-    assert many.advice.max_length > 512
-
-
 def test_texts_are_split_and_not_followed_to_the_longest() -> None:
     choice = choice_of(stats_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
     assert choice.advice is not None
@@ -153,12 +114,6 @@ def test_one_giant_conversation_does_not_decide_but_is_named() -> None:
     assert "(s/chats:46, 40,000 tokens)" in advice_sentence(choice)
 
 
-def test_several_giants_are_counted() -> None:
-    advice = choice_of(stats_of([100] * 4000 + [700] * 1000 + [40_000, 50_000, 200_000, 60_000, 45_000])).advice
-    assert advice is not None
-    assert (advice.max_length, advice.few) == (1024, 5)
-
-
 @pytest.mark.parametrize(
     ("stats", "changes"),
     [
@@ -171,18 +126,6 @@ def test_more_of_them_do_decide(stats: LengthStats, changes: dict[str, Any]) -> 
     advice = choice_of(stats, configured(**changes)).advice
     assert advice is not None
     assert (advice.max_length, advice.few) == (65_536, 0)
-
-
-def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
-    stats = stats_of([3000] * 400 + [200] * 2000)
-    free = choice_of(stats)
-    assert free.advice is not None
-    assert free.advice.max_length == 4096
-    limited = choice_of(stats, max_length_limit=1024)
-    assert limited.advice is not None
-    assert limited.advice.max_length <= 1024
-    assert not limited.advice.reached
-    assert limited.points == free.points, "longer ones are compared all the same"
 
 
 def for_model(positions: int) -> Limit:
@@ -230,30 +173,6 @@ def test_the_limit_of_a_model(tmp_path: Path, content: str, limit: int | None) -
     found = limit_of_model(tmp_path)
     assert (found.tokens if found is not None else None) == limit
     assert limit_of_model(tmp_path / "config.json") == found
-
-
-@pytest.mark.parametrize("content", ["[]", "{", "\x00", "[" * 100_000])
-def test_a_configuration_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ConfigError, match="--model"):
-        limit_of_model(tmp_path)
-
-
-def test_a_source_that_loses_much_is_warned_of() -> None:
-    stats, sources = of_sources(small=([100] * 500, 0.5), large=([9000] * 10, 0.9))
-    choice = choice_of(stats, configured(sources=sources))
-    (warning,) = warnings_of(choice)
-    assert "large 100 %" in warning
-    assert "small" not in warning
-
-
-def test_too_long_for_any_length() -> None:
-    choice = choice_of(stats_of([200_000] * 40, 0.5), lengths=(1024, 4096))
-    assert choice.advice is not None
-    assert choice.advice.max_length == 1024  # none of them leaves anything that is trained
-    choice = choice_of(stats_of([200_000] * 40, 0.0), lengths=(1024, 4096))
-    assert choice.advice is not None
-    assert choice.advice.max_length == 4096
 
 
 def test_an_error_means_that_no_document_may_be_longer() -> None:

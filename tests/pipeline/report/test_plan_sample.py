@@ -219,20 +219,3 @@ def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, 
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     (_, every, _) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl.gz")}), 100)
     assert every == pytest.approx(count, rel=0.05)
-
-
-def test_a_long_line_is_gone_through_once() -> None:
-    text = b"short\n" + b"x" * 8_000_000 + b"\nlast\n"
-    read = 0
-
-    class Counting(io.BytesIO):
-        def readline(self, size: int | None = -1) -> bytes:
-            nonlocal read
-            line = super().readline(size)
-            read += len(line)
-            return line
-
-    to = io.BytesIO()
-    take_lines(Counting(text), len(text), [number / 100 for number in range(100)], 1e-3, to)
-    assert to.getvalue() == b"short\n" + text[6:-5]
-    assert read < 2 * len(text)

@@ -12,7 +12,7 @@ from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.run import prep_only as prepare
 from packtrain.pipeline.run.prep_only import PrepCounts, prepare_source
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import ConfigError, InputError, OutputError
+from packtrain.schemas.errors import ConfigError
 
 Row = dict[str, Any]
 Prepare = Callable[..., PrepCounts]
@@ -85,16 +85,6 @@ def test_examples_in_public_form(
     assert (counts.rows, counts.examples, counts.rejects) == (len(rows), len(expected), [])
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_prompts_alone(prep: Prepare, tmp_path: Path, suffix: str) -> None:
-    rows = [{"question": "q", "solutions": ""}, {"question": "r", "solutions": '["s"]'}]
-    counts = prep(rows, "apps", f"out{suffix}", prompt_only=True)
-    assert [list(row) for row in read(tmp_path / f"out{suffix}")] == [["id", "row", "prompt"]] * 2
-    assert (counts.rows, counts.examples, counts.filtered) == (2, 2, {})
-    counts = prep([{"prompt": "a"}], "prompt_completion", f"two{suffix}", prompt_only=True)
-    assert read(tmp_path / f"two{suffix}") == [{"id": "0", "row": 0, "prompt": "a"}]
-
-
 def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> None:
     rows = [
         {"question": "q", "id": 7, "difficulty": "a"},
@@ -151,11 +141,6 @@ def test_lines_are_counted_across_blocks(prep: Prepare, monkeypatch: pytest.Monk
     assert (counts.rows, counts.examples) == (100, 100 - len(bad))
 
 
-def test_only_the_first_rejects_are_kept(prep: Prepare) -> None:
-    counts = prep(b"{\n" * 100 + b'{"text": "a"}\n', "text", "out.jsonl")
-    assert (counts.rejected.total(), len(counts.rejects)) == (100, 20)
-
-
 def test_a_column_or_key_that_comes_late_is_not_lost(
     prep: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,27 +180,6 @@ def test_rows_without_a_common_schema_are_refused(
         prep(rows, format, "out.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
     prep(rows, format, "out.jsonl")
-
-
-def test_no_example_at_all_is_refused(prep: Prepare, tmp_path: Path) -> None:
-    for name in ("out.jsonl", "out.parquet"):
-        with pytest.raises(InputError, match=r"no row .* gave an example, .* is not written \(no_solution 1\)"):
-            prep([{"question": "q", "solutions": ""}], "apps", name)
-        assert not (tmp_path / name).exists()
-
-
-def test_what_cannot_be_written_is_refused_before_any_work(prep: Prepare, tmp_path: Path) -> None:
-    (tmp_path / "there.jsonl").write_text("mine")
-    cases: list[tuple[str, type[Exception], str]] = [
-        ("out.csv", ConfigError, r"out\.csv: end its name in \.jsonl or \.parquet"),
-        ("out", ConfigError, "end its name in"),
-        ("there.jsonl", OutputError, r"there\.jsonl exists; remove it, or choose another file"),
-        ("there.jsonl/deep/out.jsonl", OutputError, r"there\.jsonl is a file, not a folder"),
-    ]
-    for output, error, what in cases:
-        with pytest.raises(error, match=f"--output .*{what}"):
-            prep(b"{", "text", output)
-    assert (tmp_path / "there.jsonl").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,6 @@ def test_an_input_that_changed_or_is_gone_is_named(little: Any, damaged: Path) -
     assert little.files(damaged) == little.files()
 
 
-def test_a_repair_that_was_killed_is_repeated(little: Any, damaged: Path) -> None:
-    (damaged / "train" / "rows.arrow").unlink()
-    (damaged / "manifest.json").rename(damaged / "_run" / "manifest.damaged")
-    assert repair(damaged).rebuilt == ("train/rows.arrow",)
-    assert little.files(damaged) == little.files()
-
-
 def test_inputs_that_have_moved_are_found_by_a_configuration(little: Any, damaged: Path) -> None:
     config = json.loads(little.config.read_text())
     (damaged.parent / "inputs").rename(damaged.parent / "elsewhere")
@@ -101,17 +94,6 @@ def test_a_copy_without_notes_needs_a_configuration(little: Any, damaged: Path) 
         repair(damaged)
     assert repair(damaged, config=json.loads(little.config.read_text()), base=damaged.parent).sound
     assert little.files(damaged) == little.files()
-
-
-def test_a_damaged_plan_is_written_again(little: Any, damaged: Path) -> None:
-    path = damaged / "_run" / "plan.json"
-    whole = path.read_bytes()
-    for data in (b"", b"{", whole.replace(b"42", b"43", 1)):
-        assert data != whole
-        path.write_bytes(data)
-        done = repair(damaged)
-        assert (done.sound, done.rebuilt) == (True, ("_run/plan.json",))
-        assert path.read_bytes() == whole
 
 
 def test_files_that_cannot_be_made_again_leave_the_manifest(little: Any, damaged: Path) -> None:

@@ -248,10 +248,6 @@ def test_what_is_wrong_is_said_without_the_key(
     assert SECRET not in str(said.value)
 
 
-def test_half_a_surrogate_pair_becomes_a_question_mark(scripted: Any) -> None:
-    assert {one.text for one in ask(scripted(lambda body: completion("a\ud800b", 3))).values()} == {"a?b"}
-
-
 def test_no_server_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scripted: Any) -> None:
     monkeypatch.setattr(endpoint, "_ATTEMPTS", 1)
     server = scripted(lambda body: None)

@@ -1,6 +1,5 @@
 """The loop: groups that do not depend on shards, and files that resume, with an engine that answers by rule."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +17,6 @@ from packtrain.pipeline.samples.sampling import (
     SamplePlan,
     check_lengths,
     draw_samples,
-    parse_shard,
-    shard_file,
 )
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
@@ -141,15 +138,6 @@ def test_counts_are_of_the_whole_file(tmp_path: Path, spec: TokenizerSpec) -> No
     assert draw(found, tmp_path / "s.jsonl", plan, Echo()) == replace(whole, made=0)
 
 
-def test_shards_have_names_that_sort() -> None:
-    assert shard_file(Path("a/s.jsonl"), (3, 12)) == Path("a/s.03-of-12.jsonl")
-    assert shard_file(Path("a/s.jsonl"), parse_shard("0/1")) == Path("a/s.jsonl")
-    assert parse_shard("1/10") == (1, 10)
-    for wrong in ("2/2", "1", "-1/2", "a/b", "1/0"):
-        with pytest.raises(ConfigError, match="give I/N, with I from 0 to N-1"):
-            parse_shard(wrong)
-
-
 def test_a_prompt_without_room_for_its_answer_is_refused() -> None:
     prompts = [SamplePrompt("a", 0, (1,) * 3), SamplePrompt("b", 7, (1,) * 6)]
     check_lengths(prompts, 4, 10)
@@ -158,10 +146,3 @@ def test_a_prompt_without_room_for_its_answer_is_refused() -> None:
         ConfigError, match=r"1 row would be longer than the model's 10 positions; .*of row 7, has 6 tokens"
     ):
         check_lengths(prompts, 5, 10)
-
-
-def test_samples_of_another_seed_are_others(tmp_path: Path, spec: TokenizerSpec) -> None:
-    for seed in (1, 2):
-        draw(prompt_set(spec, 2), tmp_path / f"{seed}.jsonl", SamplePlan(2, seed), Echo())
-    one, two = ([json.loads(line)["text"] for line in (tmp_path / f"{seed}.jsonl").open()] for seed in (1, 2))
-    assert one != two

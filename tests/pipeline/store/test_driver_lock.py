@@ -13,7 +13,7 @@ from packtrain.pipeline.store import driver_lock
 from packtrain.pipeline.store.driver_lock import FOLDER, RUN, DriverLock, Lease, Pulse, driving
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import Store, open_store
-from packtrain.schemas.errors import BusyError, OutputError, StoreError, TaskError
+from packtrain.schemas.errors import BusyError, OutputError, TaskError
 
 from tests.support import warm
 
@@ -240,9 +240,3 @@ def test_a_failure_is_in_the_lease(out: Store) -> None:
     with driving(out), pytest.raises(BusyError), driving(out):
         raise AssertionError
     assert out.names(FOLDER) == []  # the refused driver says nothing about the run
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError), DriverLock(LocalStore(tmp_path / "file" / "out")):
-        raise AssertionError

@@ -1,15 +1,13 @@
 """The store: a name appears with all its bytes, or not at all."""
 
-import errno
 import multiprocessing
 import os
-import pickle
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from packtrain.pipeline.store.local import LocalStore, Put, explain, hash_file
-from packtrain.schemas.errors import StoreError, UnwritableError
+from packtrain.pipeline.store.local import LocalStore, Put, hash_file
+from packtrain.schemas.errors import StoreError
 from packtrain.schemas.fingerprint import hash_bytes
 
 from tests.support import warm
@@ -59,21 +57,6 @@ def test_what_is_not_there(store: LocalStore) -> None:
     store.put_bytes("file", b"")
     with pytest.raises(StoreError):
         store.read("file/below")
-
-
-def test_names_are_sorted_and_without_drafts(store: LocalStore) -> None:
-    for name in ("b", "a/2", "a/1"):
-        store.put_bytes(name, b"x")
-    with store.draft("a"):
-        assert store.names() == ["a/1", "a/2", "b"]
-        assert store.names("a") == ["a/1", "a/2"]
-
-
-def test_a_draft_that_is_not_put_is_gone(store: LocalStore) -> None:
-    with store.draft("folder") as draft:
-        draft.file.write(b"half")
-        assert len(left(store)) == 1
-    assert (store.names(), left(store)) == ([], [])
 
 
 def test_an_error_in_the_middle_leaves_nothing(store: LocalStore) -> None:
@@ -135,12 +118,6 @@ def test_what_stands_in_the_place_of_a_file_is_replaced_unread(store: LocalStore
     assert store.read("name") == b"hello"
 
 
-def test_notes_are_replaced_whole(store: LocalStore) -> None:
-    store.replace_bytes("_run/note", b"one")
-    store.replace_bytes("_run/note", b"two")
-    assert (store.read("_run/note"), left(store)) == (b"two", [])
-
-
 def _race(root: Path, number: int) -> bool:
     return LocalStore(root).put_bytes("same/name", b"%d" % number * 1000)
 
@@ -153,11 +130,6 @@ def test_of_many_writers_one_wins(store: LocalStore) -> None:
         pool.join()
     assert sum(won) == 1
     assert store.read("same/name") == b"%d" % won.index(True) * 1000
-
-
-def test_a_store_travels(store: LocalStore) -> None:
-    store.put_bytes("x", b"1")
-    assert pickle.loads(pickle.dumps(store)).read("x") == b"1"
 
 
 def test_a_kill_leaves_no_name_and_the_sweep_removes_the_rest(store: LocalStore) -> None:
@@ -177,44 +149,3 @@ def test_a_kill_leaves_no_name_and_the_sweep_removes_the_rest(store: LocalStore)
     store.path("deep/.tmp-what").touch()
     store.sweep()
     assert sorted(left(store)) == [".tmp-another.machine-1-abcd", ".tmp-what"]
-
-
-@pytest.mark.parametrize(
-    ("number", "what"),
-    [
-        (errno.ENOSPC, "is full; free some space.*run the same command again"),
-        (errno.EDQUOT, "is full"),
-        (errno.EACCES, "cannot be written: .*; choose another folder, or make this one writable"),
-        (errno.EROFS, "cannot be written"),
-        (errno.EIO, "Input/output error"),
-    ],
-)
-def test_the_systems_errors_say_what_to_do(number: int, what: str, tmp_path: Path) -> None:
-    error = explain(OSError(number, os.strerror(number)), tmp_path)
-    assert isinstance(error, StoreError)
-    assert isinstance(error, OSError)
-    with pytest.raises(StoreError, match=f"{tmp_path}.*{what}"):
-        raise error
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert explain(error, tmp_path / "elsewhere") is error
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
-def test_a_folder_that_cannot_be_made_is_named_as_the_person_named_it() -> None:
-    with pytest.raises(UnwritableError) as caught:
-        LocalStore(Path("/proc/packed")).put_bytes("_run/lease/run.json", b"1")
-    assert str(caught.value).startswith("/proc/packed ")
-    assert caught.value.exit_code == 2
-
-
-def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="file"):
-        LocalStore(tmp_path / "file").put_bytes("x", b"1")
-    with pytest.raises(StoreError, match="file"):
-        LocalStore(tmp_path / "file" / "deeper").put_bytes("x", b"1")
-
-
-def test_free_room_of_a_folder_that_is_not_there_yet(store: LocalStore) -> None:
-    assert store.free_bytes() > 0
-    assert not store.root.exists()

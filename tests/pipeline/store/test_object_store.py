@@ -7,7 +7,6 @@ import hashlib
 import multiprocessing
 import os
 import pickle
-import threading
 from pathlib import Path
 
 import pytest
@@ -130,20 +129,6 @@ def test_of_many_writers_one_wins(store: ObjectStore) -> None:
     assert store.read("same/name") == b"%d" % won.index(True) * 1000
 
 
-def test_of_many_threads_one_wins(store: ObjectStore) -> None:
-    won: list[int] = []
-    threads = [
-        threading.Thread(target=lambda n=n: won.append(n) if store.put_bytes("name", b"%d" % n * 9999) else None)
-        for n in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    assert store.read("name") == b"%d" % won[0] * 9999
-
-
 def test_a_store_travels_and_refuses_a_forked_process(store: ObjectStore) -> None:
     """Its client's threads are not in a forked child, which would wait for them forever."""
     store.put_bytes("x", b"1")
@@ -159,14 +144,6 @@ def test_a_store_travels_and_refuses_a_forked_process(store: ObjectStore) -> Non
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert store.read("x") == b"1"
-
-
-def test_no_listing_is_remembered(store: ObjectStore) -> None:
-    """Another process may have made it untrue."""
-    store.put_bytes("a/1", b"1")
-    assert (store.names(), store.top(), store.exists("a/2")) == (["a/1"], ["a"], False)
-    ObjectStore(store.url, store.scratch.root).put_bytes("a/2", b"2")
-    assert (store.exists("a/2"), store.size("a/2"), store.names()) == (True, 1, ["a/1", "a/2"])
 
 
 def test_an_object_is_not_read_beyond_its_limit(store: ObjectStore) -> None:
@@ -200,15 +177,6 @@ def test_a_copy_is_fetched_once(store: ObjectStore, faulty: Faulty) -> None:
     assert store.local("other") == first
 
 
-def test_what_is_kept_is_not_fetched(store: ObjectStore, faulty: Faulty) -> None:
-    data = content(1000)
-    keeping = ObjectStore(store.url, store.scratch.root, keep=True)
-    put(keeping, "part", data)
-    faulty.asked.clear()
-    assert keeping.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
-    assert faulty.asked == []
-
-
 def _copy(store: ObjectStore, size: int, hash: str) -> bytes:
     return store.local("part", bytes=size, hash=hash).read_bytes()
 
@@ -235,14 +203,6 @@ def test_an_object_that_is_not_what_was_put_is_never_mapped(store: ObjectStore, 
     assert not Copies(store.scratch.root).path(hash_bytes(data)).exists()
 
 
-def test_a_copy_that_was_cut_short_is_fetched_again(store: ObjectStore) -> None:
-    data = content(1000)
-    put(store, "part", data)
-    path = store.local("part", bytes=1000, hash=hash_bytes(data))
-    path.write_bytes(data[:10])
-    assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
-
-
 def test_a_copy_in_which_a_bit_flipped_is_fetched_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     data = content(1000)
     put(store, "part", data)
@@ -250,14 +210,6 @@ def test_a_copy_in_which_a_bit_flipped_is_fetched_again(store: ObjectStore, monk
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     monkeypatch.setattr(copies, "_VERIFIED", set())
     assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
-
-
-def test_the_content_is_hashed_in_the_store_and_not_in_a_copy(store: ObjectStore) -> None:
-    put(store, "part", content(1000))
-    store.local("part")
-    store.replace_bytes("part", content(1000, b"damaged"))
-    assert store.hash("part") == Put(1000, hash_bytes(content(1000, b"damaged")))
-    assert store.local("part").read_bytes() == content(1000, b"damaged")
 
 
 # Faults
@@ -352,26 +304,6 @@ def test_a_request_that_hangs_is_made_again(
     monkeypatch.setattr(clients, "REQUEST_SECONDS", 2.0)
     faulty.faults.extend(["hang"])
     assert store.read("a") == b"1"
-
-
-@pytest.mark.parametrize("fault", ["403"])
-def test_what_will_not_pass_is_said_at_once(store: ObjectStore, faulty: Faulty, fault: str) -> None:
-    faulty.always = fault
-    with pytest.raises(StoreError):
-        store.read("name")
-    assert len(faulty.asked) == 1
-
-
-def test_half_of_all_requests_fail(store: ObjectStore, faulty: Faulty) -> None:
-    faulty.rate = 0.5
-    records = {f"{number % 7}/{number}": b"%d" % number * 50 for number in range(30)}
-    for name, data in records.items():
-        assert store.put_bytes(name, data)
-    assert dict(zip(records, ask_all(store, store.read, records), strict=True)) == records
-    data = content(2 * CHUNK + 3)
-    put(store, "large", data)
-    assert store.local("large", bytes=len(data), hash=hash_bytes(data)).read_bytes() == data
-    assert sum(asked.fault != "ok" for asked in faulty.asked) > 30
 
 
 def test_a_stale_listing_is_of_no_matter_to_what_is_asked_by_name(store: ObjectStore, faulty: Faulty) -> None:

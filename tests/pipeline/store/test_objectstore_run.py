@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import packtrain
 import pytest
@@ -21,7 +21,6 @@ from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import InputError
 from packtrain.stages.prep import Options, make_format
 
 pytest.importorskip("obstore")
@@ -29,14 +28,6 @@ pytest.importorskip("moto")
 
 from tests.support import warm
 from tests.support.faulty import BUCKET, Faulty
-
-
-class Outcome(Protocol):
-    """See `conftest.Outcome`."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(frozen=True)
@@ -76,9 +67,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Co
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, tiny_tokenizer: Path) -> Path:
-    """A scratch folder that knows the tokenizer and nothing else."""
-
+def scratch(tmp_path: Path) -> Path:
+    """A scratch folder with nothing in it."""
     return tmp_path / "scratch"
 
 
@@ -196,14 +186,6 @@ def test_a_worker_elsewhere_has_inputs_from_their_url(faulty: Faulty, tmp_path: 
         faulty.asked.clear()
         assert here(file.where(block), block, origin, tmp_path / "scratch") == path
         assert not [asked for asked in faulty.asked if asked.method == "GET"]
-
-
-def test_a_worker_elsewhere_says_what_files_named_by_path_need(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
-    (file,) = scanned("a.jsonl", tmp_path, tmp_path / "cache")
-    (tmp_path / "a.jsonl").unlink()
-    with pytest.raises(InputError):
-        here(file.path, file.blocks[0], origin_of(file, 1 << 24), tmp_path / "scratch")
 
 
 def test_a_signature_goes_into_no_task(tmp_path: Path, faulty: Faulty) -> None:

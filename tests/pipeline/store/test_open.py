@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.workspace import open_workspace
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.open import (
@@ -14,7 +12,6 @@ from packtrain.pipeline.store.open import (
     resolve_place,
     scratch_of,
 )
-from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.files.copies import user_folder
 
@@ -43,11 +40,3 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(OutputError):
         require_writable("sftp://me:secret@host/x")
     assert ObjectStore("sftp://me:secret@host/x", tmp_path).where("name") == "sftp://host/x/name"
-
-
-def test_a_cache_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cache").touch()
-    sources = [{"name": "a", "format": "text", "path": "a.jsonl"}]
-    config = RunConfig.model_validate({"out": "out", "cache": "cache", "tokenizer": {"path": "x"}, "sources": sources})
-    with pytest.raises(ConfigError, match="cache is a file; name a folder"):
-        open_workspace(config, tmp_path, Silent())
