@@ -45,6 +45,7 @@ TAIL = """\
 
 - Sources have different names. All of them have a `weight`, or none.
 - `keys`, `style` and `expand` of a source must fit its format, or the one that `auto` finds.
+- A `mask` of a source is for rows with turns or completions, not for `text` and `tokenized`.
 - `expand: per_turn` cannot be combined with the mask policy `assistant`, which would train the earlier turns again.
 - `truncate.max_length` is a multiple of `pack.align`, and at most 2^24. `truncate.split.overlap` is at most half of it.
 - With `pack.parallel`, `truncate.max_length` is a multiple of what a row is padded to; the error names the nearest.
@@ -72,7 +73,7 @@ BEHIND = {
 SMALLEST = {
     "out": "out",
     "tokenizer": {"path": "tokenizer"},
-    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0}],
+    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0, "mask": "all"}],
     "loss": {"column": "always"},
     "decontaminate": {"against": "test.jsonl"},
     "mask": {"thoughts": "mask", "tool_calls": "mask", "prove": "sampling", "stop": "auto"},
