@@ -173,13 +173,25 @@ class Follower:
 
     def _begin(self, address: Address, doc_id: int | None, state: str, total: int = 0) -> Story:
         origin = source_row(self._files.get((address.source, address.file)), address)
-        policy, notes = str(self._masks[address.source].policy), list(self._notes)
+        policy, notes = str(self._mask(address).policy), list(self._notes)
         return Story(address, self.dataset.store.url, doc_id, origin, state, total=total, policy=policy, notes=notes)
 
     def _fill(self, story: Story, one: EncodedDocument | None) -> None:
         found = [standing.piece for standing in story.standings]
-        mask = self._masks[story.address.source]
-        story.stretches = stretches_of(story.total, found, one, mask, self._decoder)
+        story.stretches = stretches_of(story.total, found, one, self._mask(story.address), self._decoder)
+
+    def _mask(self, address: Address) -> Mask:
+        """The mask of an example's source.
+
+        Raises:
+            IntegrityError: the manifest has no such source.
+        """
+        if address.source not in self._masks:
+            raise IntegrityError(
+                f"the manifest of {self.dataset.store.url} has no source {escape_line(address.source)}; "
+                "run packtrain verify"
+            )
+        return self._masks[address.source]
 
     def _find_decoder(self, folder: Path | None) -> Decoder | None:
         spec = recall_spec(self.cached.store, self._plan) if folder is None and self.cached is not None else None
