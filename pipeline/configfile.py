@@ -342,7 +342,7 @@ def _override(data: dict[str, Any], override: str) -> _Place:
         places.append(place)
         if isinstance(target, dict) and not isinstance(target.get(parent), (dict, list)):
             alone = target.get(parent)  # `mask: assistant` is short for `mask: {policy: assistant}`
-            target[parent] = {"policy": alone} if places == ["mask"] and isinstance(alone, str) else {}
+            target[parent] = {"policy": alone} if places[-1] == "mask" and isinstance(alone, str) else {}
         target = target[place]
     place = _place(target, last, override)
     target[place] = value

@@ -238,6 +238,8 @@ class SourceShare:
     """What a source contributes to the rows."""
 
     source: str
+    policy: str
+    """Its mask's."""
     examples: int
     """Packed examples, without copies."""
     tokens: int
@@ -293,8 +295,6 @@ class ShownRow:
 class Training:
     """What is being trained on?"""
 
-    policy: str
-    """The mask's."""
     sources: list[SourceShare]
     rows: list[ShownRow]
     rows_absent: str | None

@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import msgspec
 
-from ...schemas.config.config import MaskConfig
+from ...schemas.config.config import RunConfig
+from ...schemas.config.mask import MaskConfig, SourceMaskConfig
 from ...schemas.errors import InputError
 from ...schemas.escape import escape_json
 from ...schemas.units import plural
@@ -28,19 +30,48 @@ _REFUSED = (REJECTED, DROPPED)
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 _UNLOCATED = {
     UNPROVED: (
-        "the assistant's turns cannot be located with certainty in {count}, which mask {policy} needs",
-        "put {{% generation %}} and {{% endgeneration %}} around them in the template, or take mask=completion",
+        "the assistant's turns cannot be located with certainty in {count}, which {key} {policy} needs",
+        "put {{% generation %}} and {{% endgeneration %}} around them in the template, or take {key}=completion",
     ),
     MIXED: (
-        "thoughts or tool calls cannot be located with certainty in turns of {count}, which mask.thoughts and "
-        "mask.tool_calls need",
-        "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train",
+        "thoughts or tool calls cannot be located with certainty in turns of {count}, which {key}.thoughts and "
+        "{key}.tool_calls need",
+        "take a template that shows where they lie, or leave {key}.thoughts and {key}.tool_calls at train",
     ),
 }
 """What is said of conversations to which a mask cannot be applied, and what to do."""
 
 
-def notes(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+class Masked(NamedTuple):
+    """What is encoded of the sources that have a mask."""
+
+    key: str
+    """Where the configuration has the mask: `mask`, or `sources.1.mask`."""
+    mask: MaskConfig
+    files: list[InputFile]
+    records: list[PartRecord]
+    """One for each block of the files."""
+
+
+def by_mask(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[Masked]:
+    """Yield the sources that take the run's mask together, then each that has its own.
+
+    Args:
+        files: the files as they were encoded, in order.
+    """
+    groups: dict[str, Masked] = {}
+    of_source: dict[str, Masked] = {}
+    for number, source in enumerate(config.sources):
+        key = "mask" if source.mask == SourceMaskConfig() else f"sources.{number}.mask"
+        of_source[source.name] = groups.setdefault(key, Masked(key, config.mask_of(source), [], []))
+    records = iter(encoded.records)
+    for file in files:
+        of_source[file.source].files.append(file)
+        of_source[file.source].records.extend(islice(records, len(file.blocks)))
+    yield from sorted(groups.values(), key=lambda group: group.key != "mask")
+
+
+def notes(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
     """Yield sentences about conversations that are not trained as the user may expect.
 
     Args:
@@ -49,7 +80,7 @@ def notes(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Ite
     Raises:
         InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
     """
-    yield from unlocated(mask, files, encoded)
+    yield from unlocated(config, files, encoded)
     lost = sum(record.counts.found.get(kind, {}).get(LOST, 0) for record in encoded.records for kind in _REFUSED)
     details = [place.detail for record in encoded.records for place in record.counts.places if place.name == LOST]
     allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}
@@ -58,49 +89,50 @@ def notes(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Ite
             f"the chat template leaves out content of {plural(lost, 'conversation')}, which are rejected. To lose it "
             f"where that can be allowed: tokenizer.allow_lost=[{', '.join(sorted(allowed))}]"
         )
-    roles, first, _ = found(files, encoded, ROLES)
+    roles, first, _ = found(files, encoded.records, ROLES)
     if roles:
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
-    tokens, first, _ = found(files, encoded, TOKENS)
+    tokens, first, _ = found(files, encoded.records, TOKENS)
     if tokens:
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
 
 
-def unlocated(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
     """Yield sentences about conversations that the mask leaves out because turns or their parts are not located.
 
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
     """
-    needs = Mask.of(mask)
-    for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
-        count, first, why = found(files, encoded, kind)
-        if not count or not needed:
-            continue
-        what, fix = (
-            one.format(count=plural(count.total(), "conversation"), policy=mask.policy) for one in _UNLOCATED[kind]
-        )
-        what = f"{what}. The first: {first}: {why}"
-        if mask.on_unproved == "error":
-            raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; to use them, {fix}")
-        yield f"{what}. They are left out; to use them, {fix}"
+    for key, mask, some, records in by_mask(config, files, encoded):
+        needs = Mask.of(mask)
+        for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
+            count, first, why = found(some, records, kind)
+            if not count or not needed:
+                continue
+            said = {"count": plural(count.total(), "conversation"), "key": key, "policy": mask.policy}
+            what, fix = (one.format(**said) for one in _UNLOCATED[kind])
+            what = f"{what}. The first: {first}: {why}"
+            if mask.on_unproved == "error":
+                raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; to use them, {fix}")
+            yield f"{what}. They are left out; to use them, {fix}"
 
 
 def found(
-    files: Sequence[InputFile], encoded: Encoded, *kinds: str, names: Collection[str] | None = None
+    files: Sequence[InputFile], records: Sequence[PartRecord], *kinds: str, names: Collection[str] | None = None
 ) -> tuple[Counter[str], str, str]:
     """The names that some kinds were found under, with their counts; the first place in words; and its detail.
 
     Args:
+        records: one per block of the files.
         names: those that count; None for all.
     """
     counts, first, detail = Counter[str](), "", ""
     blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), record in zip(blocks, encoded.records, strict=True):
+    for (file, block), record in zip(blocks, records, strict=True):
         for kind in kinds:
             named = record.counts.found.get(kind, {})
             counts.update({name: count for name, count in named.items() if names is None or name in names})
@@ -120,13 +152,15 @@ def _meant(role: str) -> str:
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
 
-def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> bytes:
+def reject_lines(
+    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
+) -> bytes:
     """Return the content of rejects.jsonl: rows that cannot be used, by file and line, with the reason.
 
     Args:
         files: as they were encoded.
         records: one per block, in the order of `files`.
-        reasons: see `PartRecord.refusals`.
+        reasons: of each source; see `PartRecord.refusals`.
     """
     lines = []
     for file, line, sub, reason, detail in _refusals(files, records, reasons):
@@ -143,7 +177,9 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
     return escape_json(b"".join(lines))
 
 
-def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
+def first_reject(
+    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
+) -> str:
     """Describe the first reject in a sentence, for messages; "" if there is none."""
     for file, line, _, reason, detail in _refusals(files, records, reasons):
         said = f" The first: {file.shown}, line {line}: {reason}: {detail.removesuffix('.')}."
@@ -152,10 +188,10 @@ def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reas
 
 
 def _refusals(
-    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]
+    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
 ) -> Iterator[tuple[InputFile, int, int, str, str]]:
     """(file, line in it from 1, example of the row or -1, reason, detail)."""
     blocks = [(file, block) for file in files for block in file.blocks]
     for (file, block), record in zip(blocks, records, strict=True):
-        for row, sub, reason, detail in record.refusals(reasons):
+        for row, sub, reason, detail in record.refusals(reasons[file.source]):
             yield *file.at(block, row), sub, reason, detail

@@ -12,7 +12,7 @@ from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.prompts_alone import PromptAlone
 
 if TYPE_CHECKING:
-    from ...schemas.config.config import MaskConfig
+    from ...schemas.config.mask import MaskConfig
 
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the

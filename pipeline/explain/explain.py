@@ -57,7 +57,7 @@ class Follower:
         self._files = {(file.source, file.label): file for file in files}
         self._decoder = self._find_decoder(tokenizer)
         try:
-            self._mask = Mask.of_plan(self._plan["config"]["mask"])
+            self._masks = Mask.of_plan(self._plan["config"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{dataset.store.url} was made by another version of packtrain, and this one cannot read its mask "
@@ -172,12 +172,25 @@ class Follower:
 
     def _begin(self, address: Address, doc_id: int | None, state: str, total: int = 0) -> Story:
         origin = source_row(self._files.get((address.source, address.file)), address)
-        policy, notes = str(self._mask.policy), list(self._notes)
+        policy, notes = str(self._mask(address).policy), list(self._notes)
         return Story(address, self.dataset.store.url, doc_id, origin, state, total=total, policy=policy, notes=notes)
 
     def _fill(self, story: Story, one: EncodedDocument | None) -> None:
         found = [standing.piece for standing in story.standings]
-        story.stretches = stretches_of(story.total, found, one, self._mask, self._decoder)
+        story.stretches = stretches_of(story.total, found, one, self._mask(story.address), self._decoder)
+
+    def _mask(self, address: Address) -> Mask:
+        """The mask of an example's source.
+
+        Raises:
+            IntegrityError: the manifest has no such source.
+        """
+        if address.source not in self._masks:
+            raise IntegrityError(
+                f"the manifest of {self.dataset.store.url} has no source {escape_line(address.source)}; "
+                "run packtrain verify"
+            )
+        return self._masks[address.source]
 
     def _find_decoder(self, folder: Path | None) -> Decoder | None:
         spec = recall_spec(self.cached.store, self._plan) if folder is None and self.cached is not None else None

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 
-from ...schemas.config.config import LossConfig, MaskConfig, PackConfig, RunConfig, SourceConfig
+from ...schemas.config.config import LossConfig, PackConfig, RunConfig, SourceConfig
+from ...schemas.config.mask import MaskConfig, SourceMaskConfig
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import version
 from ...stages.prep import make_format
@@ -77,6 +78,7 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
 def _check(config: RunConfig) -> None:
     """Raise ConfigError for options that do not apply and would be ignored silently."""
     why = "preference pairs are not packed, each is a row of its own"
+    masks = "a preference loss is over the two completions, whatever the mask"
     unused: dict[str, tuple[object, object, str]] = {
         "pack.strategy": (config.pack.strategy, PackConfig().strategy, why),
         "pack.max_docs": (config.pack.max_docs, None, why),
@@ -84,10 +86,11 @@ def _check(config: RunConfig) -> None:
         "pack.parallel": (config.pack.parallel, None, why),
         "loss": (config.loss, LossConfig(), "a preference loss has no weights"),
         "pack.window_tokens": (config.pack.window_tokens, None, why),
-        "mask": (config.mask, MaskConfig(), "a preference loss is over the two completions, whatever the mask"),
+        "mask": (config.mask, MaskConfig(), masks),
         "keep_untrained": (config.keep_untrained, False, "a pair has two completions, or it is left out"),
     }
     for source in config.sources:
+        unused[f"sources.{source.name}.mask"] = source.mask, SourceMaskConfig(), masks
         unused[f"sources.{source.name}.loss_weight"] = source.loss_weight, None, "a preference loss has no weights"
     for key, (value, default, reason) in unused.items():
         if value != default:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...schemas.config.config import MaskConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
@@ -72,23 +72,19 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
 
 
 def open_ledger(
-    names: Sequence[str],
-    sources: Sequence[int],
-    records: Sequence[PartRecord],
-    not_taken: Mapping[str, int],
-    mask: MaskConfig,
+    config: RunConfig, sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
 ) -> Ledger:
     """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
 
     Args:
-        names: names of the sources.
+        config: its masks say which turns are trained, and so whose proofs count.
         sources: the source of each record.
         not_taken: by source, rows that were scanned but not encoded because of `max_rows`.
-        mask: says which turns are trained, and so whose proofs count.
     """
-    ledger = Ledger({name: SourceLedger() for name in names})
+    ledger = Ledger({source.name: SourceLedger() for source in config.sources})
+    masks = [config.mask_of(source) for source in config.sources]
     for source, record in zip(sources, records, strict=True):
-        entry = ledger.sources[names[source]]
+        entry = ledger.sources[config.sources[source].name]
         entry.bytes_read += record.bytes_read
         entry.rows_read += record.rows
         entry.rows_used += record.rows_used
@@ -101,10 +97,10 @@ def open_ledger(
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
-        _add(entry.turns_sampled, sampled_turns(counts, mask))
+        _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
         entry.straddles += counts.straddles
         entry.boundaries += counts.boundaries
-    if mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
+    if config.mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
         for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
             entry.turns_sampled.clear()
     for name, count in not_taken.items():

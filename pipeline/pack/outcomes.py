@@ -42,16 +42,14 @@ SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
 
 
-def mask_rejects(config: RunConfig) -> frozenset[str]:
-    """Return the reasons for which the mask rejects conversations."""
-    return frozenset(
-        reason
-        for reason, applies in (
-            (UNPROVED, Mask.of(config.mask).needs_turns),
-            (MIXED, Mask.of(config.mask).needs_parts),
+def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
+    """Return the reasons for which its mask rejects conversations of each source."""
+    return {
+        source.name: frozenset(
+            reason for reason, applies in ((UNPROVED, mask.needs_turns), (MIXED, mask.needs_parts)) if applies
         )
-        if applies
-    )
+        for source, mask in zip(config.sources, Mask.of_sources(config), strict=True)
+    }
 
 
 def limits_of(config: RunConfig) -> Limits:
@@ -69,9 +67,7 @@ def limits_of(config: RunConfig) -> Limits:
 def splitter_of(config: RunConfig, tokenizer_json: str) -> Splitter:
     """The configured splitting."""
     how = config.truncate
-    return Splitter(
-        how.max_length, how.split.at, how.split.overlap, Mask.of(config.mask), config.keep_untrained, tokenizer_json
-    )
+    return Splitter(how.max_length, how.split.at, how.split.overlap, config.keep_untrained, tokenizer_json)
 
 
 def select(
@@ -91,11 +87,12 @@ def select(
         ConfigError: a weight asks for too many copies.
     """
     documents, limits, pieces = table.documents, limits_of(config), nameless(scratch)
+    masks = Mask.of_sources(config)
     refused: list[int] = []
     for source, here in table.slices():
         some = documents.at(here)
         some.outcome[:] = 0
-        _leave_out_by_mask(some, config)
+        _leave_out_by_mask(some, masks[source])
         leave_out_by_filters(some, some.length, config, source)
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
@@ -106,7 +103,7 @@ def select(
         elif limits.overlong is Overlong.ERROR:
             refused += (np.flatnonzero(long) + here.start).tolist()
         elif limits.overlong is Overlong.SPLIT:
-            _split(table, np.flatnonzero(long) + here.start, splitter_of(config, tokenizer_json), pieces)
+            _split(table, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
         if not config.keep_untrained:
             leave_out(some, some.labels <= 0, CUT_UNTRAINED)
     if refused:
@@ -146,9 +143,8 @@ def leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
     some.outcome[which & (some.outcome == 0)] = REASONS.index(reason)
 
 
-def _leave_out_by_mask(some: Documents, config: RunConfig) -> None:
+def _leave_out_by_mask(some: Documents, mask: Mask) -> None:
     """Leave out empty documents, and those that the mask rejects."""
-    mask = Mask.of(config.mask)
     leave_out(some, some.length == 0, "empty")
     if mask.needs_turns:
         leave_out(some, some.has(NO_TURNS), UNPROVED)
@@ -173,12 +169,12 @@ def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: Ru
         leave_out(some, lengths > most, "max_tokens")
 
 
-def _split(table: Table, rows: NDArray[np.int64], splitter: Splitter, pieces: IO[bytes]) -> None:
+def _split(table: Table, rows: NDArray[np.int64], config: RunConfig, tokenizer_json: str, pieces: IO[bytes]) -> None:
     """Cut documents, ascending, into pieces; add those kept to a file."""
+    splitter = splitter_of(config, tokenizer_json)
     breaks = breaks_for(splitter) if len(rows) else None
-    parts = [place.path for place in table.places]
     for group in _groups(table.documents.length[rows], rows):
-        some, segments = table.documents.at(group), Segments(parts, table.origins.segments, splitter.mask)
+        some, segments = table.documents.at(group), Segments.of(table, config)
         runs = segments.index(some)
         bases = runs.bases[:-1]
         low, high = bases + some.low, bases + some.high

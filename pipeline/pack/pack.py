@@ -116,8 +116,7 @@ def select(
         pieces: NDArray[Any] = np.zeros(0)
     else:
         pieces = select_documents(table, config, encoded.spec.tokenizer_json, scratch, only=only)
-    names, sources = [source.name for source in config.sources], [place.source for place in encoded.places]
-    ledger = open_ledger(names, sources, encoded.records, encoded.not_taken, config.mask)
+    ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)
     account_table(ledger, table, config)
     return Selected(config, encoded, table, pieces, ledger, pairs, pad_id)
 
@@ -189,7 +188,7 @@ def _shard_tasks(selected: Selected, out: Store, split: str, window: WindowPlan)
             window.name,
             shards_folder(config, split),
             shard,
-            Mask.of(config.mask),
+            Mask.of_sources(config),
             Alignment() if pairs else config.pack.alignment,
             selected.pad_id,
             config.output.format,

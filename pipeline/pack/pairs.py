@@ -8,7 +8,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.arrays import numbers
-from ...stages.mask.policy import Mask
 from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
 from ...stages.select.truncate import Keep
 from ..store.open import Store
@@ -39,7 +38,7 @@ def select_pairs(table: Table, config: RunConfig) -> None:
         ConfigError: a weight asks for too many copies.
     """
     limits, refused, longest = pair_limits(config), list[int](), list[int]()
-    segments = Segments([place.path for place in table.places], table.origins.segments, Mask.of(config.mask))
+    segments = Segments.of(table, config)
     for source, here in table.slices():
         some = table.documents.at(here)
         lengths = pair_lengths(segments.runs(some)[0])

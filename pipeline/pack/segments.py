@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ..encode.parts import EncodedPart
-from .table import Documents, Runs
+from .table import Documents, Runs, Table
+
+if TYPE_CHECKING:  # workers import this, and should not import pydantic
+    from ...schemas.config.config import RunConfig
 
 
 class Segments:
@@ -22,14 +25,21 @@ class Segments:
     Args:
         paths: the files of all parts, in order.
         counts: (parts,) segments of each.
+        masks: (parts,) the mask of each, which is its source's.
     """
 
-    def __init__(self, paths: Sequence[Path], counts: Sequence[int], mask: Mask) -> None:
-        self._paths, self._mask = paths, mask
+    def __init__(self, paths: Sequence[Path], counts: Sequence[int], masks: Sequence[Mask]) -> None:
+        self._paths, self._masks = paths, masks
         self._part = np.repeat(np.arange(len(counts)), counts).tolist()
         self._firsts = offsets_of(counts).tolist()
         self._tokens: dict[int, NDArray[np.int32]] = {}
         self._runs: dict[int, Runs] = {}
+
+    @classmethod
+    def of(cls, table: Table, config: "RunConfig") -> "Segments":
+        """The segments of a table."""
+        paths, masks = [place.path for place in table.places], Mask.of_sources(config)
+        return cls(paths, table.origins.segments, [masks[source] for source in table.origins.sources])
 
     def _open(self, segments: NDArray[np.int32]) -> None:
         """Map the parts of some segments."""
@@ -39,7 +49,7 @@ class Segments:
             part = self._part[number]
             for index, batch in enumerate(EncodedPart(self._paths[part]).batches, self._firsts[part]):
                 self._tokens[index] = view(batch.column("input_ids").values)
-                self._runs[index] = Runs.of(batch, self._mask)
+                self._runs[index] = Runs.of(batch, self._masks[part])
 
     def tokens(
         self, some: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]

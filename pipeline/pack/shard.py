@@ -84,7 +84,8 @@ class ShardTask:
     prefix: str
     """Folder of the split's shards: `shards`, or `train/shards` and `holdout/shards`."""
     shard: ShardPlan
-    mask: Mask
+    masks: tuple[Mask, ...]
+    """The mask of each source."""
     alignment: Alignment
     pad_id: int
     format: str
@@ -157,7 +158,7 @@ class ShardTask:
             return
         table = self.out.local(NAME)
         stamp = table.stat()
-        documents, owners, segments = _opened(table, (stamp.st_ino, stamp.st_mtime_ns), self.cache, self.mask)
+        documents, owners, segments = _opened(table, (stamp.st_ino, stamp.st_mtime_ns), self.cache, self.masks)
         row_offsets = read_rows(self.out.local(f"{self.layout}-rows.arrow"), shard.first_row, shard.last_row + 1)[0]
         row_offsets = row_offsets - shard.first_piece
         pieces = Pieces(*read_rows(self.out.local(f"{self.layout}-pieces.arrow"), shard.first_piece, shard.last_piece))
@@ -302,7 +303,7 @@ class Account:
 
 @lru_cache(maxsize=1)
 def _opened(
-    table: Path, stamp: tuple[int, int], cache: Store, mask: Mask
+    table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask, ...]
 ) -> tuple[Documents, NDArray[np.int64], Segments]:
     """Map the table: its documents, (segments,) the source of each segment, and the segments. Kept for the next shard
     of the same run.
@@ -312,7 +313,8 @@ def _opened(
     """
     documents, origins = open_table(table)
     paths = [part.path(cache) for part in origins.parts]
-    return documents, np.repeat(origins.sources, origins.segments), Segments(paths, origins.segments, mask)
+    segments = Segments(paths, origins.segments, [masks[source] for source in origins.sources])
+    return documents, np.repeat(origins.sources, origins.segments), segments
 
 
 def forget_table() -> None:

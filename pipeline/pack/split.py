@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.split import Places, SplitPieces, split
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
@@ -19,7 +18,6 @@ class Splitter:
     at: str
     """`turns`, `paragraphs` or `tokens`."""
     overlap: int
-    mask: Mask
     keep_untrained: bool
     """Whether to keep pieces without trained labels."""
     tokenizer_json: str

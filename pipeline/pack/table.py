@@ -232,7 +232,7 @@ def read_table(
     Raises:
         IntegrityError: a part has another number of documents.
     """
-    documents, mask = scratch_documents(sum(sizes), scratch), Mask.of(config.mask)
+    documents, masks = scratch_documents(sum(sizes), scratch), Mask.of_sources(config)
     marked = [np.frombuffer(place.contaminated, np.int64) for place in places]
     segments: list[int] = []
     blocks: list[int] = []
@@ -250,7 +250,7 @@ def read_table(
         for batch in part.batches:
             here = documents.at(slice(first, first + batch.num_rows))
             if batch.num_rows:
-                _read(batch, here, limits, mask)
+                _read(batch, here, limits, masks[place.source])
             here.segment[:] = segment
             if len(keys):
                 lines = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1

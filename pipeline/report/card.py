@@ -240,8 +240,13 @@ def _trained(manifest: Manifest, config: RunConfig) -> str:
         if manifest.weighted
         else ""
     )
+    own = "".join(
+        f" Source {inline(source.name)} has `{policy}`: {_TRAINED[policy]}."
+        for source in config.sources
+        if (policy := config.mask_of(source).policy) != config.mask.policy
+    )
     return (
-        f"Mask policy `{config.mask.policy}`: in conversations, {_TRAINED[config.mask.policy]}. A plain text is "
+        f"Mask policy `{config.mask.policy}`: in conversations, {_TRAINED[config.mask.policy]}.{own} A plain text is "
         "trained as a whole; of a prompt with its completion, the completion. The configuration below says what is "
         "left out. "
         f"{total.labels_trained:,} of {total.document_tokens:,} tokens are trained "

@@ -38,6 +38,7 @@ from ...schemas.report import (
 )
 from ...schemas.rows import ROW_SIZES
 from ...stages.arrays import view
+from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished, open_dataset
 from ..dataset.run_notes import recall, without_secrets
@@ -183,12 +184,22 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
 
 
 def training_of(
-    ledger: Ledger, kinds: Mapping[str, list[KindCount]], shown: Shown, policy: str, notes: Sequence[str] = ()
+    ledger: Ledger,
+    kinds: Mapping[str, list[KindCount]],
+    shown: Shown,
+    config: Mapping[str, Any],
+    notes: Sequence[str] = (),
 ) -> Training:
-    """What is trained."""
+    """What is trained.
+
+    Args:
+        config: as in the plan.
+    """
+    masks = Mask.of_plan(config)
     sources = [
         SourceShare(
             source=name,
+            policy=str(masks[name].policy),
             examples=sum(entry.examples_packed.values()),
             tokens=entry.document_tokens,
             labels=entry.labels_trained,
@@ -197,7 +208,7 @@ def training_of(
         )
         for name, entry in ledger.sources.items()
     ]
-    return Training(policy, sources, shown.rows, shown.absent, list(notes))
+    return Training(sources, shown.rows, shown.absent, list(notes))
 
 
 def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
@@ -305,7 +316,7 @@ class _Collector:
         kinds = documents.kinds if isinstance(documents, ReadDocuments) else {}
         main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
         shown = shown_rows(self.dataset, main, self.options.rows, self.decoder)
-        return training_of(manifest.ledger, kinds, shown, manifest.plan["config"]["mask"]["policy"])
+        return training_of(manifest.ledger, kinds, shown, manifest.plan["config"])
 
     def _fills(self) -> dict[str, Histogram | None]:
         if self.dataset.manifest.preference:

@@ -170,7 +170,7 @@ def _gathered(
         same = REASONS.index("duplicate")
         cut.documents.outcome[(whole.documents.outcome == same) & (cut.documents.outcome == 0)] = same
         set_copies(cut, config, whole)
-    gathered = _LengthsOfParts(whole, Mask.of(config.mask), pieces)
+    gathered = _LengthsOfParts(whole, Mask.of_sources(config), pieces)
     for number in range(len(places)):
         gathered.add(number)
     names = [source.name for source in config.sources]
@@ -180,8 +180,8 @@ def _gathered(
 class _LengthsOfParts:
     """Collects the lengths part by part."""
 
-    def __init__(self, whole: Table, mask: Mask, pieces: PieceTable | None) -> None:
-        self._whole, self._mask, self._table = whole, mask, pieces
+    def __init__(self, whole: Table, masks: Sequence[Mask], pieces: PieceTable | None) -> None:
+        self._whole, self._masks, self._table = whole, masks, pieces
         self._lengths: list[NDArray[np.int32]] = []
         self._copies: list[NDArray[np.int32]] = []
         self._runs: list[tuple[NDArray[np.int32], ...]] = []
@@ -202,16 +202,16 @@ class _LengthsOfParts:
         packed = some.copies > 0
         taken = packed & ~some.has(HELD_OUT)
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
-        first, encoded = 0, EncodedPart(place.path)
+        first, encoded, mask = 0, EncodedPart(place.path), self._masks[place.source]
         kinds = self._kinds.setdefault(place.source, np.zeros((2, max(RunKind) + 1), dtype=np.int64))
-        for batch, segment in zip(encoded.batches, encoded.segments(self._mask), strict=True):
+        for batch, segment in zip(encoded.batches, encoded.segments(mask), strict=True):
             here = slice(first, first + len(segment.offsets) - 1)
             first = here.stop
             kinds += _tokens_by_kind(view(batch.column("runs").values.field("kind")), segment, taken[here])
             runs = _supervised_runs(segment, taken[here], some.low[here], some.high[here])
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
         if self._table is not None:
-            self._table.add(place.path, some, taken, numbers)
+            self._table.add(place.path, mask, some, taken, numbers)
         lengths = (some.high - some.low)[taken]
         self._lengths.append(lengths)
         self._copies.append(some.copies[taken].astype(np.int32))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...stages.forecast.length_stats import SplitPieceLengths
+from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.split import Places
 from ..encode.parts import EncodedPart
@@ -42,18 +43,20 @@ class PieceTable:
         self._places: list[Places] = []
         self._size = 0
 
-    def add(self, path: Path, some: Documents, taken: NDArray[np.bool_], numbers: NDArray[np.int32]) -> None:
+    def add(
+        self, path: Path, mask: Mask, some: Documents, taken: NDArray[np.bool_], numbers: NDArray[np.int32]
+    ) -> None:
         """Add the taken documents of a part that are too long for at least one length.
 
         Args:
-            path: of the part.
+            path, mask: of the part.
             some: (N,) its documents.
             numbers: (N,) each document's number in `pieces`, ascending among the taken ones.
         """
         rows = np.flatnonzero(taken & (some.high - some.low > self._least))
         if not len(rows):
             return
-        segments = Segments([path], [len(EncodedPart(path).batches)], self._splitter.mask)
+        segments = Segments([path], [len(EncodedPart(path).batches)], [mask])
         some = replace(some, segment=some.segment - some.segment[0])
         for number in np.unique(some.segment[rows]).tolist():
             mine = rows[some.segment[rows] == number]

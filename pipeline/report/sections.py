@@ -354,10 +354,11 @@ def _overlap(overlap: Overlap) -> Section:
 def _training(training: Training, flow: Flow | None) -> Section:
     tokens, labels = (sum(getattr(one, key) for one in training.sources) for key in ("tokens", "labels"))
     total = Ledger(dict(flow.sources)).total() if flow is not None else SourceLedger()
+    policies = dict.fromkeys(one.policy for one in training.sources)
     turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
     sentence = (
         f"The loss falls on {share(labels / tokens)} of the packed tokens, {plural(labels, 'token')}{turns} "
-        f"(mask: {training.policy})."
+        f"(mask: {', '.join(policies)})."
         if tokens
         else "Nothing is packed, so nothing is trained."
     )
@@ -371,12 +372,14 @@ def _training(training: Training, flow: Flow | None) -> Section:
     rows = [
         [
             *(one.source, f"{one.examples:,}", large(one.tokens), share(one.labels / max(one.tokens, 1), fixed=True)),
+            *([one.policy] if len(policies) > 1 else []),
             share(one.labels / max(labels, 1), fixed=True),
             *([share((one.weight or 0) / weight, fixed=True)] if weight else []),
         ]
         for one in sorted(training.sources, key=lambda one: -one.labels)[:_ROWS]
     ]
-    head = ["source", "examples", "tokens", "trained", "of all trained", *(["of the loss"] if weight else [])]
+    head = ["source", "examples", "tokens", "trained", *(["mask"] if len(policies) > 1 else []), "of all trained"]
+    head += ["of the loss"] if weight else []
     tables = [Grid("By source", head, rows), *_kinds(training)]
     return Section("training", QUESTIONS["training"], sentence, tables, warnings=warnings)
 

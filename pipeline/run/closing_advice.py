@@ -5,6 +5,7 @@ another strategy may save.
 from collections.abc import Mapping, Sequence
 
 from ...schemas.config.config import RunConfig
+from ...schemas.config.mask import SourceMaskConfig
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.reasons import OWN, REASONS
@@ -120,7 +121,7 @@ def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> s
     """What the default mask trains of chats, for those who did not choose it; None where a mask was chosen."""
     if "mask" in config.model_fields_set or not {"messages", "sharegpt"} & {form.name for form in formats.values()}:
         return None
-    if any(source.expand != "none" for source in config.sources):
+    if any(source.expand != "none" or source.mask != SourceMaskConfig() for source in config.sources):
         return None
     return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
 

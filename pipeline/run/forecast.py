@@ -15,7 +15,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.report import Made, Report, Sample
-from ...stages.mask.policy import Mask
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
@@ -191,7 +190,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
         ]
         shown = Shown(absent="There are no rows yet: a plan packs nothing.")
-        training = training_of(decided.ledger, kinds, shown, config.mask.policy, notes)
+        training = training_of(decided.ledger, kinds, shown, config.identity(), notes)
     spec = seen.encoded.spec
     configuration = configuration_of(sample.asked if sample is not None else config, work.base)
     report = make_report(
@@ -250,7 +249,7 @@ def _count_labels(selected: Selected) -> None:
 def _count_cuts(selected: Selected) -> None:
     """Add to the ledger the cuts through trained turns that truncation and splitting make."""
     config, table = selected.config, selected.table
-    segments = Segments([place.path for place in table.places], table.origins.segments, Mask.of(config.mask))
+    segments = Segments.of(table, config)
     owners = np.repeat(table.origins.sources, table.origins.segments)
     for split in split_names(config):
         for blocks in windows(table, split, config):

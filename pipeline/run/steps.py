@@ -62,13 +62,12 @@ def encode_inputs(
     if estimate is not None and estimate.memory is not None:
         fit_workers(config.run, estimate.memory, executor, work.observer)
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
-    for said in notes(config.mask, prepared.joined, encoded):
+    for said in notes(config, prepared.joined, encoded):
         work.observer.note(said)
-    sampled = check_sampling(config.mask, prepared.joined, encoded)
-    if sampled is not None:
-        work.observer.note(sampled)
+    for said in check_sampling(config, prepared.joined, encoded):
+        work.observer.note(said)
     if any(one.make().needs_template for one in prepared.formats.values()):
-        for said in check_stops(encoded.spec, config.mask, work.cache, executor):
+        for said in check_stops(config, prepared.joined, encoded, work.cache, executor):
             work.observer.note(said)
     return encoded
 

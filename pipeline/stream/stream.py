@@ -261,7 +261,7 @@ class LiveWindows:
         return decontaminate(self.config, some, encoded, self._work, self._executor)
 
     def _require_proved(self, blocks: NDArray[np.int64], encoded: Encoded) -> None:
-        said = next(unlocated(self.config.mask, self.blocks.select(blocks), encoded), None)
+        said = next(unlocated(self.config, self.blocks.select(blocks), encoded), None)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)

@@ -17,7 +17,6 @@ from ...schemas.errors import InputError
 from ...schemas.layout import Certificate
 from ...schemas.ragged import offsets_of, sums_of
 from ...stages.arrays import view
-from ...stages.mask.policy import Mask
 from ...stages.pack.layout import LaidOut
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
@@ -133,7 +132,7 @@ class PlannedWindow:
         self._places = table.places
         self._alignment, self._pad_id = config.pack.alignment, selected.pad_id
         self._loss = loss_weights(config) if stream_weighs(config) else None
-        self._segments = Segments([part.path for part in table.places], table.origins.segments, Mask.of(config.mask))
+        self._segments = Segments.of(table, config)
         pieces = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
         plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]))
         self.certificate: Certificate = plan.certificate

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..alignment import Alignment, Parallel, ParallelLayout, why_padded
+from .mask import MaskConfig, MaskPolicy, SourceMaskConfig, policy_alone
 from .section import ConfigModel, Duration, Paths, Share, Size
 from .source import AUTO, FilterConfig
 from .source import SourceConfig as SourceConfig
@@ -39,42 +40,6 @@ class TokenizerConfig(ConfigModel):
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
     """Use traced templates where tracing is exact; `false` renders every row with jinja2."""
-
-
-MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
-
-
-class MaskConfig(ConfigModel):
-    """Which tokens are trained."""
-
-    policy: MaskPolicy = "completion"
-    """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
-    every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
-    token. A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained.
-    Messages with `train: false` or a `weight` of 0 are never trained; other weights say how much they count."""
-    train_end: bool = True
-    """Train the end-of-turn token with its turn. `all` always does."""
-    thoughts: Literal["train", "mask", "last"] = "train"
-    """Thoughts of the assistant, from a field such as `reasoning_content` or between tags such as `<think>` and
-    `</think>`. `train`: like the rest of their turn. `mask`: never trained, but the tag that closes them is, as part of
-    the answer. `last`: only those of the last assistant turn are trained."""
-    tool_calls: Literal["train", "mask"] = "train"
-    """Tool calls of the assistant, with what the template writes around them. `mask`: never trained, but the
-    end-of-turn token after them is."""
-    on_unproved: Literal["reject", "error"] = "reject"
-    """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
-    cannot be applied, nor can `thoughts` and `tool_calls` if these cannot be located in their turns. `reject` leaves
-    the conversation out and lists it in rejects.jsonl with the reason; `error` ends the run."""
-    stop: Literal["turn", "auto"] = "turn"
-    """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
-    token with the turn before it. `turn` does not."""
-    prove: Literal["sampling"] | None = None
-    """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
-    count the outcomes in the ledger. Null: only for a sample of the turns. Encodes again."""
-
-
-def _policy_alone(value: Any) -> Any:
-    return {"policy": value} if isinstance(value, str) else value
 
 
 def _fraction_alone(value: Any) -> Any:
@@ -298,10 +263,11 @@ class RunConfig(ConfigModel):
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""
-    mask: Annotated[MaskConfig, BeforeValidator(_policy_alone, json_schema_input_type=MaskPolicy | MaskConfig)] = (
+    mask: Annotated[MaskConfig, BeforeValidator(policy_alone, json_schema_input_type=MaskPolicy | MaskConfig)] = (
         MaskConfig()
     )
-    """Which tokens are trained. A policy alone is enough: `mask: assistant`."""
+    """Which tokens are trained. A policy alone is enough: `mask: assistant`. Keys of a source's own `mask` override
+    it."""
     loss: LossConfig = LossConfig()
     keep_untrained: bool = False
     """Keep examples and pieces of split examples in which no token is trained, also if truncation removed the trained
@@ -329,7 +295,7 @@ class RunConfig(ConfigModel):
             if names.count(name) > 1:
                 raise ValueError(f"two sources are called {name!r}; give each its own name")
         for source in self.sources:
-            if source.expand == "per_turn" and str(getattr(self.mask, "policy", self.mask)) == "assistant":
+            if source.expand == "per_turn" and self.mask_of(source).policy == "assistant":
                 raise ValueError(
                     f"mask assistant would train the earlier turns of source {source.name!r} again in every example "
                     "that expand: per_turn makes; take mask completion, which trains the turn itself"
@@ -366,6 +332,10 @@ class RunConfig(ConfigModel):
                 "layout ring, or strategy bfd_split"
             )
 
+    def mask_of(self, source: SourceConfig) -> MaskConfig:
+        """The run's mask, with the keys that a source sets itself."""
+        return self.mask.model_copy(update=source.mask.model_dump(exclude_none=True))
+
     def identity(self) -> dict[str, Any]:
         """Everything that the written bytes depend on, except the content of the inputs and of the tokenizer."""
         data = self.model_dump(
@@ -374,12 +344,14 @@ class RunConfig(ConfigModel):
                 "out": True,
                 "cache": True,
                 "run": True,
-                "sources": {"__all__": {"path", "split", "subset"}},
+                "sources": {"__all__": {"path", "split", "subset", "mask"}},
                 "decontaminate": {"against"},
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },
         )
-        for source in data["sources"]:
-            if source["format"] not in (AUTO, "apps"):
+        for source, own in zip(data["sources"], self.sources, strict=True):
+            if own.format not in (AUTO, "apps"):
                 del source["apps"]  # of no other format
+            if (mask := self.mask_of(own)) != self.mask:
+                source["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))
         return data

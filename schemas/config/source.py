@@ -4,8 +4,9 @@ import difflib
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from .mask import MaskPolicy, SourceMaskConfig, policy_alone
 from .section import ConfigModel, Paths, Size
 
 AUTO = "auto"
@@ -32,6 +33,8 @@ def default_name(format: str) -> str:
 
 STYLED = ("alpaca", "prompt_completion", "preference")
 """Formats whose rows can be plain texts with a choice of style."""
+MASKED_ALIKE = ("tokenized", "text")
+"""Formats whose rows are trained alike under every mask."""
 CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 """Formats whose rows can be conversations of several turns."""
 
@@ -107,6 +110,10 @@ class SourceConfig(ConfigModel):
     loss_weight: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
     """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
     seen. See `loss`."""
+    mask: Annotated[
+        SourceMaskConfig, BeforeValidator(policy_alone, json_schema_input_type=MaskPolicy | SourceMaskConfig)
+    ] = SourceMaskConfig()
+    """Which tokens of this source are trained, instead of what the run's `mask` says. A policy alone is enough."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
     keys: dict[FormatKey, str] = Field(default={})
@@ -159,4 +166,6 @@ class SourceConfig(ConfigModel):
             raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}{more}; leave it out")
         if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
             raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
+        if self.mask != SourceMaskConfig() and self.format in MASKED_ALIKE:
+            raise ValueError(f"mask: rows of format {self.format} are trained alike under every mask; leave it out")
         return self

@@ -21,7 +21,8 @@ from ...schemas.rows import (
 from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED, kind_table
 
 if TYPE_CHECKING:
-    from ...schemas.config.config import MaskConfig
+    from ...schemas.config.config import RunConfig
+    from ...schemas.config.mask import MaskConfig
 
 
 class Policy(StrEnum):
@@ -71,15 +72,24 @@ class Mask:
         return cls(Policy(config.policy), config.train_end, thoughts, calls, config.stop == "auto")
 
     @classmethod
-    def of_plan(cls, mask: Mapping[str, Any]) -> "Mask":
-        """The mask of a finished run, from the section `mask` of its plan."""
-        return cls(
-            Policy(mask["policy"]),
-            mask["train_end"],
-            Thoughts(mask.get("thoughts", "train")),
-            mask.get("tool_calls", "train") == "train",
-            mask.get("stop") == "auto",
-        )
+    def of_sources(cls, config: "RunConfig") -> "tuple[Mask, ...]":
+        """The mask of each source, in their order."""
+        return tuple(cls.of(config.mask_of(source)) for source in config.sources)
+
+    @classmethod
+    def of_plan(cls, config: Mapping[str, Any]) -> "dict[str, Mask]":
+        """The mask of each source of a finished run, from the configuration in its plan."""
+        masks = {source["name"]: source.get("mask", config["mask"]) for source in config["sources"]}
+        return {
+            name: cls(
+                Policy(mask["policy"]),
+                mask["train_end"],
+                Thoughts(mask["thoughts"]),
+                mask["tool_calls"] == "train",
+                mask["stop"] == "auto",
+            )
+            for name, mask in masks.items()
+        }
 
     @property
     def needs_parts(self) -> bool:

@@ -131,7 +131,7 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
         ("verify", out),
         ("wait", out),
         ("clean", config, "--all"),
-        ("publish", out, "hf://me/packed", "--dry-run"),
+        ("export", out, "--to", "hf://me/packed", "--dry-run"),
     ]
     return [
         *looking,

@@ -24,7 +24,7 @@ def expected_row(pieces: Sequence[Piece], packer: Packer) -> Row:
         if place == len(pieces) - 1:
             padding += -(len(row["input_ids"]) + size + padding) % packer.row
         row["input_ids"] += [*piece.example.ids[piece.start : piece.end], *[PAD] * padding]
-        row["labels"] += [*piece.labels(packer.mask), *[IGNORED] * padding]
+        row["labels"] += [*piece.labels(), *[IGNORED] * padding]
         row["position_ids"] += range(size + padding)
         row["seq_lengths"].append(size + padding)
         row["doc_starts"].append(piece.start)
@@ -113,7 +113,7 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
 def _add(
     out: Row, nested: dict[str, Any], example: Example, packer: Packer, labels: dict[str, tuple[int, int]]
 ) -> None:
-    asked, created = example.asked(packer.mask), nested["tokens_created"]
+    asked, created = example.asked(), nested["tokens_created"]
     out["examples_made"] += 1
     out["tokens_encoded"] += len(example.ids) - example.added.total()
     out["asked_encoded"] += sum(asked)
@@ -135,7 +135,7 @@ def _add(
     out["examples_repeated"] += copies - 1
     out["examples_split"] += packer.divided(example)
     out["examples_truncated"] += high - low < len(asked)
-    out["turns_trained"] += len(example.trained_turns(packer.mask))
+    out["turns_trained"] += len(example.trained_turns())
     created["overlap"] += copies * sum(piece.fresh - piece.start for piece in pieces)
     created["repeats"] += (copies - 1) * len(fresh)
     out["asked_repeated"] += (copies - 1) * sum(asked[place] for place in fresh)
@@ -165,9 +165,9 @@ def _truncated(out: Counter[str], example: Example, packer: Packer) -> None:
     out["max_length"] += len(example.ids) - (high - low) - by_limits
 
 
-def cuts(example: Example, pieces: Sequence[Piece], mask: Row) -> int:
+def cuts(example: Example, pieces: Sequence[Piece]) -> int:
     """Cuts with a trained token of one turn, or of one completion, on both sides."""
-    asked = example.asked(mask)
+    asked = example.asked()
     places = {piece.fresh for piece in pieces} | {piece.end for piece in pieces}
-    turns = example.trained_turns(mask) if example.talks else example.turns
+    turns = example.trained_turns() if example.talks else example.turns
     return sum(asked[place - 1] and asked[place] for first, last in turns for place in places if first < place < last)

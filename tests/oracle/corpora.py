@@ -127,6 +127,7 @@ def lines_of(draw: st.DrawFn, source: str, weighted: bool) -> tuple[Lines, dict[
     return Lines(made, skipped), used
 
 
+OWN_MASKS: list[Row] = [{}, {}, {"policy": "last_assistant"}, {"policy": "all"}, {"train_end": False}]
 FORMATS = {"texts": "text", "pairs": "prompt_completion", "chats": "messages", "apps": "apps"}
 
 
@@ -160,6 +161,7 @@ def configurations(draw: st.DrawFn) -> Row:
             }
             | ({mix: draw(st.sampled_from([1, 2, 3] if mix == "repeat" else [0.5, 1, 2]))} if mix else {})
             | ({"loss_weight": draw(st.sampled_from([1.0, 2.5]))})
+            | ({"mask": draw(st.sampled_from(OWN_MASKS))} if name != "texts" else {})
             for name in sources
         ],
         "mask": {

@@ -35,6 +35,7 @@ class Example:
         turns: (first token, one past the last) of the assistant's turns, or of a completion of plain text.
         ends: the end-of-turn tokens.
         says: what duplicates have in common.
+        mask: its source's, which the packer knows.
     """
 
     source: str
@@ -49,10 +50,11 @@ class Example:
     talks: bool = False
     straddles: int = 0
     says: tuple[Any, ...] = ()
+    mask: Row = field(default_factory=dict)
 
-    def asked(self, mask: Row) -> list[bool]:
+    def asked(self) -> list[bool]:
         """Which tokens the mask selects."""
-        policy, size = mask["policy"], len(self.ids)
+        policy, size = self.mask["policy"], len(self.ids)
         if policy == "all" or self.begin is None:
             chosen = {*range(0 if policy == "all" else self.added["special"], size)}
         elif policy == "completion" or not self.talks:
@@ -60,15 +62,15 @@ class Example:
         else:
             turns = self.turns if policy == "assistant" else self.turns[-1:]
             chosen = {place for turn in turns for place in range(*turn)}
-        if policy != "all" and not mask["train_end"]:
+        if policy != "all" and not self.mask["train_end"]:
             chosen -= self.ends
         return [place in chosen and self.weights[place] > 0 for place in range(size)]
 
-    def trained_turns(self, mask: Row) -> list[Span]:
+    def trained_turns(self) -> list[Span]:
         """The assistant's turns that the mask selects."""
-        if mask["policy"] == "all" or mask["policy"] == "assistant":
+        if self.mask["policy"] == "all" or self.mask["policy"] == "assistant":
             chosen = self.turns
-        elif mask["policy"] == "last_assistant":
+        elif self.mask["policy"] == "last_assistant":
             chosen = self.turns[-1:]
         else:
             chosen = [turn for turn in self.turns if self.begin is not None and turn[0] >= self.begin]
@@ -184,9 +186,9 @@ class Piece:
     end: int
     fresh: int
 
-    def labels(self, mask: Row) -> list[int]:
+    def labels(self) -> list[int]:
         """Its labels: never at its first token, and not where it repeats the piece before."""
-        asked, ids = self.example.asked(mask), self.example.ids
+        asked, ids = self.example.asked(), self.example.ids
         return [
             ids[place] if asked[place] and place >= self.fresh and place > self.start else IGNORED
             for place in range(self.start, self.end)
@@ -206,13 +208,17 @@ class Packer:
     """Packs examples as a configuration says.
 
     Attributes:
+        masks: the mask of each source.
         pieces: the pieces of each packed example, by its id.
         dropped: why each other example is left out.
     """
 
     def __init__(self, config: Row, examples: Sequence[Example], written: dict[str, Written]) -> None:
         self.config, self.examples, self.written = config, examples, written
-        self.mask, self.truncate, self.pack = config["mask"], config["truncate"], config["pack"]
+        self.truncate, self.pack = config["truncate"], config["pack"]
+        self.masks: dict[str, Row] = {one["name"]: config["mask"] | one.get("mask", {}) for one in config["sources"]}
+        for example in examples:
+            example.mask = self.masks[example.source]
         self.capacity: int = self.truncate["max_length"]
         self.strategy: str = self.pack["strategy"]
         self.document, self.row = multiples(self.pack)
@@ -251,7 +257,7 @@ class Packer:
         return self.truncate["overlong"] == "split" and high - low > self.capacity
 
     def _reason(self, example: Example) -> str | None:
-        asked, kept = example.asked(self.mask), self.config["keep_untrained"]
+        asked, kept = example.asked(), self.config["keep_untrained"]
         low, high = self.limited(example)
         if len(asked) < (self.config["filter"]["min_tokens"] or 0):
             return "min_tokens"

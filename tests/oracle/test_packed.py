@@ -98,7 +98,7 @@ def check_division(packer: Packer) -> None:
     for name, pieces in packer.pieces.items():
         example = pieces[0].example
         if packer.divided(example):
-            asked, (low, high) = example.asked(packer.mask), packer.limited(example)
+            asked, (low, high) = example.asked(), packer.limited(example)
             left_out = {*range(low, high)} - {place for piece in pieces for place in range(piece.fresh, piece.end)}
             assert not left_out or not packer.config["keep_untrained"], name
             assert not any(asked[place] and asked[place - 1] and place - 1 in left_out for place in left_out)
@@ -112,7 +112,7 @@ def check_left_out(packer: Packer) -> None:
             # Or one piece would hold two tokens that are asked for, of which the second has a label.
             assert not packer.config["keep_untrained"]
             low, high = packer.limited(example)
-            assert sum(example.asked(packer.mask)[low:high]) < 3 + (high - low) // packer.capacity
+            assert sum(example.asked()[low:high]) < 3 + (high - low) // packer.capacity
 
 
 def check_copies(packer: Packer) -> None:
@@ -175,7 +175,7 @@ def check_weights(packed: kit.Packed, packer: Packer, placed: dict[str, list[lis
             mine: list[float] = []
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
                 weights = piece.example.weights[piece.start : piece.end]
-                labels = piece.labels(packer.mask)
+                labels = piece.labels()
                 count = sum(label != IGNORED for label in labels)
                 share = 1 if packer.config["loss"]["normalize"] == "token" else max(count, 1)
                 factor = by_source[piece.example.source]
@@ -207,8 +207,8 @@ def check_ledger(
         for row, pieces in zip(packed.rows(split), rows, strict=True):
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
                 name = piece.example.id
-                trained = sum(label != IGNORED for label in piece.labels(packer.mask))
-                head = piece.fresh == piece.start and piece.example.asked(packer.mask)[piece.start]
+                trained = sum(label != IGNORED for label in piece.labels())
+                head = piece.fresh == piece.start and piece.example.asked()[piece.start]
                 labels[name] = labels[name][0] + trained, labels[name][1] + head
                 inside[name].add(piece)
                 padding[piece.example.source] += size - (piece.end - piece.start)
@@ -217,12 +217,12 @@ def check_ledger(
         expected["tokens_packed"] += padding[source]
         expected["labels_not_asked"] += padding[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
-        if packer.mask["policy"] == "all":  # this packer does not know how a prompt falls into turns
+        if packer.masks[source]["policy"] == "all":  # this packer does not know how a prompt falls into turns
             ignored = {*UNKNOWN, "turns_cut"}
         else:
             ignored = {*UNKNOWN}
             expected["turns_cut"] = sum(
-                packer.written[name].copies * cuts(packer.pieces[name][0].example, [*pieces], packer.mask)
+                packer.written[name].copies * cuts(packer.pieces[name][0].example, [*pieces])
                 for name, pieces in inside.items()
                 if packer.pieces[name][0].example.source == source
             )

@@ -32,7 +32,7 @@ BEHIND = {
 SMALLEST = {
     "out": "out",
     "tokenizer": {"path": "tokenizer"},
-    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0}],
+    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0, "mask": "all"}],
     "loss": {"column": "always"},
     "decontaminate": {"against": "test.jsonl"},
     "mask": {"thoughts": "mask", "tool_calls": "mask", "prove": "sampling", "stop": "auto"},

@@ -210,6 +210,15 @@ def test_repeats_and_weights(configure: Configure) -> None:
     held_against_the_ledger(dataset, stories)
 
 
+def test_a_source_with_a_mask_of_its_own(configure: Configure) -> None:
+    config = configure(truncate={"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}})
+    config["sources"][0]["mask"] = "all"
+    dataset, stories = followed(config)
+    assert {story.address.source: story.policy for story in stories} == {"chats": "all", "texts": "completion"}
+    held_against_the_shards(dataset, stories)
+    held_against_the_ledger(dataset, stories)
+
+
 def test_one_conversation_by_eye(configure: Configure) -> None:
     config = configure(mask="assistant", truncate={"max_length": 64})
     packtrain.run(config)

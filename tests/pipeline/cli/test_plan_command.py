@@ -112,11 +112,13 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
         {"truncate": {"max_length": 24, "overlong": "split", "split": {"at": "tokens"}}, "keep_untrained": True},
         {"truncate": {"max_length": 24, "keep": "end"}, "holdout": {"fraction": 0.2}, "duplicates": "drop"},
         {"truncate": {"max_length": 24}, "mask": "all"},
+        {"truncate": {"max_length": 24}, "own": "all"},
     ],
 )
 def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_path: Path) -> None:
     config["sources"][1]["repeat"] = 2
-    config |= settings
+    config["sources"][0]["mask"] = settings.get("own", {})
+    config |= {key: value for key, value in settings.items() if key != "own"}
     ahead = plan(config).training
     package.run(config)
     after = report_of(tmp_path / "packed")

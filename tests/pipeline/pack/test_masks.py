@@ -212,6 +212,59 @@ def test_turns_that_cannot_be_located_are_rejected_or_refuse_the_run(runs: Runs)
     runs("fine", ROWS, {"policy": "assistant", "on_unproved": "error"})
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [{"loss": {"normalize": "document"}}, {"truncate": {"max_length": 12, "overlong": "split"}}],
+)
+def test_sources_with_masks_of_their_own_are_packed_as_by_runs_of_their_own(runs: Runs, keys: Config) -> None:
+    kit.write(runs.folder / "a.jsonl", [{"messages": THOUGHTS}, *ROWS])
+    kit.write(runs.folder / "b.jsonl", [*ROWS, {"messages": THOUGHTS}])
+    masks: dict[str, Any] = {"a": {"policy": "assistant", "thoughts": "mask"}, "b": {"tool_calls": "mask"}}
+
+    def run(name: str, mask: Row, **sources: Row) -> Packed:
+        some = ({"name": one, "format": "messages", "path": f"{one}.jsonl", **own} for one, own in sources.items())
+        common = {
+            "out": str(runs.folder / name),
+            "tokenizer": {"path": str(runs.folder / "tokenizer"), "chat_template": THINKING},
+            "mask": {"train_end": False, **mask},
+            "pack": {"strategy": "none", "shuffle": False},
+        }
+        return kit.packed(kit.configure(runs.folder, *some, **kit.merged(common, keys)))
+
+    alone = [run(f"only-{name}", mask, **{name: {}}) for name, mask in masks.items()]
+    parts = runs.parts()
+    both = run("both", {}, **{name: {"mask": mask} for name, mask in masks.items()})
+    assert runs.parts() == parts, "a mask encodes nothing"
+    found, expected = both.rows(), [row for packed in alone for row in packed.rows()]
+    for row in found + expected:
+        del row["doc_ids"]
+    assert found == expected
+    assert both.ledger == alone[0].ledger | alone[1].ledger
+    swapped = run("swapped", {}, a={"mask": masks["b"]}, b={"mask": masks["a"]})
+    assert runs.trained(swapped) != runs.trained(both)
+
+
+def test_a_source_whose_mask_needs_no_turns_keeps_what_is_not_located(runs: Runs) -> None:
+    for name in ("a", "b"):
+        kit.write(runs.folder / f"{name}.jsonl", ROWS)
+    config = kit.configure(
+        runs.folder,
+        {"name": "a", "path": "a.jsonl"},
+        {"name": "b", "path": "b.jsonl", "mask": "completion"},
+        tokenizer={"path": str(runs.folder / "tokenizer"), "chat_template": HIDING},
+        mask="assistant",
+    )
+    packed = kit.packed(config)
+    assert packed.ledger["a"]["examples_dropped"] == {"unproved": 3, "untrained": 1}
+    assert packed.ledger["b"]["examples_dropped"] == {"untrained": 1}
+    assert [(one["source"], one["line"]) for one in packed.rejects()] == [("a", 1), ("a", 2), ("a", 3)]
+    changes = ("--set", "sources.0.mask.policy=all", "--set", "sources.1.mask.stop=auto", "--out", runs.folder / "set")
+    assert kit.cli("run", kit.saved(config), *map(str, changes)).code == 0
+    plan = Packed(runs.folder / "set").record["plan"]["config"]
+    masks = [(one["mask"]["policy"], one["mask"]["stop"]) for one in plan["sources"]]
+    assert (plan["mask"]["policy"], masks) == ("assistant", [("all", "turn"), ("completion", "auto")])
+
+
 def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
     rows = [said("one", "two"), said("one", "<think>hm</think>two", "three", "four"), said("one", "three")]
     rows[0]["messages"].insert(0, {"role": "system", "content": "Rule."})

@@ -305,7 +305,8 @@ def test_its_configuration_has_the_same_identity_but_for_texts_of_the_user(
 ) -> None:
     sources = [
         {"name": "a", "format": "messages", "path": "/home/x/a.jsonl", "where": "LENGTH(prompt) > 3 -- ```"},
-        {"name": "b.c-d", "format": "prompt_completion", "path": "s3://x/y", "keys": {"prompt": "|"}, "repeat": 3},
+        {"name": "b.c-d", "format": "prompt_completion", "path": "s3://x/y", "keys": {"prompt": "|"}, "repeat": 3}
+        | {"mask": "all"},
         {"name": "auto", "path": "hf://x/y", "split": "train", "apps": {"max_solutions": 3}},
     ]
     given = RunConfig.model_validate(

@@ -100,6 +100,10 @@ CASES: dict[str, Config] = {
         "mask": "last_assistant",
         "repeat": 3,
     },
+    "split, with masks of sources": {
+        "truncate": {"overlong": "split"},
+        "masks": {"chats": "assistant", "pairs": {"policy": "all"}},
+    },
     "windows": {"pack": {"window_tokens": 4000}, "truncate": {"keep": "end"}, "repeat": 2},
     "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
 }
@@ -107,11 +111,12 @@ CASES: dict[str, Config] = {
 
 def configured(base: Config, case: Config, length: int, out: Path) -> Config:
     case = dict(case)
-    repeat = case.pop("repeat", None)
+    repeat, masks = case.pop("repeat", None), case.pop("masks", {})
     config = {**base, **case, "out": str(out)}
     config["truncate"] = {**case.get("truncate", {}), "max_length": length}
+    config["sources"] = [{**one, "mask": masks.get(one["name"], {})} for one in base["sources"]]
     if repeat:
-        config["sources"] = [{**one, "repeat": repeat} if one["name"] == "pairs" else one for one in base["sources"]]
+        config["sources"] = [{**one, "repeat": repeat} if one["name"] == "pairs" else one for one in config["sources"]]
     return config
 
 

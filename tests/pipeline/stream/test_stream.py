@@ -58,7 +58,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
     """A configuration of these sources; keyword arguments replace whole sections."""
 
-    def config(out: str = "data", **more: Any) -> dict[str, Any]:
+    def config(out: str = "data", masks: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        own = {name: {"mask": mask} for name, mask in (masks or {}).items()}
+
         def paths(stem: str, count: int) -> list[str]:
             return [str(data / f"{stem}-{number}.jsonl") for number in range(count)]
 
@@ -68,8 +70,8 @@ def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
             "sources": [
                 {"name": "texts", "format": "text", "path": paths("text", 5)},
-                {"name": "chats", "format": "messages", "path": paths("chat", 4)},
-                {"name": "apps", "format": "apps", "path": paths("apps", 3)},
+                {"name": "chats", "format": "messages", "path": paths("chat", 4)} | own.get("chats", {}),
+                {"name": "apps", "format": "apps", "path": paths("apps", 3)} | own.get("apps", {}),
             ],
             "truncate": {"max_length": 256},
             "run": {"workers": 1, "report": False},
@@ -113,6 +115,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
         "filter": {"min_tokens": 6},
     },
+    "a mask for each": {"masks": {"chats": "all", "apps": {"train_end": False}}, "truncate": {"max_length": 128}},
     "align": {"pack": {"align": 16, "max_docs": 3}, "mask": "all"},
     "one a row": {"pack": {"strategy": "none", "shuffle": False}, "keep_untrained": True},
 }
