@@ -51,7 +51,7 @@ def test_a_format_is_one_file_and_two_lines(tmp_path: Path) -> None:
         shutil.copytree(root / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / "__init__.py", copy)
     (copy / "stages/prep/forum.py").write_text(FORUM)
-    insert(copy / "stages/prep/__init__.py", "from .messages import", "from .forum import ForumFormat")
+    insert(copy / "stages/prep/__init__.py", "from .preference import", "from .forum import ForumFormat")
     insert(copy / "stages/prep/__init__.py", "        AppsFormat,", "        ForumFormat,")
     insert(copy / "schemas/config/source.py", '    "apps": ("weight",),', '    "forum": ("prompt", "weight"),')
 
