@@ -43,7 +43,7 @@ class RowLines:
     start: int = 0
     """Bytes of the file before its first row."""
     rejects: Rejects | None = None
-    """Filled as the lines are taken; None if nobody has looked into the rows yet."""
+    """Rows that cannot be used, added as the lines are taken; None if rows are not checked while they are divided."""
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open import Store
 from .collect import report_of_dataset
+from .length_words import advice_sentence, warnings_of
 from .options import ReportOptions
-from .sections import advice_sentence, warnings_of
 
 HTML, JSON = "report.html", "report.json"
 

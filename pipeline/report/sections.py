@@ -17,13 +17,13 @@ from ...schemas.report import (
     Packing,
     Point,
     Report,
-    SourceLoss,
     SplitFigures,
     Training,
 )
 from ...schemas.units import exact, large, plural, share
 from .ledger_lines import Stress, ledger_columns, ledger_sections
-from .lengths import lost, lost_at
+from .length_words import advice_sentence, by_loss, counted_tokens, lost_share, own_point, warnings_of
+from .lengths import lost_at
 from .printing import Grid, print_grids
 
 QUESTIONS = {
@@ -35,16 +35,12 @@ QUESTIONS = {
     "made": "How is it made again?",
 }
 """The question of each section."""
-MUCH = 0.05
-"""Lost share of a source's trained tokens from which the report warns of it."""
 _SOURCES = 6
 """Maximum number of sources that have a column of their own in the ledger."""
 _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
-_GAIN = 0.0005
-"""Share of trained tokens from which it is said what the next longer length would keep."""
 _STYLES: dict[Stress, str] = {"": "", "head": "bold", "detail": "dim", "cut": "red", "trained": "bold green"}
 
 
@@ -137,60 +133,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
 # Which max_length?
 
 
-def own_point(choice: Choice) -> Point:
-    """The configured strategy at the configured length."""
-    return _point(choice, choice.strategy, choice.max_length)
-
-
-def advice_sentence(choice: Choice) -> str:
-    """What the advised length keeps, and what the next one would; empty if there is no advice."""
-    advice = choice.advice
-    if advice is None:
-        return ""
-    point, what = _point(choice, advice.strategy, advice.max_length), _what(choice)
-    how = "" if advice.strategy == choice.strategy else f" with {advice.strategy}"
-    kept = f"{_all(1 - lost_at(point))} of the {what}"
-    if advice.strategy in ("bfd_split", "wrapped") or choice.overlong == "split":
-        whole = 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
-        kept += f" and leaves {share(whole)} of documents whole"
-    if not advice.reached:
-        said = f"keeps {kept}, and no compared length that may be advised keeps enough"
-    elif (advice.strategy, advice.max_length) == (choice.strategy, choice.max_length):
-        said = f"is enough: it keeps {kept}"
-    else:
-        said = f"keeps {kept}"
-    words = f"max_length {advice.max_length:,}{how} {said}"
-    after = [one for one in choice.points if one.strategy == advice.strategy and one.max_length > advice.max_length]
-    if after and lost_at(point) - lost_at(after[0]) >= _GAIN:
-        more, gain = after[0].tokens / max(point.tokens, 1) - 1, lost_at(point) - lost_at(after[0])
-        words += (
-            f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
-        )
-    if advice.few:
-        need = f"{advice.needs:,}" if advice.needs else "more than any length compared"
-        named = "; ".join(f"{one.id}, {one.tokens:,} tokens" for one in choice.longest[: advice.few])
-        longer = plural(advice.few, "far longer document")
-        words += f". {longer} alone would need {need}{f' ({named})' if named else ''}"
-    return f"{words}."
-
-
-def warnings_of(choice: Choice) -> Iterator[str]:
-    """What is wrong with the configured length: for the model, and for single sources."""
-    length, limit = choice.max_length, choice.limit
-    if choice.over_limit is not None and limit is not None and limit.reason:
-        harm = f"{plural(choice.over_limit, 'document')} {'is' if choice.over_limit == 1 else 'are'} longer"
-        if not choice.over_limit:
-            harm = "harmless, as no document is longer"
-        yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {harm}."
-    hit = [one for one in _by_loss(choice.sources) if _lost_of(one) >= MUCH]
-    if hit:
-        named = ", ".join(f"{one.source} {share(_lost_of(one))}" for one in hit[:3])
-        more = f", and {len(hit) - 3:,} more sources lose much" if len(hit) > 3 else ""
-        yield f"Of their {_what(choice)}, at {length:,} these sources lose: {named}{more}."
-
-
 def _choice(choice: Choice) -> Section:
-    own, what = own_point(choice), _what(choice)
+    own, what = own_point(choice), counted_tokens(choice)
     parts = [
         *([f"{exact(own.documents_cut)} are cut"] if own.documents_cut else []),
         *([f"{exact(own.documents_lost)} are left out"] if own.documents_lost else []),
@@ -214,14 +158,14 @@ def _choice(choice: Choice) -> Section:
         rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
         grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
     if any(one.documents_cut or one.documents_lost for one in choice.sources):
-        head = ("source", "documents", "longest", "cut", "left out", "tokens lost", f"{_what(choice)} lost")
+        head = ("source", "documents", "longest", "cut", "left out", "tokens lost", f"{counted_tokens(choice)} lost")
         rows = [
             [
                 *(one.source, f"{one.documents:,}", f"{one.longest:,}", f"{one.documents_cut:,}"),
                 *(f"{one.documents_lost:,}", share(one.tokens_lost / max(one.tokens, 1))),
-                share(_lost_of(one)),
+                share(lost_share(one)),
             ]
-            for one in _by_loss(choice.sources)[:_ROWS]
+            for one in by_loss(choice.sources)[:_ROWS]
         ]
         grids.append(Grid(f"What each source loses at {choice.max_length:,}", head, rows))
     if choice.longest:
@@ -248,26 +192,6 @@ def _marks(choice: Choice, one: Point) -> str:
     advised = choice.advice and (choice.advice.strategy, choice.advice.max_length) == (one.strategy, one.max_length)
     configured = (choice.strategy, choice.max_length) == (one.strategy, one.max_length)
     return ", ".join([*(["configured"] if configured else []), *(["advised"] if advised else [])])
-
-
-def _point(choice: Choice, strategy: str, length: int) -> Point:
-    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
-
-
-def _what(choice: Choice) -> str:
-    return "trained tokens" if any(one.labels + one.labels_lost for one in choice.points) else "tokens"
-
-
-def _by_loss(sources: Sequence[SourceLoss]) -> list[SourceLoss]:
-    return sorted(sources, key=lambda one: (-_lost_of(one), -one.documents_cut / max(one.documents, 1)))
-
-
-def _lost_of(one: SourceLoss) -> float:
-    return lost(one.labels - one.labels_lost, one.labels_lost, one.tokens - one.tokens_lost, one.tokens_lost)
-
-
-def _all(kept: float) -> str:
-    return "all" if kept == 1 else share(kept, 2)
 
 
 def _none(gone: float) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline.report.length_words import advice_sentence, warnings_of
 from packtrain.pipeline.report.lengths import (
     FEW_ROWS,
     KEEPS,
@@ -18,7 +19,7 @@ from packtrain.pipeline.report.lengths import (
     lost_at,
 )
 from packtrain.pipeline.report.options import ReportOptions, limit_of_model
-from packtrain.pipeline.report.sections import advice_sentence, sections, warnings_of
+from packtrain.pipeline.report.sections import sections
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import FORMAT, Choice, Report

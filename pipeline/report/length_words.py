@@ -1,0 +1,88 @@
+"""What is said of a length: the advice in a sentence, and what is wrong with the configured one."""
+
+from collections.abc import Iterator, Sequence
+
+from ...schemas.report import Choice, Point, SourceLoss
+from ...schemas.units import plural, share
+from .lengths import lost, lost_at
+
+MUCH = 0.05
+"""Lost share of a source's trained tokens from which the report warns of it."""
+_GAIN = 0.0005
+"""Share of trained tokens from which it is said what the next longer length would keep."""
+
+
+def own_point(choice: Choice) -> Point:
+    """The configured strategy at the configured length."""
+    return point_at(choice, choice.strategy, choice.max_length)
+
+
+def advice_sentence(choice: Choice) -> str:
+    """What the advised length keeps, and what the next one would; empty if there is no advice."""
+    advice = choice.advice
+    if advice is None:
+        return ""
+    point, what = point_at(choice, advice.strategy, advice.max_length), counted_tokens(choice)
+    how = "" if advice.strategy == choice.strategy else f" with {advice.strategy}"
+    kept = f"{_all(1 - lost_at(point))} of the {what}"
+    if advice.strategy in ("bfd_split", "wrapped") or choice.overlong == "split":
+        whole = 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
+        kept += f" and leaves {share(whole)} of documents whole"
+    if not advice.reached:
+        said = f"keeps {kept}, and no compared length that may be advised keeps enough"
+    elif (advice.strategy, advice.max_length) == (choice.strategy, choice.max_length):
+        said = f"is enough: it keeps {kept}"
+    else:
+        said = f"keeps {kept}"
+    words = f"max_length {advice.max_length:,}{how} {said}"
+    after = [one for one in choice.points if one.strategy == advice.strategy and one.max_length > advice.max_length]
+    if after and lost_at(point) - lost_at(after[0]) >= _GAIN:
+        more, gain = after[0].tokens / max(point.tokens, 1) - 1, lost_at(point) - lost_at(after[0])
+        words += (
+            f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
+        )
+    if advice.few:
+        need = f"{advice.needs:,}" if advice.needs else "more than any length compared"
+        named = "; ".join(f"{one.id}, {one.tokens:,} tokens" for one in choice.longest[: advice.few])
+        longer = plural(advice.few, "far longer document")
+        words += f". {longer} alone would need {need}{f' ({named})' if named else ''}"
+    return f"{words}."
+
+
+def warnings_of(choice: Choice) -> Iterator[str]:
+    """What is wrong with the configured length: for the model, and for single sources."""
+    length, limit = choice.max_length, choice.limit
+    if choice.over_limit is not None and limit is not None and limit.reason:
+        harm = f"{plural(choice.over_limit, 'document')} {'is' if choice.over_limit == 1 else 'are'} longer"
+        if not choice.over_limit:
+            harm = "harmless, as no document is longer"
+        yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {harm}."
+    hit = [one for one in by_loss(choice.sources) if lost_share(one) >= MUCH]
+    if hit:
+        named = ", ".join(f"{one.source} {share(lost_share(one))}" for one in hit[:3])
+        more = f", and {len(hit) - 3:,} more sources lose much" if len(hit) > 3 else ""
+        yield f"Of their {counted_tokens(choice)}, at {length:,} these sources lose: {named}{more}."
+
+
+def point_at(choice: Choice, strategy: str, length: int) -> Point:
+    """The counts of a strategy at a length, which is among those compared."""
+    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+
+
+def counted_tokens(choice: Choice) -> str:
+    """What losses are counted in, in words."""
+    return "trained tokens" if any(one.labels + one.labels_lost for one in choice.points) else "tokens"
+
+
+def by_loss(sources: Sequence[SourceLoss]) -> list[SourceLoss]:
+    """The sources, those that lose most first."""
+    return sorted(sources, key=lambda one: (-lost_share(one), -one.documents_cut / max(one.documents, 1)))
+
+
+def lost_share(one: SourceLoss) -> float:
+    """The share of its trained tokens that a source loses; of its tokens, if nothing is trained."""
+    return lost(one.labels - one.labels_lost, one.labels_lost, one.tokens - one.tokens_lost, one.tokens_lost)
+
+
+def _all(kept: float) -> str:
+    return "all" if kept == 1 else share(kept, 2)
