@@ -42,6 +42,7 @@ def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Written]) 
             entry.labels_not_asked += tokens - trained - heads
             entry.tokens_packed += padding
             entry.turns_cut += written.cuts.get(source, 0)
+            entry.copies_together += written.together.get(source, 0)
             _add(entry.tokens_created, {"alignment": padding})
     ledger.check()
 

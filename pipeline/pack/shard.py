@@ -49,6 +49,8 @@ class Written:
     """All tokens, with padding."""
     cuts: dict[int, int]
     """Cuts through trained turns."""
+    together: dict[int, int]
+    """Further copies of documents in one row."""
     weights: dict[int, float] = field(default_factory=dict)
     """Sums of the loss weights of trained labels; empty without weights."""
 
@@ -173,14 +175,14 @@ class ShardTask:
             if self.pairs is not None:
                 batch, heads = lay_out_pairs(some, segments, chunk.documents, self.pairs)
                 nothing = np.zeros_like(heads)
-                account.add(sources, some.asked_kept - heads, heads, nothing, chunk.lengths, nothing)
+                account.add(sources, some.asked_kept - heads, heads, nothing, chunk.lengths, nothing, nothing)
                 yield batch
                 continue
             offsets = row_offsets[first : last + 1] - row_offsets[first]
             laid = lay_out_pieces(
                 some, segments, chunk, chunk.documents, offsets, self.alignment, self.pad_id, self.weights, sources
             )
-            account.add_laid(laid, some, segments, chunk, padded[here], sources)
+            account.add_laid(laid, some, segments, chunk, offsets, padded[here], sources)
             yield laid.batch
 
 
@@ -254,13 +256,26 @@ def cuts_through_turns(
     return out
 
 
+def copies_together(some: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(D,) whether another copy of the same piece comes before it in its row; see `lay_out_pieces`."""
+    out = np.zeros(len(pieces.documents), np.bool_)
+    if (some.copies > 1).any():
+        row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
+        order = np.lexsort((pieces.starts, pieces.documents, row))
+        keys = np.stack([row, pieces.documents, pieces.starts])[:, order]
+        out[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    return out
+
+
 class Account:
-    """Counts what is laid out, by source: trained labels, lost first labels, padding, tokens, cuts through turns."""
+    """Counts what is laid out, by source: trained labels, lost first labels, padding, tokens, cuts through turns,
+    copies in one row.
+    """
 
     def __init__(self) -> None:
         self.tokens = self.max_docs = 0
         self._weights: dict[int, float] = {}
-        self._totals = np.zeros((5, 0), np.int64)
+        self._totals = np.zeros((6, 0), np.int64)
 
     def add(self, sources: NDArray[np.int64], *counts: NDArray[Any]) -> None:
         """Add the counts of each piece."""
@@ -277,6 +292,7 @@ class Account:
         some: Documents,
         segments: Segments,
         pieces: Pieces,
+        row_offsets: NDArray[np.int64],
         padded: NDArray[np.int32],
         sources: NDArray[np.int64],
     ) -> None:
@@ -286,7 +302,8 @@ class Account:
             padded: (D,) the tokens of each piece with its padding.
         """
         cuts = cuts_through_turns(some, segments, pieces.starts + pieces.repeated, pieces.starts + pieces.lengths)
-        self.add(sources, laid.trained, laid.heads, padded - pieces.lengths, padded, cuts)
+        together = copies_together(some, pieces, row_offsets)
+        self.add(sources, laid.trained, laid.heads, padded - pieces.lengths, padded, cuts, together)
         if laid.weights is None:
             return
         sums = np.bincount(sources, weights=laid.weights)
@@ -295,10 +312,10 @@ class Account:
 
     def written(self) -> Written:
         """The totals."""
-        trained, heads, padding, tokens, cuts = (
+        trained, heads, padding, tokens, cuts, together = (
             {source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals
         )
-        return Written(trained, heads, padding, tokens, cuts, self._weights)
+        return Written(trained, heads, padding, tokens, cuts, together, self._weights)
 
 
 @lru_cache(maxsize=1)

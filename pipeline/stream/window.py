@@ -134,7 +134,7 @@ class PlannedWindow:
         self._loss = loss_weights(config) if stream_weighs(config) else None
         self._segments = Segments.of(table, config)
         pieces = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
-        plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]))
+        plan = arrange(pieces, config, window_seed(window_seed(seed, place[0]), place[1]))
         self.certificate: Certificate = plan.certificate
         self._pieces = planned_pieces(plan, pieces)
         self._documents = table.documents.at(self._pieces.documents)
@@ -198,7 +198,8 @@ class PlannedWindow:
             here = slice(*self._row_offsets[[first, last]].tolist())
             some, pieces = self._documents.at(here), self._pieces.at(here)
             laid = self._laid(first, last)
-            account.add_laid(laid, some, self._segments, pieces, self._padded[here], self._sources[here])
+            offsets = self._row_offsets[first : last + 1] - here.start
+            account.add_laid(laid, some, self._segments, pieces, offsets, self._padded[here], self._sources[here])
         account_rows(self.ledger, self._names, [account.written()])
 
 

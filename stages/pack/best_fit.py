@@ -95,7 +95,10 @@ class _Spaces:
 
 
 def best_fit_decreasing(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None
+    sizes: NDArray[np.integer],
+    counts: NDArray[np.int64],
+    max_docs: int | None = None,
+    most: NDArray[np.int64] | None = None,
 ) -> Placement:
     """Pack `sizes` into rows of capacity `C`, best fit, largest first.
 
@@ -106,13 +109,14 @@ def best_fit_decreasing(
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
         max_docs: close a row when it holds this many sequences.
+        most: (C + 1,) how many of each size a row may take; None for no limit.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
     by_size = descending(sizes, counts)
-    moves = _walk(counts, len(counts) - 1, max_docs)
+    moves = _walk(counts, len(counts) - 1, max_docs, counts if most is None else most)
     row_offsets = _row_offsets(moves)
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
 
@@ -125,7 +129,7 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
         max_docs: see `best_fit_decreasing`.
     """
     if max_docs is not None:
-        return _walk(counts, len(counts) - 1, max_docs).opened
+        return _walk(counts, len(counts) - 1, max_docs, counts).opened
     # Rows with equal space differ only in how long they have had it, which does not affect the number of rows.
     capacity = len(counts) - 1
     spaces = _Spaces(capacity)
@@ -176,6 +180,23 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
     return opened
 
 
+def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
+    nearest two copies of that size are apart.
+
+    Args:
+        same: (N,) a number that the copies of a sequence share.
+    """
+    rank = np.empty(len(sizes), dtype=np.int64)
+    rank[descending(sizes, counts)] = np.arange(len(sizes))
+    order = np.lexsort((rank, same))
+    first, second = order[:-1], order[1:]
+    copies = (same[first] == same[second]) & (sizes[first] == sizes[second])
+    out = counts.copy()
+    np.minimum.at(out, sizes[first[copies]], (rank[second] - rank[first])[copies])
+    return out
+
+
 def descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices.
 
@@ -211,13 +232,13 @@ def _radix_argsort(keys: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
     return order
 
 
-def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Moves:
+def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None, most: NDArray[np.int64]) -> _Moves:
     """Place every size, largest first, in group moves.
 
     A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
     so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
     that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
-    which the group's rows were processed.
+    which the group's rows were processed. A row that may take no more of a size waits for the next one.
     """
     limit = max_docs if max_docs is not None else int(counts.sum()) + 1
     spaces = _Spaces(capacity)
@@ -231,6 +252,13 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
         held = slot + each
         if not left or held >= limit:
             return
+        if left >= size:
+            waiting.append((row, rows, held, left))
+        else:
+            release(row, rows, held, left)
+
+    def release(row: int, rows: int, held: int, left: int) -> None:
+        """Let a group of rows take more."""
         queue = queues.get(left)
         if queue:
             last_row, last_rows, last_held = queue[-1]
@@ -246,11 +274,12 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
         spaces.add(left)
 
     present = np.flatnonzero(counts)[::-1]
-    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
+    waiting: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
+    for size, todo, at_most in zip(present.tolist(), counts[present].tolist(), most[present].tolist(), strict=True):
         while todo:
             space = spaces.smallest(size)
             if space < 0:
-                each = min(capacity // size, limit)
+                each = min(capacity // size, limit, at_most)
                 full, rest = divmod(todo, each)
                 if full:
                     move(opened, full, 0, each, capacity - each * size)
@@ -259,7 +288,7 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
                 opened += full + (rest > 0)
                 break
             queue = queues[space]
-            fits = space // size
+            fits = min(space // size, at_most)
             while queue and todo:
                 row, rows, slot = queue.popleft()
                 each = min(fits, limit - slot)
@@ -277,6 +306,9 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
                     queue.appendleft((row + full, rows - full, slot))
             if not queue:
                 spaces.remove(space)
+        for group in waiting:
+            release(*group)
+        waiting.clear()
 
     table = np.array(moves, dtype=np.int64).reshape(len(moves), 4)
     return _Moves(table[:, 0], table[:, 1], table[:, 2], table[:, 3], opened)
