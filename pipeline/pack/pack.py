@@ -90,8 +90,6 @@ class Packed:
     row_sizes: tuple[FileRecord, ...]
     """The row sizes file of each split."""
     ledger: Ledger
-    rows_unpadded: int
-    """Rows that the pieces of all splits would need without padding."""
 
 
 def select(
@@ -175,8 +173,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     files: tuple[FileRecord, ...] = ()
     if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         files = tuple(sizes[split].put(out, split_folder(config, split)) for split in splits)
-    unpadded = sum(window.rows_unpadded for split in splits for window in plans[split])
-    return Packed(records, finished.table(), files, ledger, unpadded)
+    return Packed(records, finished.table(), files, ledger)
 
 
 def _shard_tasks(selected: Selected, out: Store, split: str, window: WindowPlan) -> list[ShardTask]:

@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers
-from ...stages.pack.best_fit import rows_needed
-from ...stages.pack.bounds import size_counts
 from ...stages.pack.plan import plan_rows
-from ...stages.pack.tight import WORK, tight_rows
 from ..store.open import Store
 from .arrow_files import put_arrow, put_batches
 from .copies import mixes
@@ -53,8 +50,6 @@ class WindowPlan:
     certificate: Certificate | None
     """Proof that no plan needs many fewer rows; None for preference pairs."""
     shards: tuple[ShardPlan, ...]
-    rows_unpadded: int = 0
-    """Rows that the same pieces would need without padding; 0 for preference pairs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,18 +204,7 @@ def plan_window(
     padded = config.pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
     shards = cut_shards(ends, plan.row_offsets, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
-    return WindowPlan(name, plan.certificate, shards, rows_unpadded(plan, config)), plan
-
-
-def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
-    """Count the rows that the pieces of a plan would need without padding, by the same strategy."""
-    pack = config.pack
-    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "tight", "bfd_split"):
-        return len(plan.row_offsets) - 1
-    counts = size_counts(plan.lengths, config.truncate.max_length)
-    if pack.strategy == "tight":
-        return len(tight_rows(plan.lengths, counts, pack.max_docs, WORK).row_offsets) - 1
-    return rows_needed(counts, pack.max_docs)
+    return WindowPlan(name, plan.certificate, shards), plan
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:

@@ -92,14 +92,10 @@ def on_padding(config: RunConfig, packed: Packed) -> str | None:
     """Say what padding costs in all splits; None if nothing is padded."""
     rows = sum(split.rows for split in packed.splits.values())
     padding = packed.ledger.total().tokens_created.get("alignment", 0)
-    if not padding or not packed.rows_unpadded:
+    if not padding:
         return None
-    more = max(rows - packed.rows_unpadded, 0)
     part = share(padding / (rows * config.truncate.max_length), 2)
-    return (
-        f"{plural(padding, 'token')} of padding for {config.pack.padded_for} take {part} of the rows, and "
-        f"{plural(more, 'row') if more else 'no row'} more than without it"
-    )
+    return f"{plural(padding, 'token')} of padding for {config.pack.padded_for} take {part} of the rows"
 
 
 def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:

@@ -77,7 +77,7 @@ def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | Non
 @pytest.mark.parametrize("block", [1, 7, 64])
 @pytest.mark.parametrize("max_docs", [None, 3])
 def test_equal_across_block_borders(monkeypatch: pytest.MonkeyPatch, block: int, max_docs: int | None) -> None:
-    """Sorting and placing in blocks is for the caches alone: their size must not show."""
+    """Placing in blocks is for the caches alone: their size must not show."""
     random = np.random.default_rng(block)
     for _ in range(20):
         sizes = random.integers(1, 60, 150).tolist()
@@ -96,7 +96,7 @@ def test_sizes_beyond_sixteen_bits(capacity: int) -> None:
 
 def test_sorted_like_a_stable_sort() -> None:
     sizes = np.random.default_rng(5).integers(1, 131_073, 600_000).astype(np.int32)
-    order = bestfit.descending(sizes, size_counts(sizes, 131_072))
+    order = bestfit.descending(sizes, 131_072)
     assert np.array_equal(order, np.argsort(-sizes, kind="stable"))
 
 
