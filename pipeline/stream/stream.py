@@ -40,8 +40,8 @@ from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
-from ..run.steps import decontaminate
-from ..run.workspace import Workspace
+from ..run.run import decontaminate
+from ..run.workers import Workspace
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 from ..store.open import cache_root, open_store, resolve_place, scratch_of

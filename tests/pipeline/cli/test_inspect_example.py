@@ -451,7 +451,7 @@ def test_rows_that_came_as_tokens_and_turns_of_their_own(configure: Configure, t
 
 
 def test_preference_pairs_are_shown_by_row(configure: Configure, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
-    from packtrain.pipeline.run.driver import run
+    from packtrain.pipeline.run.run import run
 
     rows = [{"prompt": f"say {n}", "chosen": f" it is {n}", "rejected": f" no, {n}"} for n in range(9)]
     path = write(tmp_path / "pairs.jsonl", rows)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger

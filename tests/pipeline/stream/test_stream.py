@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import Blocks, PlannedWindow
 from packtrain.schemas.errors import InputError

@@ -1,20 +1,21 @@
-"""Advice at the end of a run: trained tokens lost to limits, examples without any, duplicates, padding, and rows that
-another strategy may save.
+"""What a run says of its choice of documents (what limits a mixture, of which sources nothing is held out), and its
+advice at the end: trained tokens lost to limits, examples without any, duplicates, padding, rows that another strategy
+may save.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.mask import SourceMaskConfig
 from ...schemas.layout import Certificate
-from ...schemas.ledger import SourceLedger
-from ...schemas.reasons import OWN, REASONS
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.reasons import NOT_DRAWN, OWN, REASONS
 from ...schemas.units import plural, share
 from ..inputs.formats import SourceFormat
 from ..pack.copies import repeated
 from ..pack.outcomes import CUT_UNTRAINED
-from ..pack.pack import Packed
-from ..pack.table import Table
+from ..pack.pack import Packed, Selected
+from ..pack.table import Table, count_groups
 
 _BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons for dropped tokens that limits cause, or that never drop a trained token."""
@@ -22,6 +23,8 @@ _MANY_ROWS, _ROWS_SHARE = 10, 0.003
 """`tight` is named where it may save more than both: so many rows, and this share of them."""
 _MUCH = 0.01
 """A loss is reported if it exceeds this share of the trained tokens."""
+_SOURCES = 6
+"""A note names at most this many sources that do not limit the mixture."""
 
 
 def closing_advice(
@@ -152,3 +155,56 @@ def on_untrained(total: SourceLedger) -> str | None:
         f"truncation left nothing to train in {dropped:,} of {plural(total.examples_made, 'example')}, which "
         f"{'was' if dropped == 1 else 'were'} dropped; packtrain plan compares other lengths"
     )
+
+
+def selection_notes(config: RunConfig, selected: Selected) -> Iterator[str]:
+    """What to say before packing."""
+    mixture = on_mixture(config, selected.ledger)
+    if mixture is not None:
+        yield mixture
+    yield from on_holdout(config, selected)
+
+
+def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
+    """Say which sources limit a mixture by weights, and how much the others give; None if there are no weights.
+
+    A source limits it if it is used as often as its `repeat` allows or, in a mixture without any `repeat`, once: see
+    `stages.select.copies.passes_of`.
+    """
+    if all(source.weight is None for source in config.sources):
+        return None
+    repeats = any(source.repeat is not None for source in config.sources)
+    limits, others = list[str](), list[tuple[float, str]]()
+    for source in config.sources:
+        entry, name = ledger.sources[source.name], source.name
+        drawn, left = entry.examples_packed.get("train", 0), entry.examples_dropped.get(NOT_DRAWN, 0)
+        most = source.repeat if repeats else 1
+        if not drawn + left:
+            continue
+        if most is not None and not left and entry.examples_repeated == (most - 1) * drawn:
+            limits.append(f"{name} ({f'repeat {most:,}' if repeats else 'the most tokens for its weight, used once'})")
+        elif left:
+            part = left / (drawn + left)
+            others.append((-part, f"{left:,} of {plural(drawn + left, 'example')} of {name} are not drawn"))
+        else:
+            others.append((0.0, f"{name} is used {(drawn + entry.examples_repeated) / drawn:.2f} times"))
+    if not limits:
+        return None  # every example is held out, or left out for another reason
+    said = [text for _, text in sorted(others, key=lambda one: one[0])[:_SOURCES]]
+    if len(others) > _SOURCES:
+        said.append(f"and so on for {plural(len(others) - _SOURCES, 'other source')}")
+    return "; ".join([f"the mixture is limited by {' and '.join(limits)}", *said])
+
+
+def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
+    """Name the sources of which nothing is held out although the configuration asks for it."""
+    fraction = config.holdout.fraction
+    for number, source in enumerate(config.sources) if fraction else ():
+        packed = selected.ledger.sources[source.name].examples_packed
+        if not packed.get("train") or packed.get("holdout"):
+            continue
+        groups = plural(count_groups(selected.table, number, config), "group")
+        yield (
+            f"nothing of source {source.name} is held out: it has {groups}, and holdout.fraction is {share(fraction)}; "
+            "raise it, or give the source more groups"
+        )
