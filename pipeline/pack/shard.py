@@ -18,15 +18,15 @@ from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
 from ...schemas.ragged import offsets_of
 from ...schemas.rows import PREFERENCE, packed_schema
+from ...stages.arrays import lists
 from ...stages.mask.policy import Mask
 from ...stages.pack.layout import LaidOut, PlannedPieces, lay_out
 from ...stages.select.preference_limits import PairLimits
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .arrow_files import read_rows
-from .pair_rows import lay_out_pairs
 from .segments import Segments
-from .table import NAME, Documents, open_table
+from .table import NAME, Documents, open_table, pair_lengths
 from .window_plan import Pieces, ShardPlan
 
 CHUNK_TOKENS = 1 << 18
@@ -220,6 +220,26 @@ def lay_out_pieces(
         by_document=weights is not None and weights.by_document,
     )
     return lay_out(planned, alignment, pad_id)
+
+
+def lay_out_pairs(
+    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: PairLimits
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
+    predicts a completion's first token.
+    """
+    lengths = pair_lengths(segments.runs(some)[0])
+    cut = limits.cut(lengths)
+    begins, kept = cut.begins, cut.kept
+    chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected
+    starts, lengths_kept = (begins.prompt, chosen, rejected), (kept.prompt, kept.chosen, kept.rejected)
+    columns = [
+        lists(offsets_of(length), np.concatenate(segments.tokens(some, start, length)), field.type)
+        for start, length, field in zip(starts, lengths_kept, list(PREFERENCE)[:3], strict=True)
+    ]
+    columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
+    heads = np.where(kept.prompt == 0, 2, 0).astype(np.int64)
+    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
 
 
 def chunks_of(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
-"""What a run says of its choice of documents (what limits a mixture, of which sources nothing is held out), and its
-advice at the end: trained tokens lost to limits, examples without any, duplicates, padding, rows that another strategy
-may save.
+"""What a run says of its documents: what limits a mixture, of which sources nothing is held out, why nothing is left.
+And its advice at the end: trained tokens lost to limits, examples without any, duplicates, padding, rows that another
+strategy may save.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +23,12 @@ _MANY_ROWS, _ROWS_SHARE = 10, 0.003
 """`tight` is named where it may save more than both: so many rows, and this share of them."""
 _MUCH = 0.01
 """A loss is reported if it exceeds this share of the trained tokens."""
+_UNDONE = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
+"""Reasons for dropped examples that a larger limit undoes."""
+_EMPTY = frozenset({"empty", "empty_completion"})
+"""Reasons for rejected rows that have the format's columns."""
+_BY_TEMPLATE = frozenset({"lost_content", "template_error"})
+"""Reasons for rejected rows that another chat template undoes."""
 _SOURCES = 6
 """A note names at most this many sources that do not limit the mixture."""
 
@@ -208,3 +214,54 @@ def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
             f"nothing of source {source.name} is held out: it has {groups}, and holdout.fraction is {share(fraction)}; "
             "raise it, or give the source more groups"
         )
+
+
+def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
+    """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
+    3); of 4 examples, all were left out (untrained 4)`.
+    """
+
+    def listed(reasons: dict[str, int]) -> str:
+        named = sorted(reasons.items(), key=lambda one: -one[1])
+        return f" ({', '.join(f'{reason} {count:,}' for reason, count in named)})" if named else ""
+
+    rows = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
+    said = f"{rows}{listed({**total.rows_rejected, **total.rows_filtered})}"
+    dropped = sum(total.examples_dropped.values())
+    if not dropped:
+        return said
+    every = "all were" if dropped == total.examples_made > 1 else plural(dropped, "was", "were")
+    every = "it was" if total.examples_made == 1 else every
+    return f"{said}; of {plural(total.examples_made, 'example')}, {every} left out{listed(total.examples_dropped)}"
+
+
+def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
+    """Say what to do if no example is left.
+
+    Args:
+        fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
+    """
+    if total.rows_read and total.rows_blank == total.rows_read:
+        return "All are blank: remove the file, or fill it"
+    too_short = sum(total.examples_dropped.get(reason, 0) for reason in _UNDONE)
+    if 2 * too_short > total.rows_read:
+        return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
+    if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
+        return (
+            "They have one token each, and the first token of a document is never trained: check which column is read "
+            "(keys.text=body), or pack them untrained (keep_untrained=true)"
+        )
+    if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
+        return (
+            "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
+            "trains the last message only if it is one), or take another mask (mask=all)"
+        )
+    if total.rows_used and not total.rows_rejected:
+        return "Check truncate.max_length, the mask, the filters and the limits"
+    if fits:
+        return f"All are in {rejects}. {fits}"
+    if _EMPTY.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Their columns are there but empty: check the program that wrote them"
+    if _BY_TEMPLATE.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Check tokenizer.chat_template"
+    return f"All are in {rejects}. Check each source's format, and its keys (keys.text=body)"

@@ -21,7 +21,6 @@ from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
-from ..pack.accounts import fate_of_rows
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, select, split_names
 from ..pack.segments import Segments
@@ -35,7 +34,7 @@ from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import Rejects, rejects_among
 from ..report.shown import Shown
-from .advice import on_default_mask, selection_notes
+from .advice import fate_of_rows, on_default_mask, selection_notes
 from .prepare import require_room
 from .run import encode_inputs, prepare_inputs
 from .workers import Workspace, open_workers, open_workspace

@@ -41,13 +41,12 @@ from ..inputs.formats import what_fits
 from ..inputs.in_memory import called, written
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Printed, Silent
-from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.files import HTML as REPORT
 from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
-from .advice import closing_advice, on_rejects, selection_notes
+from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import RunEstimate, estimate_run, prepare, require_room, shards_written
 from .workers import Workspace, fit_workers, open_workers, open_workspace, packing_need
