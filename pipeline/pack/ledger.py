@@ -70,26 +70,23 @@ def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
         _copies(entry, some)
 
 
-def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Written]) -> None:
+def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[int, Written]]) -> None:
     """Add what was written, so that the ledger closes only if it is what was decided.
 
     Raises:
         IntegrityError: it does not.
     """
     for written in rows:
-        for source, tokens in written.tokens.items():
+        for source, one in written.items():
             entry = ledger.sources[names[source]]
-            trained, heads, padding = (
-                counts.get(source, 0) for counts in (written.trained, written.heads, written.padding)
-            )
-            entry.labels_trained += trained
-            entry.weight_trained += written.weights.get(source, 0.0)
-            entry.labels_head += heads
-            entry.labels_not_asked += tokens - trained - heads
-            entry.tokens_packed += padding
-            entry.turns_cut += written.cuts.get(source, 0)
-            entry.copies_together += written.together.get(source, 0)
-            _add(entry.tokens_created, {"alignment": padding})
+            entry.labels_trained += one.trained
+            entry.weight_trained += one.weight
+            entry.labels_head += one.heads
+            entry.labels_not_asked += one.tokens - one.trained - one.heads
+            entry.tokens_packed += one.padding
+            entry.turns_cut += one.cuts
+            entry.copies_together += one.together
+            _add(entry.tokens_created, {"alignment": one.padding})
     ledger.check()
 
 
