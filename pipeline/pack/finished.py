@@ -71,8 +71,9 @@ class FinishedFiles:
 
     def _find(self, record: str) -> Done | None:
         if record not in self.known and (data := unseal(self.out.read(record), record)) is not None:
+            done: Done
             try:
-                done: Done = decode_note(data, FileRecord if record == RECORD else PackResult)
+                done = decode_note(data, FileRecord) if record == RECORD else decode_note(data, PackResult)
             except msgspec.ValidationError:
                 return None  # written by another version, with different counts
             if self.out.size(_file(done).name) == _file(done).bytes:

@@ -343,9 +343,11 @@ class Account:
 
     def written(self) -> dict[int, Written]:
         """The totals, by the number of the source."""
-        return {
-            source: Written(*map(int, counts), weight) for source, (*counts, weight) in sorted(self._totals.items())
-        }
+        found = {}
+        for source, (*counts, weight) in sorted(self._totals.items()):
+            trained, heads, padding, tokens, cuts, together = map(int, counts)
+            found[source] = Written(trained, heads, padding, tokens, cuts, together, weight)
+        return found
 
 
 @lru_cache(maxsize=1)
