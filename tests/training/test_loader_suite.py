@@ -330,15 +330,15 @@ def test_weights_that_cannot_be(folder: Path, weights: tuple[float | None, float
         ({"mixture": "1:2"}, "mixture differs"),
         ({"format": 2}, "format 3, not 2"),
         ({"format": "\x1b[31m"}, r"not '\\x1b\[31m'"),
-        ({"moon": 1}, "should have no 'moon'"),
+        ({"moon": 1}, "unknown field `moon`"),
         ({}, "state"),
         ([], "state"),
         (None, "state"),
-        ({"rows": -1}, r"rows: -1, which should be a count"),
-        ({"rows": 10**30}, r"rows: a number of 100 bits, which should be a count"),
+        ({"rows": -1}, r"`int` >= 0 - at `\$.rows`"),
+        ({"rows": 10**30}, r"`int` <= .* - at `\$.rows`"),
         ({"rows": 10**12}, r"after 1,000,000,000,000 rows"),
-        ({"rows": True}, r"rows: True, which"),
-        ({"fingerprint": {"a": "b" * 500}}, r"fingerprint: \{'a': 'b+\.\.\., which should be text"),
+        ({"rows": True}, r"got `bool` - at `\$.rows`"),
+        ({"fingerprint": {"a": "b" * 500}}, r"Expected `str`.* at `\$.fingerprint`"),
     ],
 )
 def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: Any, message: str) -> None:
@@ -406,12 +406,10 @@ def test_mistakes_are_named(folder: Path, options: dict[str, Any], message: str)
 
 
 def test_what_is_no_dataset_is_named(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"for a part of it, open"):
+    with pytest.raises(InputError, match="has no manifest.json"):
         loader(folder / "shards")
     with pytest.raises(ConfigError, match=r"no source was given"):
         loader([])
-    with pytest.raises(ConfigError, match=r"PackedDataset\(folder\), collate_fn=collate"):
-        next(iter(torch.utils.data.DataLoader(loader(folder))))
 
 
 # Damage: an error that names the file, and a process that ends.

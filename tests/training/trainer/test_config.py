@@ -75,11 +75,11 @@ def test_rows_are_divided_or_refused() -> None:
 )
 def test_arguments_of_one_s_own_are_filled_in_or_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
     made = arguments(tmp_path)
-    fill_in(made, parts=2, rows_per_device=4, steps=9, unused_weights=True)
+    fill_in(made, make("Mixtral"), parts=2, rows_per_device=4, steps=9)
     assert (made.gradient_accumulation_steps, made.per_device_train_batch_size, made.max_steps) == (2, 4, 9)
     assert (made.ddp_find_unused_parameters, made.remove_unused_columns) == (True, False)
     with pytest.raises(ConfigError, match=f"args.{key}.*{message}"):
-        fill_in(arguments(tmp_path, **{key: value}), parts=2, rows_per_device=4, steps=9, unused_weights=True)
+        fill_in(arguments(tmp_path, **{key: value}), make("Llama"), parts=2, rows_per_device=4, steps=9)
 
 
 def found(model: Any, args: Any, **changes: Any) -> list[str]:

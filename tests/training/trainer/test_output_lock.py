@@ -24,7 +24,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from packtrain.training.trainer.checkpoint import locked
-with locked(Path(sys.argv[1]), 0):
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -46,10 +46,12 @@ def test_another_training_into_the_same_folder_is_refused(settings: Settings, tm
 
 
 def test_the_lock_of_a_folder(tmp_path: Path) -> None:
-    with locked(tmp_path, 0), locked(tmp_path / ".", 0), locked(tmp_path, 3):
+    with locked(tmp_path):
         assert (tmp_path / LOCK).is_file()
+        with pytest.raises(BusyError), locked(tmp_path / "."):
+            pass
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written as a folder"), locked(tmp_path / "file", 0):
+    with pytest.raises(ConfigError, match="cannot be written as a folder"), locked(tmp_path / "file"):
         pass
 
 
@@ -92,7 +94,7 @@ def test_workers_end_when_their_launcher_is_killed(settings: Settings, tmp_path:
 
 def _free(folder: Path) -> bool:
     try:
-        with locked(folder, 0):
+        with locked(folder):
             return True
     except BusyError:
         return False
