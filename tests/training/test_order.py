@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.training.order import (
@@ -46,17 +45,6 @@ def test_golden_orders_of_epochs() -> None:
 def test_an_epoch_holds_every_row_once(size: int, epoch: int, order: Order, first: bool) -> None:
     rows = EpochOrder(size, 5, order, first)(epoch * size, (epoch + 1) * size)
     assert np.array_equal(np.sort(rows), np.arange(size))
-
-
-@pytest.mark.parametrize("key", [0, 2**63])
-@pytest.mark.parametrize("size", [200_000, 262_145])
-def test_consecutive_differences_are_those_of_a_random_order(size: int, key: int) -> None:
-    order = Permutation(size, key)(np.arange(200_000))
-    differences = len(np.unique(np.diff(order) % size))
-    # Of n draws from m values, m·(1 - exp(-n/m)) come up at least once; a linear generator would show one.
-    expected = size * (1 - np.exp(-199_999 / size))
-    assert abs(differences / expected - 1) < 0.01
-    assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 0.005
 
 
 # Mixtures.

@@ -160,15 +160,6 @@ TORCHRUN = {
 }
 
 
-def test_torchrun() -> None:
-    assert read_launch(TORCHRUN) == (5, 8)
-
-
-@pytest.mark.parametrize("environ", [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1"}])
-def test_a_process_alone(environ: dict[str, str]) -> None:
-    assert read_launch(environ) is None
-
-
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 from packtrain.pipeline.configfile import load_as  # noqa: E402
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.config import TrainConfig, accumulation, training_arguments  # noqa: E402
+from packtrain.training.trainer.config import TrainConfig, training_arguments  # noqa: E402
 from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
@@ -22,15 +22,6 @@ LEAST: dict[str, Any] = {"out": "out", "model": "model", "data": "packed", "rows
 
 def config(**keys: Any) -> TrainConfig:
     return load_as(TrainConfig, {**LEAST, **keys})[0]
-
-
-def test_short_forms_stand_for_long_ones() -> None:
-    short = config(export="finished")
-    assert (short.model.path, short.data[0].path, short.data[0].split) == ("model", "packed", "train")
-    assert short.export == "finished"
-    assert config(export=False).export is False
-    mixed = config(data=["one", {"path": "two", "weight": 0.3}])
-    assert [(source.path, source.weight) for source in mixed.data] == [("one", None), ("two", 0.3)]
 
 
 # For transformers
@@ -57,12 +48,6 @@ def test_what_packtrain_decides_is_filled_in(tmp_path: Path) -> None:
     assert (found.gradient_accumulation_steps, found.per_device_train_batch_size, found.seed) == (4, 3, 5)
     assert (found.learning_rate, found.logging_steps, found.logging_nan_inf_filter) == (1e-4, 7, False)
     assert found.gradient_checkpointing
-
-
-def test_rows_are_divided_or_refused() -> None:
-    assert accumulation(64, 2, 8) == 4
-    with pytest.raises(ConfigError, match=r"rows_per_step=60 cannot be divided among 16 ranks.*take 48 or 64"):
-        accumulation(60, 2, 8)
 
 
 @pytest.mark.parametrize(
