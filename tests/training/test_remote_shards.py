@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -367,36 +366,6 @@ def test_a_cache_that_cannot_be_made_is_named(store: Store, tmp_path: Path) -> N
         PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of half a megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], check=False)
-    if done.returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_on_a_full_disk_old_files_make_room_and_then_it_is_an_error(
-    store: Store, folder: Path, small_disk: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    assert sum(shard["bytes"] for shard in shards(folder)) < 512 << 10
-    filler = small_disk / "copies" / "00" / ("0" * 64)
-    filler.parent.mkdir(parents=True)
-    filler.write_bytes(bytes(400 << 10))
-    os.utime(filler, (0, 0))
-    assert ids(PackedLoader(where(store), **OPTIONS, cache=small_disk)) == ids(PackedLoader(folder, **OPTIONS))
-    assert not filler.exists()
-    shutil.rmtree(small_disk / "copies")
-    with pytest.raises(OSError, match="No space"):
-        (small_disk / "other").write_bytes(bytes(1 << 20))
-    with pytest.raises(StoreError, match=r"is full, and nothing in it can be removed"):
-        next(iter(PackedLoader(where(store), **OPTIONS, cache=small_disk)))
-
-
 # Other stores.
 
 
@@ -413,30 +382,6 @@ def test_a_file_system_without_an_event_loop(folder: Path, tmp_path: Path) -> No
     assert ids(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path)) == expected, "the store is not asked again"
     with pytest.raises(InputError, match=r"there is no memory://shelf/.*copied incompletely"):
         next(iter(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path / "other")))
-
-
-@pytest.mark.slow
-def test_a_bucket(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("obstore")
-    boto3 = pytest.importorskip("boto3")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        options = {"access_key_id": "a", "secret_access_key": "b", "endpoint": f"http://{host}:{port}"}
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        s3 = boto3.client("s3", endpoint_url=options["endpoint"], **keys)
-        s3.create_bucket(Bucket="rows-of-one-test")
-        for path in folder.rglob("*"):
-            if path.is_file():
-                key = f"data/{path.relative_to(folder)}"
-                s3.put_object(Bucket="rows-of-one-test", Key=key, Body=path.read_bytes())
-        there = {**OPTIONS, "cache": tmp_path, "storage_options": options}
-        assert ids(PackedLoader("s3://rows-of-one-test/data", **there)) == ids(PackedLoader(folder, **OPTIONS))
-        with pytest.raises(InputError, match=r"s3://rows-of-one-test/other has no manifest"):
-            PackedLoader("s3://rows-of-one-test/other", **there)
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("form", ["text", "file", "quoted", "local"])

@@ -141,7 +141,7 @@ class Forward:
         else:
             with fused.of(wanted):
                 outputs = self._outputs(model, batch, wanted)
-            total = outputs["logits"].sum()  # of one number
+            total = outputs["logits"].sum() * len(wanted.tokens)
         return total, outputs.get("aux_loss") if self._auxiliary else None
 
     def _compare(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> None:
@@ -191,7 +191,7 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
 
 
 class FusedHead:
-    """A model's head, which within `of` returns the sum of the losses in the place of logits.
+    """A model's head, which within `of` returns the mean of the losses in the place of logits.
 
     It is computed while the head runs, because only then do all shards of its weights exist on a rank.
     """
@@ -204,7 +204,7 @@ class FusedHead:
 
     @contextmanager
     def of(self, wanted: Targets) -> Iterator[None]:
-        """A context in which the model's logits are (1, 1, 1): the sum of the losses of these tokens."""
+        """A context in which the model's logits are (1, 1, 1): the mean loss of these tokens."""
         self._wanted = wanted
         try:
             yield
@@ -223,7 +223,8 @@ class FusedHead:
             rows = rows[wanted.index]
         bias = None if self._head.bias is None else self._head.bias.to(dtype)
         # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
-        return self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, wanted.tokens).float().view(1, 1, 1)
+        total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, wanted.tokens).float()
+        return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
 def _obstacle(model: Any) -> str:
