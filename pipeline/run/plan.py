@@ -239,7 +239,7 @@ def _count_cuts(selected: Selected) -> None:
     """Add to the ledger the cuts through trained turns that truncation and splitting make."""
     config, table = selected.config, selected.table
     segments = Segments.of(table, config)
-    owners = np.repeat(table.origins.sources, table.origins.segments)
+    owners = table.origins.owners
     for split in split_names(config):
         for blocks in windows(table, split, config):
             pieces = pieces_of(table, selected.split_pieces, split, blocks)
