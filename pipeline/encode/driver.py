@@ -78,7 +78,7 @@ def encode_missing(
                 record = result.record
                 observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
-            raise wrong_engine(prepared.spec, str(error)) from error
+            raise wrong_engine(prepared.spec, f"on {str(error)!r}") from error
         observer.end()
         found = parts.records(tasks)
     records = tuple(_there(found[task.key], task) for task in tasks)

@@ -156,8 +156,6 @@ class TokenizerSpec:
     """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
     generation_stops: tuple[int, ...] = ()
     """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
-    key: str = ""
-    """Where `kept_answer` finds what transformers said of the folder. Not part of `hash`."""
     template_from: str = ""
     """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
     key.
@@ -198,9 +196,13 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
         TaskError: the process that asks transformers was killed by a signal.
     """
     folder = find_tokenizer(str(folder.absolute()), Path())
-    key = _folder_key(folder)
-    answer = kept_answer(key) or _ask(folder, key)
-    spec = _spec(folder, key, answer)
+    kept, about = UserCache("tokenizers"), {"folder": _folder_key(folder)}
+    try:
+        answer = decode_note(kept.read(about), Answer)
+    except msgspec.MsgspecError:  # it is missing or damaged
+        answer = _ask(folder)
+        kept.keep(about, msgspec.json.encode(answer))
+    spec = _spec(folder, answer)
     if chat_template is None:
         return spec
     template, origin = _template(chat_template, base, answer["chat_template"], spec.name)
@@ -213,17 +215,8 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
     )
 
 
-def kept_answer(key: str) -> Answer | None:
-    """What transformers said of a folder, from the user's cache; None if it must be asked."""
-    try:
-        answer = decode_note(UserCache("tokenizers").read({"folder": key}), Answer)
-    except msgspec.MsgspecError:
-        return None
-    return answer if answer["format"] == FORMAT else None
-
-
-def _ask(folder: Path, key: str) -> Answer:
-    """Ask transformers about a folder, and keep what it says."""
+def _ask(folder: Path) -> Answer:
+    """Ask transformers about a folder."""
     kills = out_of_memory_kills()
     # -P prevents the import of a folder called transformers in the working directory.
     command = [sys.executable, "-P", "-m", ask_transformers.__name__, str(folder)]
@@ -248,11 +241,10 @@ def _ask(folder: Path, key: str) -> Answer:
             f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}. The folder "
             f"holds: {listing}. transformers says: {said['error']}"
         )
-    UserCache("tokenizers").keep({"folder": key}, done.stdout)
     return msgspec.convert(said, Answer)
 
 
-def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
+def _spec(folder: Path, answer: Answer) -> TokenizerSpec:
     templates = answer["chat_template"]
     names: tuple[str, ...] = ()
     if isinstance(templates, dict):
@@ -260,7 +252,7 @@ def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
         names = () if template is not None else tuple(sorted(templates))
     else:
         template = templates
-    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "format", "json")}
+    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
     identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
     pad = answer["pad_id"]
     return TokenizerSpec(
@@ -278,7 +270,6 @@ def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
         hash=_blake3(identity),
         template_hash=_blake3(template.encode()) if template is not None else "",
         generation_stops=generation_stops(folder),
-        key=key,
     )
 
 

@@ -39,8 +39,8 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
     tasks = prepared.tasks(work.cache)
     missing = work.parts.missing(tasks)
     missing_bytes = sum(task.block.end - task.block.start for task in missing)
-    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.tokens_per_byte)
-    new_tokens = int(missing_bytes * prepared.tokens_per_byte)
+    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.look.tokens_per_byte)
+    new_tokens = int(missing_bytes * prepared.look.tokens_per_byte)
     rooms = [room for one in (work.out, work.scratch) if (room := one.free_bytes()) is not None]
     return RunEstimate(
         blocks=len(tasks),

@@ -7,7 +7,7 @@ from ...schemas.config.config import RunConfig
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..encode.first_look import first_look
+from ..encode.first_look import Look, first_look
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
@@ -55,10 +55,12 @@ def prepare(
     readers = [one.name for one in config.sources if is_reader(one.format)]
     files = tuple(files)
     joined = tuple(join_small(files, readers)) if whole else files
-    guess = Prepared(config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
-    look = first_look(guess, cache, executor, work.observer)
-    spec = replace(spec, engine=look.engine, engine_version=look.version)
-    return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)
+    guess = Look(engine, version, 0.0)
+    prepared = Prepared(
+        config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, guess, evaluation
+    )
+    look = first_look(prepared, cache, executor, work.observer)
+    return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
