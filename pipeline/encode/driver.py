@@ -58,6 +58,7 @@ def encode_missing(
 ) -> Encoded:
     """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
+    prepared.spec.save(cache)
     found = parts.forget_damaged(tasks, observer)
     missing = parts.missing(tasks, found)
     for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):

@@ -135,6 +135,7 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     with suppress(msgspec.MsgspecError):  # missing, or damaged
         return decode_note(unseal(cache.read(name), name), Look)
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
+    prepared.spec.save(cache)
     agreed, known = UserCache(LOOKS), _about(prepared.spec)
     task = LookTask(prepared.engine, agreed.read(known) is not None, tuple(tasks))
     (found,) = executor.map(perform, [task])

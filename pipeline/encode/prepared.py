@@ -45,10 +45,10 @@ class Prepared:
         """One task for each block, in the order of sources, files and blocks.
 
         Args:
-            cache: the store for parts; the specification is stored there for the tasks.
+            cache: the store for parts; before the tasks run, the specification must be saved there.
             files: those whose blocks are meant; None for `joined`.
         """
-        name, payload = self.spec.save(cache), self.spec.payload()
+        name, payload = self.spec.name, self.spec.payload()
         sources = {source.name: source for source in self.sources}
         out = []
         for file in self.joined if files is None else files:
