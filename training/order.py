@@ -46,9 +46,11 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One packed dataset of a mixture."""
+    """One packed dataset of a mixture, also in the configuration of a training."""
 
-    where: str | Path
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field
+
+    path: str | Path
     """Folder or URL that `packtrain run` wrote."""
     weight: float | None = None
     """The source's share of the mixture; only proportions count. If it is None for all sources, each source is read for
@@ -57,6 +59,10 @@ class Source:
     epochs: int | None = None
     """Number of times that the dataset is read; None for the loader's number of epochs."""
     split: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"a source has epochs={self.epochs}: must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
