@@ -187,11 +187,6 @@ class PackedLoader:
         """Number of rows of all epochs, over all ranks."""
         return self.steps.total
 
-    @property
-    def epoch_rows(self) -> int:
-        """Number of rows of one epoch; of a mixture, all."""
-        return self.steps.period
-
     def __len__(self) -> int:
         """Number of batches left; the same on every rank."""
         return self.steps.left(self._state.rows) * self.accumulate

@@ -68,7 +68,7 @@ def train(
     from .checkpoint import locked
 
     with locked(base / config.out) if place.rank == 0 else nullcontext():
-        return _run(config, base, say if place.rank == 0 else _silent, place.world_size)
+        return _run(config, base, say if place.rank == 0 else lambda text: None, place.world_size)
 
 
 def check(config: TrainConfig, base: Path) -> None:
@@ -256,7 +256,3 @@ def _require(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise ConfigError(f"training needs {' and '.join(missing)}; pip install 'packtrain[train]'")
-
-
-def _silent(text: str) -> None:
-    """Print nothing; used on all ranks but the first."""
