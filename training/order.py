@@ -63,6 +63,8 @@ class Source:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
             raise ConfigError(f"a source has epochs={self.epochs}: must be at least 1")
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise ConfigError(f"a source has the weight {self.weight}; weights must be positive numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def mixture_of(sources: Sequence[Source], parts: Sequence[PackedRows], epochs: i
         epochs: of sources that do not say theirs.
 
     Raises:
-        ConfigError: some have a weight and others do not, or a weight is no positive number.
+        ConfigError: some have a weight and others do not, or one is too small compared with the others.
     """
     if len(sources) == 1:
         return None
@@ -209,11 +211,8 @@ def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
         limits: (S,) how many rows of each dataset are read.
 
     Raises:
-        ConfigError: a share is not a positive number, or too small compared with the others.
+        ConfigError: a share is too small compared with the others.
     """
-    for share in shares:
-        if not 0 < share < float("inf"):
-            raise ConfigError(f"a source has the weight {share}; weights must be positive numbers")
     whole = tuple(round(share / sum(shares) * _UNITS) for share in shares)
     if not all(whole):
         raise ConfigError(f"a source has the share {min(shares) / sum(shares):.1e} of the mixture: leave it out")
