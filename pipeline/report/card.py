@@ -17,14 +17,16 @@ from ...schemas.ledger import Ledger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ...schemas.units import plural, share, size
-from .ledger_lines import ledger_columns, ledger_sections
-from .markdown import code, inline, table, with_front, yaml_text
+from .collect import packing_of
+from .ledger_table import ledger_grid
+from .markdown import code, grid_table, inline, table, with_front, yaml_text
+from .sections import packing_grid
 
 NAME = "README.md"
 _LIMITS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 """Limits of the Hub's categories of sizes: a thousand rows, and ten times as many from one to the next."""
-_MOST_SOURCES, _MOST_COLUMNS = 100, 6
-"""More sources are not listed; of more, the ledger shows only the sum."""
+_MOST_SOURCES = 100
+"""More sources are not listed."""
 _TEXTS = {"name": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "format": r"[a-z_]+", "date": r"[0-9-]+"}
 """Texts of the configuration that the card may show, and what they look like. All else that it shows are numbers and
 choices: conditions, columns, variables and paths, which a user writes as text, never go."""
@@ -153,9 +155,10 @@ def _text(manifest: Manifest, place: CardPlace) -> str:
     ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
     sections = {
         "": _intro(manifest),
-        "Splits": _splits(manifest),
+        "Splits": grid_table(packing_grid(packing_of(manifest, {}))),
         "What it is made of": _sources(manifest, ledger),
-        "Ledger": _ledger(ledger),
+        "Ledger": "What became of every row, example, token and label. The sums close: what is read is used or counted "
+        f"as left out, with the reason.\n\n{grid_table(ledger_grid(ledger))}",
         "What is trained": _trained(manifest, RunConfig.model_validate(shown)),
         "Columns": "\n".join(f"- `{field.name}`: {_COLUMNS[field.name]}" for field in schema_of(manifest.schema)),
         "Load it": _load(manifest, place),
@@ -183,23 +186,6 @@ def _intro(manifest: Manifest) -> str:
     )
 
 
-def _splits(manifest: Manifest) -> str:
-    rows = []
-    for name, split in in_order(manifest.splits):
-        pieces = sum(window.pieces for window in split.windows)
-        cells = [
-            f"{split.rows:,}",
-            f"{pieces:,}",
-            f"{split.tokens:,}",
-            f"{split.trained:,}",
-            share(split.fill(manifest.max_length)),
-        ]
-        rows.append([inline(name), *(cells if not manifest.preference else [cells[0], *cells[2:4]])])
-    if manifest.preference:
-        return table(["split", "pairs", "tokens", "of completions"], rows)
-    return table(["split", "rows", "documents", "tokens", "trained", "fill"], rows)
-
-
 def _sources(manifest: Manifest, ledger: Ledger) -> str:
     rows, formats = [], manifest.plan["formats"]
     for name, source in list(ledger.sources.items())[:_MOST_SOURCES]:
@@ -212,23 +198,6 @@ def _sources(manifest: Manifest, ledger: Ledger) -> str:
     more = len(ledger.sources) - len(rows)
     made = table(["source", "format", "rows read", "examples", "tokens", "trained"], rows, words=2)
     return f"{made}\n\nAnd {plural(more, 'more source')}." if more else made
-
-
-def _ledger(ledger: Ledger) -> str:
-    names, columns = ledger_columns(ledger, sources=len(ledger.sources) <= _MOST_COLUMNS)
-    rows = []
-    for section in ledger_sections(columns):
-        for line in section:
-            label = inline(line.label)
-            if line.inner:
-                label = f"&emsp;{label}"
-            elif line.stress in ("head", "trained"):
-                label = f"**{label}**"
-            rows.append([label, *(f"{value:,}" for value in line.values)])
-    return (
-        "What became of every row, example, token and label. The sums close: what is read is used or counted as left "
-        f"out, with the reason.\n\n{table(['', *map(inline, names)], rows)}"
-    )
 
 
 def _trained(manifest: Manifest, config: RunConfig) -> str:

@@ -309,7 +309,9 @@ class _Collector:
 
     def _overlap(self) -> Overlap:
         manifest = self.dataset.manifest
-        return overlap_of(noted_hits(self.dataset.store), manifest.plan, manifest.ledger)
+        plan, compared = manifest.plan, manifest.ledger.total().examples_made
+        action = plan["config"]["decontaminate"]["action"]
+        return overlap_of(noted_hits(self.dataset.store), plan["evaluation"], compared, action)
 
     def _training(self, documents: ReadDocuments | str) -> Training:
         manifest = self.dataset.manifest

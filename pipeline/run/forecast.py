@@ -16,7 +16,6 @@ from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.report import Made, Report, Sample
 from ..configfile import load_config
-from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
@@ -182,9 +181,11 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
         rejects = rejects_among(lines, seen.prepared.files)
         flow = flow_of(decided.ledger, rejects if sample is None else sample.true_rejects(rejects))
-        if seen.encoded.contamination is not None:
-            asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
-            overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, decided.ledger)
+        if (found := seen.encoded.contamination) is not None:
+            overlap = overlap_of(
+                found.lines(), found.evaluation.payload(), decided.ledger.total().examples_made,
+                str(config.identity()["decontaminate"]["action"]),
+            )  # fmt: skip
         notes = [
             *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
 from ...stages.tokenize.engines import preferred_engine
-from ..contamination.driver import check_text
+from ..contamination.compare import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec

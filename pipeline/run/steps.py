@@ -10,8 +10,7 @@ from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord
 from ...schemas.names import PLAN, REJECTS
-from ..contamination.driver import compare
-from ..contamination.hits_file import put_hits
+from ..contamination.compare import compare
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
@@ -25,6 +24,7 @@ from ..pack.outcomes import mask_rejects
 from ..pack.pack import Packed, Selected, padding_id
 from ..pack.pack import pack as pack_selected
 from ..pack.pack import select as select_documents
+from ..report.overlap import overlap_of
 from .commit import put_record
 from .estimate import RunEstimate, estimate_run, require_room, shards_written
 from .prepare import prepare
@@ -87,9 +87,9 @@ def decontaminate(
         prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
         work.observer,
     )  # fmt: skip
-    marked, said = found.marked()
-    work.observer.note(said)
-    each = zip(encoded.places, marked, strict=True)
+    overlap = overlap_of(found.lines(), evaluation.payload(), found.examples())
+    work.observer.note(overlap.sentence.removesuffix("."))
+    each = zip(encoded.places, found.marked(), strict=True)
     places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
     return replace(encoded, places=places, contamination=found)
 
@@ -149,7 +149,7 @@ def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
 def write_lists(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> tuple[FileRecord, ...]:
     """Write the rejected rows, and the examples that share text with evaluation rows if they were looked for."""
     rejects = write_rejects(config, prepared, encoded, work)
-    return (rejects,) if encoded.contamination is None else (rejects, put_hits(encoded.contamination, work.out))
+    return (rejects,) if encoded.contamination is None else (rejects, encoded.contamination.put(work.out))
 
 
 def write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:

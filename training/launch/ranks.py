@@ -76,8 +76,8 @@ class Launch:
             if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
                 raise ConfigError(
                     f"Slurm started {tasks} tasks, but {', '.join(NEEDED)} are not set: each task would train alone. "
-                    "Start one task a node and let it run torchrun or accelerate launch; `packtrain launch "
-                    "slurm-nodes` prints a script that does"
+                    "Start one task a node and let it run torchrun or accelerate launch; `packtrain train "
+                    "--recipe slurm-nodes` prints a script that does"
                 )
             return None
         if environ.get("WORLD_SIZE") == "1":

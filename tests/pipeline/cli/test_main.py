@@ -117,7 +117,7 @@ def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, t
     data.write_text('{"text": "hello"}\n')
     stat = data.stat()
     command = ("run", "--format", "text", "--input", data, "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out")
-    assert packtrain(*command, "--workers", 1, "--no-report").code == 0
+    assert packtrain(*command, "--workers", 1, "--set", "run.report=false").code == 0
     data.write_text('{"text": "jello"}\n')
     os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     done = packtrain(*command, "--workers", 1, "--verify-inputs")
@@ -128,7 +128,8 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
     done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "deep" / "out").exists()
-    assert packtrain("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--no-report").code == 0
+    command = ("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--set", "run.report=false")
+    assert packtrain(*command).code == 0
     again = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert "already finished" in again.out
 
@@ -147,10 +148,10 @@ def test_a_configuration_file_and_paths_beside_it(
 ) -> None:
     shutil.copytree(DEMO, tmp_path / "home")
     monkeypatch.chdir(tmp_path)
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--no-report")
+    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false")
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "home" / "runs" / "demo" / "manifest.json").exists()
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--no-report", "--out", "here")
+    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false", "--out", "here")
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "here" / "manifest.json").read_bytes() == (
         tmp_path / "home" / "runs" / "demo" / "manifest.json"
@@ -196,7 +197,7 @@ def test_the_schema_validates_as_a_schema(packtrain: Command) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_gets_colours_and_progress(tmp_path: Path, warm_program: Path) -> None:
-    code, seen = in_terminal([warm_program, "run", "--demo", "--no-report", "--workers", "1"], tmp_path)
+    code, seen = in_terminal([warm_program, "run", "--demo", "--set", "run.report=false", "--workers", "1"], tmp_path)
     assert code == 0
     assert "\x1b[1;32m" in seen, "colours"
     for stage in ("encode", "pack"):

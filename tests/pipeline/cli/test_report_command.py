@@ -63,7 +63,7 @@ def test_nobody_minds_the_files(packtrain: Command, finished: Path) -> None:
 
 def test_it_is_the_same_run_with_and_without_a_report(finished: Path, tmp_path: Path, packtrain: Command) -> None:
     command = ("run", kit.saved(configured(finished, tmp_path / "out")))
-    done = packtrain(*command, "--no-report")
+    done = packtrain(*command, "--set", "run.report=false")
     assert done.code == 0, done.err
     assert "report" not in done.out
     assert not (tmp_path / "out" / "report.html").exists()

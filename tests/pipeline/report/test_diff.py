@@ -301,7 +301,7 @@ def test_preference_pairs(make: Make) -> None:
     one, two = make("one", {"liked": rows}), make("two", {"liked": [*swapped, *liked(23)[20:]]})
     found = diff(one, two)
     assert numbers(found) == {"same": 19, "tokens": 1, "only_b": 3}
-    assert changes(found, "rows")["train.pairs"] == (20, 23)
+    assert changes(found, "rows")["train.rows"] == (20, 23)
     assert numbers(diff(one, make("three", {"liked": rows}, {"liked": {"repeat": 2}}))) == {"same": 20, "copies": 20}
     done = kit.cli("diff", make("base"), one)
     assert (done.code, done.out) == (2, "")
