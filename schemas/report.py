@@ -76,14 +76,6 @@ class SourceLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class LongDocument:
-    """One of the longest documents."""
-
-    id: str
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """The advised length."""
 
@@ -109,8 +101,8 @@ class Choice:
     """Documents of the sample that are held out, and not compared."""
     lengths: Histogram
     """Lengths of the documents, before `max_length`."""
-    longest: list[LongDocument]
-    """The longest documents, the longest first; empty if their ids are unknown."""
+    longest: list[tuple[str, int]]
+    """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
     """By ascending length: the configured strategy, and for plain texts also `bfd_split`."""
     strategy: str

@@ -32,6 +32,7 @@ from ...schemas.report import (
     Packing,
     Report,
     Sample,
+    ShownRow,
     SourceShare,
     SplitFigures,
     Training,
@@ -49,7 +50,7 @@ from .lengths import choose, fill_histogram
 from .options import ReportOptions, with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
-from .shown import Shown, shown_rows
+from .shown import shown_rows
 
 
 def configuration_noted(out: Store, config: Mapping[str, Any]) -> str:
@@ -131,41 +132,16 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
     return _Collector(dataset, options, decoder).report()
 
 
-def make_report(
-    kind: str,
-    name: str,
-    sample: Sample | None,
-    absent: dict[str, str],
-    *,
-    choice: Choice | None,
-    flow: Flow | None,
-    overlap: Overlap | None,
-    training: Training | None,
-    packing: Packing | None,
-    made: Made | None,
-) -> Report:
+def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | None = None, **sections: Any) -> Report:
     """Put sections together.
 
     Args:
         name: URL or path of the dataset.
+        sections: see `Report`.
     """
     last = name.rstrip("/").rpartition("/")[2] or name
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return Report(
-        FORMAT,
-        kind,
-        last,
-        made_at,
-        version("packtrain"),
-        sample,
-        choice,
-        flow,
-        overlap,
-        training,
-        packing,
-        made,
-        absent,
-    )
+    return Report(FORMAT, kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
 
 
 def flow_of(ledger: Ledger, rejects: Rejects) -> Flow:
@@ -186,13 +162,14 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
 def training_of(
     ledger: Ledger,
     kinds: Mapping[str, list[KindCount]],
-    shown: Shown,
+    shown: tuple[list[ShownRow], str | None],
     config: Mapping[str, Any],
     notes: Sequence[str] = (),
 ) -> Training:
     """What is trained.
 
     Args:
+        shown: see `shown.shown_rows`.
         config: as in the plan.
     """
     masks = Mask.of_plan(config)
@@ -208,7 +185,7 @@ def training_of(
         )
         for name, entry in ledger.sources.items()
     ]
-    return Training(sources, shown.rows, shown.absent, list(notes))
+    return Training(sources, *shown, list(notes))
 
 
 def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
@@ -276,7 +253,6 @@ class _Collector:
         return make_report(
             "run",
             self.dataset.store.url,
-            None,
             self.absent,
             choice=self._try("choice", lambda: self._choice(documents)),
             flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset))),

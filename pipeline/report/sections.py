@@ -165,7 +165,7 @@ def _choice(choice: Choice) -> Section:
         ]
         grids.append(Grid(f"What each source loses at {choice.max_length:,}", head, rows))
     if choice.longest:
-        rows = [[one.id, f"{one.tokens:,}"] for one in choice.longest]
+        rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
         grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
     return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(warnings_of(choice)))
 

@@ -34,7 +34,6 @@ from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import rejects_among
-from ..report.shown import Shown
 from .closing_advice import on_default_mask
 from .estimate import require_room
 from .steps import decontaminate, encode_inputs, prepare_inputs
@@ -190,15 +189,15 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
         ]
-        shown = Shown(absent="There are no rows yet: a plan packs nothing.")
-        training = training_of(decided.ledger, kinds, shown, config.identity(), notes)
+        no_rows = [], "There are no rows yet: a plan packs nothing."
+        training = training_of(decided.ledger, kinds, no_rows, config.identity(), notes)
     spec = seen.encoded.spec
     configuration = configuration_of(sample.asked if sample is not None else config, work.base)
     report = make_report(
         "plan",
         work.out.url,
-        _sample(seen),
         absent,
+        _sample(seen),
         choice=choice,
         flow=flow,
         overlap=overlap,

@@ -43,12 +43,6 @@ def copy(demo: tuple[Path, str], tmp_path: Path) -> Path:
 # Help and mistakes
 
 
-def test_no_command_shows_the_help(packtrain: Command) -> None:
-    done = packtrain()
-    assert done.code == 2
-    assert "Make a dataset:" in done.out + done.err
-
-
 def test_the_version(packtrain: Command) -> None:
     done = packtrain("--version")
     assert done.code == 0

@@ -229,14 +229,6 @@ def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
     assert not any(one.kinds for one in made.training.sources)
 
 
-def test_a_copy_has_the_same_report(copy: Path, report: Report) -> None:
-    made = report_of(copy, ReportOptions())
-    assert (made.training, made.packing, made.choice) == (report.training, report.packing, report.choice)
-    assert made.made is not None
-    assert report.made is not None
-    assert made.made.manifest == report.made.manifest
-
-
 # Other kinds of data
 
 
