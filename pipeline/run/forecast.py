@@ -14,7 +14,7 @@ import numpy as np
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
-from ...schemas.report import Made, Report, Sample
+from ...schemas.report import Made, Report, Sample, ShownRow
 from ..configfile import load_config
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
@@ -189,7 +189,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
         ]
-        no_rows = [], "There are no rows yet: a plan packs nothing."
+        no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
         training = training_of(decided.ledger, kinds, no_rows, config.identity(), notes)
     spec = seen.encoded.spec
     configuration = configuration_of(sample.asked if sample is not None else config, work.base)
