@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import Finished, open_dataset
 from packtrain.pipeline.explain.explain import Follower
-from packtrain.pipeline.explain.story import Story, story_json
+from packtrain.pipeline.explain.story import Story
 from packtrain.pipeline.explain.tokens import Stretch, TokenFate
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import SourceLedger
-from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED, RunKind
+from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED
 
 Row = dict[str, Any]
 Configure = Callable[..., Row]
@@ -217,29 +217,6 @@ def test_a_source_with_a_mask_of_its_own(configure: Configure) -> None:
     assert {story.address.source: story.policy for story in stories} == {"chats": "all", "texts": "completion"}
     held_against_the_shards(dataset, stories)
     held_against_the_ledger(dataset, stories)
-
-
-def test_one_conversation_by_eye(configure: Configure) -> None:
-    config = configure(mask="assistant", truncate={"max_length": 64})
-    packtrain.run(config)
-    story = Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:4")
-    assert story.origin.value == CHATS[3]
-    assert [(one.text, one.kind, one.turn, one.fate) for one in story.stretches] == [
-        (
-            "<|im_start|>user\ndo not train this<|im_end|>\n<|im_start|>assistant\n",
-            RunKind.PROMPT,
-            0,
-            TokenFate.MASKED,
-        ),
-        ("as you say", RunKind.HISTORY, 1, TokenFate.FLAGGED),
-        ("<|im_end|>", RunKind.HISTORY_END, 1, TokenFate.FLAGGED),
-        ("\n<|im_start|>user\nand this<|im_end|>\n<|im_start|>assistant\n", RunKind.USER, 2, TokenFate.MASKED),
-        ("yes", RunKind.ASSISTANT, 3, TokenFate.TRAINED),
-        ("<|im_end|>", RunKind.END, 3, TokenFate.TRAINED),
-        ("\n", RunKind.COMPLETION, 3, TokenFate.MASKED),
-    ]
-    assert ["".join(one.texts) for one in story.stretches] == [one.text for one in story.stretches]
-    assert story_json(story)["outcome"]["pieces"][0]["trained"] == story.trained
 
 
 def test_a_duplicate_names_its_twin(configure: Configure) -> None:

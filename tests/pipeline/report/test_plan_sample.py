@@ -130,18 +130,6 @@ def test_sources_keep_their_shares(tmp_path: Path) -> None:
     assert abs(every - 8000) < 400
 
 
-def test_a_source_of_few_rows_is_there_too(tmp_path: Path) -> None:
-    (tmp_path / "many.jsonl").write_text(lines(rows_of(5000)))
-    (tmp_path / "five.jsonl").write_text(lines(rows_of(5)))
-    (tmp_path / "hundred.jsonl").write_text(lines(rows_of(100)))
-    paths = [{"path": str(tmp_path / f"{name}.jsonl")} for name in ("many", "five", "hundred")]
-    found, _, exhaustive = taken(configured(tmp_path, *paths), 500)
-    assert found[1] == rows_of(5)
-    assert 10 <= len(found[2]) <= 30
-    assert 400 <= len(found[0]) <= 600
-    assert not exhaustive
-
-
 def test_the_first_rows_are_all_that_max_rows_leaves(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(rows_of(4000)))
     config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl"), "max_rows": 1000})
