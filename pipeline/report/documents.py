@@ -207,8 +207,9 @@ class _LengthsOfParts:
         for batch, segment in zip(encoded.batches, encoded.segments(mask), strict=True):
             here = slice(first, first + len(segment.offsets) - 1)
             first = here.stop
-            kinds += _tokens_by_kind(view(batch.column("runs").values.field("kind")), segment, taken[here])
-            runs = _supervised_runs(segment, taken[here], some.low[here], some.high[here])
+            kind = view(batch.column("runs").values.field("kind"))
+            counts, runs = _runs_of(segment, kind, taken[here], some.low[here], some.high[here])
+            kinds += counts
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
         if self._table is not None:
             self._table.add(place.path, mask, some, taken, numbers)
@@ -259,20 +260,6 @@ class _LengthsOfParts:
         return out
 
 
-def _tokens_by_kind(kinds: NDArray[np.integer], segment: Segment, taken: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(2, kinds) tokens of the taken documents, and those that the mask selects.
-
-    Args:
-        kinds: (runs,) of the segment.
-        taken: (N,) of its documents.
-    """
-    selected = segment.runs >= 0
-    ends, offsets = np.where(selected, segment.runs, ~segment.runs), segment.run_offsets.astype(np.int64)
-    sizes = np.where(np.repeat(taken, np.diff(offsets)), ends - begins_of(ends, offsets), 0)
-    counts = [np.bincount(kinds, weights, max(RunKind) + 1) for weights in (sizes, sizes * selected)]
-    return np.array(counts, dtype=np.int64)
-
-
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
     """The example id of a document.
 
@@ -288,32 +275,36 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
     return Address(names[place.source], place.lines.files[index], number, sub).id
 
 
-def _supervised_runs(
-    segment: Segment, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], ...]:
-    """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
+def _runs_of(
+    segment: Segment,
+    kinds: NDArray[np.integer],
+    taken: NDArray[np.bool_],
+    low: NDArray[np.int32],
+    high: NDArray[np.int32],
+) -> tuple[NDArray[np.int64], tuple[NDArray[np.int32], ...]]:
+    """(2, kinds) tokens of the taken documents and those that the mask selects; and (owners, starts, ends) of their
+    trained runs, with adjacent runs joined.
 
     Args:
+        kinds: (runs,) of the segment.
         taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
             Starts and ends count from `low`.
     """
     owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(segment.run_offsets))
-    supervised = segment.runs >= 0
-    every = np.where(supervised, segment.runs, ~segment.runs)
-    begins = np.empty_like(every)
-    begins[1:] = every[:-1]
-    begins[segment.run_offsets[:-1]] = 0  # a document has at least one run
-    mine = supervised & taken[owners]
+    supervised, mine = segment.runs >= 0, taken[owners]
+    ends = np.where(supervised, segment.runs, ~segment.runs)
+    begins = begins_of(ends, segment.run_offsets)
+    sizes = np.where(mine, ends - begins, 0)
+    counts = np.array([np.bincount(kinds, one, max(RunKind) + 1) for one in (sizes, sizes * supervised)], np.int64)
+    mine &= supervised
     owners = owners[mine]
     begins = np.maximum(begins[mine], low[owners]) - low[owners]
-    ends = np.minimum(every[mine], high[owners]) - low[owners]
+    ends = np.minimum(ends[mine], high[owners]) - low[owners]
     there = begins < ends
     owners, begins, ends = owners[there], begins[there], ends[there]
-    new = np.ones(len(owners), dtype=np.bool_)
-    new[1:] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
-    last = np.ones(len(owners), dtype=np.bool_)
-    last[:-1] = new[1:]
-    return owners[new], begins[new], ends[last]
+    new = np.ones(len(owners) + 1, dtype=np.bool_)
+    new[1:-1] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
+    return counts, (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
 
 
 def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

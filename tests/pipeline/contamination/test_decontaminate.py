@@ -261,18 +261,6 @@ def test_the_report_shows_both_texts_and_runs_nothing(make: Callable[..., Config
     ]  # fmt: skip
 
 
-def test_clean_removes_what_can_be_made_again(
-    make: Callable[..., Config], tmp_path: Path, packtrain: Callable[..., Any]
-) -> None:
-    config = make()
-    first = run(config)
-    done = packtrain("clean", "--cache", tmp_path / "cache", "--all", "--yes")
-    assert done.code == 0, done.err
-    left = [path for name in ("evaluations", "overlaps") for path in (tmp_path / "cache" / name).rglob("*.*")]
-    assert not left
-    assert run(make("again")).hash == first.hash
-
-
 def test_the_command_alone(
     make: Callable[..., Config], corpus: Path, tmp_path: Path, packtrain: Callable[..., Any]
 ) -> None:
