@@ -258,13 +258,18 @@ def _load(manifest: Manifest, place: CardPlace) -> str:
 def _settings(manifest: Manifest) -> str:
     config, inputs = manifest.plan["config"], plural(len(manifest.plan["inputs"]), "file")
     held = size(sum(source.bytes_read for source in manifest.ledger.sources.values()))
-    sources = [{key: one[key] for key in _OF_SOURCES if one.get(key) is not None} for one in config["sources"]]
+    sources = [{key: one[key] for key in _OF_SOURCES if _given(one.get(key))} for one in config["sources"]]
     shown = {"sources": sources[:_MOST_SOURCES], **{key: config[key] for key in _SETTINGS}}
     return (
         f"From {inputs}, {held}. The same configuration, inputs, tokenizer and versions give the same bytes. Texts of "
         "the configuration, such as paths, conditions and names of columns, are not shown; ids of examples are made "
         f"from the names of files.\n\n{code(yaml_text(shown), 'yaml')}"
     )
+
+
+def _given(value: Any) -> bool:
+    """Whether a key of a source says something."""
+    return any(value.values()) if isinstance(value, Mapping) else value not in (None, "none")
 
 
 def _made_with(manifest: Manifest) -> str:

@@ -249,7 +249,7 @@ def print_difference(console: Console, found: Difference, *, everything: bool) -
     if found.examples is not None:
         _print_examples(console, found, found.examples, None if everything else FIRST)
     if left:
-        say(console, f"\n{exact(left)} more lines differ; --all shows them")
+        say(console, f"\n{exact(left)} more differ; --all shows them")
 
 
 def _cells(one: Change) -> list[str]:
