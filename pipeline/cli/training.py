@@ -1,5 +1,6 @@
 """Training on packed rows: `train`, `explain-loss`, `probe` and `doctor`."""
 
+import shlex
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -137,12 +138,13 @@ def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     say(console, f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}")
     rows = [
-        (one.source, one.id, one.dataset, f"{one.loss:.4f}", f"{one.tokens:,}", f"{one.share:.1%}", f"{one.row}")
+        (one.source, one.id, one.dataset, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
         for one in step.documents[:top]
     ]
     print_grids(console, [Grid("", ("source", "id", "dataset", "loss", "tokens", "share", "row"), rows, 3)])
     if step.documents:
-        say(console, f"the first: {escape_line(step.documents[0].inspect)}")
+        first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
+        say(console, f"the first: {escape_line(first)}")
 
 
 def probe(
@@ -187,7 +189,7 @@ def probe(
             say(console, f"NOT isolated: {error}")
         raise typer.Exit(1) from None
     if as_json:
-        print_json({**report.to_json(), "applied": asdict(applied), "made": made})
+        print_json({**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made})
     else:
         _print_report(console, report, applied, made)
     if not report.isolated:
@@ -201,7 +203,10 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     say(console, f"{report.model}, {made}")
     say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
     say(console)
-    print_grids(console, [Grid("", ("check", "", "found", "should be", " "), list(report.rows()), 5)])
+    rows = [
+        (one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks
+    ]
+    print_grids(console, [Grid("", ("check", "", "found", "should be", " "), rows, 5)])
     say(console)
     say(console, report.verdict)
     if report.hint:
