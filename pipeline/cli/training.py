@@ -203,9 +203,7 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     say(console, f"{report.model}, {made}")
     say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
     say(console)
-    rows = [
-        (one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks
-    ]
+    rows = [(one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks]
     print_grids(console, [Grid("", ("check", "", "found", "should be", " "), rows, 5)])
     say(console)
     say(console, report.verdict)
