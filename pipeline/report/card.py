@@ -25,7 +25,7 @@ _LIMITS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _MOST_SOURCES = 100
 """More sources are not listed."""
 _SETTINGS = (
-    "seed", "mask", "keep_untrained", "filter", "duplicates", "holdout", "truncate", "pack", "output",
+    "seed", "mask", "loss", "keep_untrained", "filter", "duplicates", "holdout", "truncate", "pack", "output",
 )  # fmt: skip
 _OF_SOURCES = ("name", "expand", "repeat", "weight", "loss_weight", "max_rows", "mask", "filter")
 """Parts of the configuration that hold numbers and choices alone; `name` stands in tables, too."""

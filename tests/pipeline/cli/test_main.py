@@ -131,9 +131,16 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
 def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) -> None:
     done = packtrain(
         "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
-        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet",
+        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet", "--mask", "all",
     )  # fmt: skip
-    for what in ("max_length 512", "pack: strategy none", "seed: 3", "output: format parquet", "(1 worker)"):
+    for what in (
+        "max_length 512",
+        "mask: policy all",
+        "pack: strategy none",
+        "seed: 3",
+        "output: format parquet",
+        "(1 worker)",
+    ):
         assert what in done.out
 
 

@@ -250,13 +250,12 @@ def test_texts_of_the_configuration_do_not_stand_in_it(manifest: Manifest) -> No
             "tokenizer": {"path": "/home/x/t", "variables": {"a": "```\n---\n# x"}},
             "sources": sources,
             "decontaminate": {"against": ["/home/x/test.jsonl"]},
-            "loss": {"column": "secret"},
             "truncate": {"max_length": 64, "overlong": "split"},
         }
     )
     identity = json.loads(json.dumps(given.identity()))
     card = of(replace(manifest, plan=manifest.plan | {"config": identity}))
-    for word in ("/home/x", "s3://", "LENGTH", "secret", "# x"):
+    for word in ("/home/x", "s3://", "LENGTH", "# x"):
         assert word not in card
     (block,) = [token.content for token in MARKDOWN.parse(split_front(card)[1]) if token.info == "yaml"]
     shown = yaml.safe_load(block)
