@@ -72,7 +72,7 @@ def plan(
     --output.
     """
     from ..report.files import write_beside
-    from ..run.forecast import plan as look_ahead
+    from ..run.plan import plan as look_ahead
     from ..store.open import is_url, resolve_place
     from .console import ConsoleObserver, make_console
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...schemas.ledger import SourceLedger
     from ...schemas.manifest import Manifest
     from ..report.files import AtEnd
-    from ..run.workspace import Workspace
+    from ..run.workers import Workspace
 
 _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
@@ -85,8 +85,8 @@ def run(
     from ..report.files import HTML as REPORT
     from ..report.printing import say
     from ..run.commit import put_card
-    from ..run.driver import find_finished, make_dataset
-    from ..run.workspace import open_workspace
+    from ..run.run import find_finished, make_dataset
+    from ..run.workers import open_workspace
     from .console import ConsoleObserver, make_console
 
     # With --json, standard output carries the JSON only.
@@ -203,7 +203,7 @@ def _say_next(console: "Console", out: str, page: str | None) -> None:
 def _dry_run(console: "Console", config: "RunConfig", work: "Workspace", as_json: bool) -> None:
     """Print what the run would do, with counts, sizes and what is already cached."""
     from ..report.printing import say
-    from ..run.driver import look_ahead
+    from ..run.run import look_ahead
     from ..run.workers import count_workers
 
     prepared, estimate = look_ahead(config, work)
@@ -266,13 +266,13 @@ def _print_summary(
     """The result of a finished run, about a screen: what matters most, packing, ledger and what to do.
 
     Args:
-        advice: see `run.driver.Made`.
+        advice: see `run.run.Made`.
     """
     from ..report.collect import packing_of, rejected_of
     from ..report.ledger_table import ledger_grid
     from ..report.printing import print_grids, rich_table, say
     from ..report.sections import packing_grid
-    from ..run.closing_advice import on_rejects
+    from ..run.advice import on_rejects
 
     total: SourceLedger = manifest.ledger.total()
     rejects = on_rejects(total, f"{out}/rejects.jsonl")

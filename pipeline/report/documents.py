@@ -26,13 +26,12 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     RunKind,
 )
-from ...stages.arrays import view
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
-from ..encode.parts import EncodedPart, PartPlace, Segment
+from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
 from ..pack.table import HELD_OUT, Table, read_table
@@ -204,11 +203,10 @@ class _LengthsOfParts:
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
         first, encoded, mask = 0, EncodedPart(place.path), self._masks[place.source]
         kinds = self._kinds.setdefault(place.source, np.zeros((2, max(RunKind) + 1), dtype=np.int64))
-        for batch, segment in zip(encoded.batches, encoded.segments(mask), strict=True):
-            here = slice(first, first + len(segment.offsets) - 1)
+        for batch in encoded.batches:
+            here, segment = slice(first, first + batch.num_rows), Runs.of(batch, mask)
             first = here.stop
-            kind = view(batch.column("runs").values.field("kind"))
-            counts, runs = _runs_of(segment, kind, taken[here], some.low[here], some.high[here])
+            counts, runs = _runs_of(segment, taken[here], some.low[here], some.high[here])
             kinds += counts
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
         if self._table is not None:
@@ -276,35 +274,28 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
 
 
 def _runs_of(
-    segment: Segment,
-    kinds: NDArray[np.integer],
-    taken: NDArray[np.bool_],
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
+    runs: Runs, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], tuple[NDArray[np.int32], ...]]:
     """(2, kinds) tokens of the taken documents and those that the mask selects; and (owners, starts, ends) of their
     trained runs, with adjacent runs joined.
 
     Args:
-        kinds: (runs,) of the segment.
         taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
             Starts and ends count from `low`.
     """
-    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(segment.run_offsets))
-    supervised, mine = segment.runs >= 0, taken[owners]
-    ends = np.where(supervised, segment.runs, ~segment.runs)
-    begins = begins_of(ends, segment.run_offsets)
-    sizes = np.where(mine, ends - begins, 0)
-    counts = np.array([np.bincount(kinds, one, max(RunKind) + 1) for one in (sizes, sizes * supervised)], np.int64)
-    mine &= supervised
+    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(runs.offsets))
+    mine, begins = taken[owners], begins_of(runs.ends, runs.offsets)
+    sizes = np.where(mine, runs.ends - begins, 0)
+    each = [np.bincount(runs.kind, one, max(RunKind) + 1) for one in (sizes, sizes * runs.supervised)]
+    mine &= runs.supervised
     owners = owners[mine]
     begins = np.maximum(begins[mine], low[owners]) - low[owners]
-    ends = np.minimum(ends[mine], high[owners]) - low[owners]
+    ends = np.minimum(runs.ends[mine], high[owners]) - low[owners]
     there = begins < ends
     owners, begins, ends = owners[there], begins[there], ends[there]
     new = np.ones(len(owners) + 1, dtype=np.bool_)
     new[1:-1] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
-    return counts, (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
+    return np.array(each, np.int64), (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
 
 
 def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

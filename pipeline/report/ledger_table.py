@@ -20,6 +20,7 @@ _LINES = (
     ("dim", "  never made", "examples_skipped"),
     ("", "  of these, in evaluation rows", "examples_contaminated"),
     ("dim", "  of these, further copies", "examples_repeated"),
+    ("dim", "  copies in a row with another one", "copies_together"),
     ("dim", "  of these, truncated", "examples_truncated"),
     ("dim", "  of these, in pieces", "examples_split"),
     ("dim", "  of these, without a label", "examples_without_labels"),

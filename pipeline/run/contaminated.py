@@ -13,7 +13,7 @@ from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
 from ..report.overlap import overlap_of
 from ..store.local import LocalStore
-from .workspace import open_workers, open_workspace
+from .workers import open_workers, open_workspace
 
 
 def find_contamination(

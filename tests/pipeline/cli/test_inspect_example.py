@@ -177,7 +177,6 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
         {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
         {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
         {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
-        {"pack": {"window_tokens": 200}, "truncate": {"max_length": 100}},
         {"pack": {"parallel": {"cp": 4}}, "truncate": {"max_length": 64, "max_completion_length": 30}},
         {
             "mask": "all",
@@ -347,7 +346,7 @@ def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch
 
 
 def test_preference_pairs_are_shown_by_row(configure: Configure, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
-    from packtrain.pipeline.run.driver import run
+    from packtrain.pipeline.run.run import run
 
     rows = [{"prompt": f"say {n}", "chosen": f" it is {n}", "rejected": f" no, {n}"} for n in range(9)]
     path = write(tmp_path / "pairs.jsonl", rows)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
-from packtrain.pipeline.run.driver import run
-from packtrain.pipeline.run.forecast import plan
+from packtrain.pipeline.run.plan import plan
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.manifest import Manifest
