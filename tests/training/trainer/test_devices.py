@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
-from packtrain.training.launch.recipes import write  # noqa: E402
+from packtrain.training.launch.recipes import recipe as text_of  # noqa: E402
 from packtrain.training.sharded import export_checkpoint  # noqa: E402
 from packtrain.training.trainer.checkpoint import read_checkpoint  # noqa: E402
 
@@ -131,7 +131,7 @@ def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
     """The command of a shipped recipe."""
     target = folder / f"{recipe}.yaml"
     if not target.exists():
-        write(recipe, target)
+        target.write_text(text_of(recipe))
     return [*ACCELERATE, "--config_file", str(target), "--num_processes", str(ranks)]
 
 
