@@ -118,8 +118,7 @@ def sample(
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
         prompts = read_prompts(config, place, observer)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
-        known = {} if prompts.data is None else {"data": prompts.data}
-        common = {"prompts": prompts.hash, **known, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
+        common = {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                   "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         if endpoint is not None:
             from ..samples.endpoint import EndpointEngine
@@ -240,8 +239,8 @@ def eval_apps(
         str | None, typer.Option("-k", metavar="K,K,…", help="The k of pass@k.", show_default="1,5,10 up to n")
     ] = None,
     comparator: Annotated[
-        Literal["exact", "tokens", "numbers", "tokens+numbers"],
-        typer.Option(help="exact, tokens, numbers or tokens+numbers.", metavar="NAME"),
+        Literal["exact", "tokens+numbers"],
+        typer.Option(help="exact or tokens+numbers.", metavar="NAME"),
     ] = "tokens+numbers",
     timeout: Annotated[
         float, seconds_option("CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
