@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 from packtrain.pipeline import pack_dataset as hub
 from packtrain.pipeline.pack_dataset import ColumnError, pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
@@ -36,62 +36,12 @@ def random_examples(seed: int, number: int = 300, longest: int = 40) -> dict[str
     return {"input_ids": ids, "labels": [[-100 if t % 3 else t for t in row] for row in ids]}
 
 
-# --- literal rows, small enough to check by eye ---
+# --- rows small enough to check by eye ---
 
 
 def test_bfd() -> None:
     packed = pack_dataset(Dataset.from_dict({"input_ids": [[1, 2, 3], [4, 5, 6, 7], [8]]}), 4)
     assert packed[:] == {"input_ids": [[4, 5, 6, 7], [1, 2, 3, 8]], "seq_lengths": [[4], [3, 1]]}
-
-
-def test_bfd_truncates_and_carries_every_column() -> None:
-    packed = pack_dataset(Dataset.from_dict(EXAMPLES), 4, "bfd")
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3, 4], [8, 9, 10, 11], [6, 7]],
-        "attention_mask": [[1, 1, 1, 0], [1, 1, 0, 1], [1, 0]],
-        "seq_lengths": [[4], [3, 1], [2]],
-    }
-
-
-def test_bfd_split_keeps_the_overlong_rest() -> None:
-    packed = pack_dataset(Dataset.from_dict(EXAMPLES), 4, "bfd_split")
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3, 4], [8, 9, 10, 5], [6, 7, 11]],
-        "attention_mask": [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1]],
-        "seq_lengths": [[4], [3, 1], [2, 1]],
-    }
-
-
-def test_bfd_split_of_documents_many_rows_long() -> None:
-    packed = pack_dataset(Dataset.from_dict({"input_ids": [list(range(10)), [20, 21]]}), 4, "bfd_split")
-    assert packed[:] == {
-        "input_ids": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 20, 21]],
-        "seq_lengths": [[4], [4], [2, 2]],
-    }
-
-
-def test_a_length_that_is_no_power_of_two() -> None:
-    examples = {"input_ids": [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 13], [14]]}
-    packed = pack_dataset(Dataset.from_dict(examples), 5)
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3, 4, 5], [7, 8, 9, 10, 14], [11, 12, 13]],
-        "seq_lengths": [[5], [4, 1], [3]],
-    }
-
-
-def test_wrapped() -> None:
-    packed = pack_dataset(Dataset.from_dict(EXAMPLES), 3, "wrapped")
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11]],
-        "attention_mask": [[1, 1, 1], [0, 0, 1], [0, 1, 1], [0, 1]],
-    }
-
-
-def test_wrapped_stream() -> None:
-    stream = Dataset.from_dict(EXAMPLES).to_iterable_dataset()
-    packed = pack_dataset(stream, 3, "wrapped")
-    assert isinstance(packed, IterableDataset)
-    assert [row["input_ids"] for row in packed] == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11]]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
