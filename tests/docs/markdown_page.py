@@ -11,8 +11,8 @@ top of a page to its end, in a new folder. A new page is found by itself. What a
 - `text`, or no language: what the last block before it that ran has printed, or a stretch of it. Spaces, line breaks
   and the length of drawn lines do not matter; `…` stands for anything. Paths are as from the folder.
 
-The folder always holds the `mix.yaml` of docs/data.md with `chats.jsonl` (400 rows), `pairs.jsonl` (301),
-`docs.jsonl` (100) and `tokenizer/`; also `train.jsonl` and `test.jsonl` (APPS), `preferences.jsonl`, `train.yaml` (of
+The folder always holds the `mix.yaml` of docs/data.md with `chats.jsonl` (130 rows), `pairs.jsonl` (101),
+`docs.jsonl` (33) and `tokenizer/`; also `train.jsonl` and `test.jsonl` (APPS), `preferences.jsonl`, `train.yaml` (of
 the model and packed/), and `train.py`, which prints its arguments. `stdin` is empty, no network is there, and HOME is
 elsewhere.
 

@@ -57,12 +57,12 @@ def inputs(folder: Path, mix: str) -> None:
     def length(middle: float, spread: float = 0.7) -> int:
         return max(3, int(chance.lognormvariate(0, spread) * middle))
 
-    write_rows(folder / "chats.jsonl", [{"messages": _turns(chance, length)} for _ in range(400)])
+    write_rows(folder / "chats.jsonl", [{"messages": _turns(chance, length)} for _ in range(130)])
     pairs: list[Any] = [
-        {"question": prose(chance, length(45)) + "\n", "answer": prose(chance, length(60))} for _ in range(300)
+        {"question": prose(chance, length(45)) + "\n", "answer": prose(chance, length(60))} for _ in range(100)
     ]
-    write_rows(folder / "pairs.jsonl", [*pairs[:170], '{"question": "cut off', *pairs[170:]])
-    write_rows(folder / "docs.jsonl", [{"text": prose(chance, length(1_100))} for _ in range(100)])
+    write_rows(folder / "pairs.jsonl", [*pairs[:60], '{"question": "cut off', *pairs[60:]])
+    write_rows(folder / "docs.jsonl", [{"text": prose(chance, length(1_100))} for _ in range(33)])
     preferences = []
     for _ in range(60):
         prompt = [{"role": "user", "content": prose(chance, length(20))}]
