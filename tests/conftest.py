@@ -152,7 +152,7 @@ class LastingPool(Pool):
 @pytest.fixture(scope="session", autouse=True)
 def workers_stay() -> Iterator[None]:
     """See `LastingPool`."""
-    workspace.Pool = LastingPool  # type: ignore[misc]
+    workspace.Pool = LastingPool  # type: ignore[attr-defined]
     yield
     LastingPool.end()
 
