@@ -21,7 +21,7 @@ from hypothesis.internal.constants_ast import Constants
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.pack.shard import forget_table
-from packtrain.pipeline.run import workspace
+from packtrain.pipeline.run import workers
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
@@ -152,7 +152,7 @@ class LastingPool(Pool):
 @pytest.fixture(scope="session", autouse=True)
 def workers_stay() -> Iterator[None]:
     """See `LastingPool`."""
-    workspace.Pool = LastingPool  # type: ignore[attr-defined]
+    workers.Pool = LastingPool  # type: ignore[attr-defined]
     yield
     LastingPool.end()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from packtrain.pipeline.configfile import load_config
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.prep_only import prepare_source
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError, TokenizerError
