@@ -134,9 +134,8 @@ def sample(
                 seconds=timeout,
             )  # fmt: skip
 
-        made |= {"prompts": prompts.hash, **({} if prompts.data is None else {"data": prompts.data}), "n": n,
-                 "temperature": temperature, "top_p": top_p, "seed": seed, "max_new_tokens": max_new_tokens,
-                 "shard": shard or "0/1"}  # fmt: skip
+        made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
+                 "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         counts = draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
     if as_json:
         print_json({"out": str(out), "prompts": len(prompts.prompts), **asdict(counts)})
@@ -238,8 +237,8 @@ def eval_apps(
         str | None, typer.Option("-k", metavar="K,K,…", help="The k of pass@k.", show_default="1,5,10 up to n")
     ] = None,
     comparator: Annotated[
-        Literal["exact", "tokens", "numbers", "tokens+numbers"],
-        typer.Option(help="exact, tokens, numbers or tokens+numbers.", metavar="NAME"),
+        Literal["exact", "tokens+numbers"],
+        typer.Option(help="exact or tokens+numbers.", metavar="NAME"),
     ] = "tokens+numbers",
     timeout: Annotated[
         float, measured("DURATION", "CPU time of one test; twice as much by the clock.", "--timeout", default="10s")

@@ -1,6 +1,6 @@
 """How fast training data is compared with 10,000 evaluation rows, in megabytes of text a second.
 
-    PACKTRAIN_REALDATA=folder python tests/bench/bench_contamination.py [--mb 200] [--rounds 3]
+    PACKTRAIN_REALDATA=folder python -m tests.bench.bench_contamination [--mb 200] [--rounds 3]
 
 Prints a Markdown table. Other programs may use the machine, so it also counts seconds of a core. The training data is
 real chats and documents, repeated with a number in each row, so that no two blocks are equal; the evaluation rows are

@@ -32,8 +32,20 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 
 
 @given(data=st.data())
-@examples(32, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
+@examples(12, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
 def test_every_token_is_where_it_belongs(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    hold_to_the_packer(data, tokenizers)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@examples(28, derandomize=True, phases=[Phase.generate])
+def test_every_token_of_more_data_is_where_it_belongs(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    hold_to_the_packer(data, tokenizers)
+
+
+def hold_to_the_packer(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    """Make data and a configuration, pack them, and check all that was written."""
     config = data.draw(configurations(), "configuration")
     folder, reader = tokenizers[data.draw(st.booleans(), "bos")]
     weighted = data.draw(st.booleans(), "weights")
