@@ -135,9 +135,9 @@ class Origins:
         return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
 
     @property
-    def segment_parts(self) -> NDArray[np.int64]:
-        """(segments,) the part of each."""
-        return np.repeat(np.arange(len(self.parts)), self.segments)
+    def owners(self) -> NDArray[np.int64]:
+        """(segments,) the source of each."""
+        return np.repeat(np.array(self.sources, np.int64), self.segments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
