@@ -24,7 +24,7 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import InputFile
 from ..inputs.formats import what_it_is
 from .driver import Encoded
-from .first_look import Look
+from .encode_spec import Look
 from .parts import DROPPED, REJECTED, PartRecord
 from .prepared import Prepared
 from .sampled import kinds_tried, sampled_turns

@@ -13,7 +13,8 @@ from ...stages.tokenize.engines import preferred_engine
 from ..contamination.compare import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.cache_misses import why_missing
-from ..encode.first_look import Look, first_look
+from ..encode.encode_spec import Look
+from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
