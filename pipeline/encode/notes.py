@@ -16,7 +16,7 @@ from ...schemas.escape import escape_json
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.prep import sharegpt
-from ...stages.template.losses import LOST
+from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..inputs.blocks import InputFile

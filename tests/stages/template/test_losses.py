@@ -7,7 +7,7 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.losses import LOST, Losses
+from packtrain.stages.template.owned import LOST, Owner
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
 
@@ -158,7 +158,7 @@ def test_a_part_that_is_taken_out_by_a_rule_is_lost_only_where_nothing_stays() -
 def test_parts_are_joined_for_a_template_that_knows_none() -> None:
     template = ChatTemplate(TEXTS_ONLY, {}, "mules")
     messages = [user([{"type": "text", "text": "What is"}, "this?"]), user("u")]
-    assert Losses(template).joined(messages) == [user("What is\nthis?"), user("u")]
+    assert Owner(template).plain(messages) == [user("What is\nthis?"), user("u")]
     assert messages[0]["content"] == [{"type": "text", "text": "What is"}, "this?"], "the row itself is left alone"
     assert rendered(TEXTS_ONLY, [*messages, answer("a")]).text.startswith("<user>What is\nthis?</>")
 

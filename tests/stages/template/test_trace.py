@@ -10,7 +10,7 @@ from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import same
-from packtrain.stages.template.symbolic_str import MARK
+from packtrain.stages.template.trace import MARK
 
 from tests.support.examples import examples
 
