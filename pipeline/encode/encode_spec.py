@@ -12,7 +12,7 @@ from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 
-FORMAT = 10
+FORMAT = 11
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""

@@ -103,11 +103,11 @@ class Mask:
 
     @property
     def needs_turns(self) -> bool:
-        """Whether the policy cannot be applied to a conversation whose turns were not located."""
-        if self.needs_parts:
-            return True
+        """Whether the policy cannot be applied to a conversation whose turns were not located. `completion` can, if it
+        trains ends; parts that the mask treats differently are `needs_parts`.
+        """
         if self.policy is Policy.ALL:
-            return False
+            return self.needs_parts
         return self.policy is not Policy.COMPLETION or not self.train_end
 
 
@@ -164,8 +164,8 @@ def supervised_runs(
 def unlocated_documents(
     kind: NDArray[np.int8], offsets: NDArray[np.integer], *, parts: bool = False
 ) -> NDArray[np.bool_]:
-    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has a turn
-    whose thoughts or tool calls were not located.
+    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has thoughts
+    or tool calls that were not located.
     """
     if len(offsets) < 2:
         return np.zeros(0, dtype=np.bool_)

@@ -74,8 +74,9 @@ class Losses:
             index, pieces = code >> MESSAGE, written.get(code)
             if pieces is None:
                 if code & (REASONING | TAGGED):
-                    content = code_of(index)
-                    if not rewritten(style.bare(said), written.get(content, ()), own.said.get(content, "")):
+                    thought, content = style.bare(said), code_of(index)
+                    hidden = rewritten(thought, written.get(content, ()), own.said.get(content, ""))
+                    if not hidden and not self._writes([thought], gaps):
                         dropped.add(DROPPED_REASONING)
                 elif not part_of(code) or code_of(index, 0, code & CALL) not in written:
                     missing.append(code)

@@ -87,8 +87,10 @@ def painted_unproved(length: int, words: Sequence[Word], begin: int, cut: int, o
         )
     paint = Paint(length)
     paint.put(0, begin, RunKind.UNPROVED, 0)
-    paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(own.flags) - 1))
-    _paint_prompt(paint, words, begin, cut, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED))
+    parts = any(code & _OF_PARTS and code >> MESSAGE >= cut for code in own.said)
+    kind = RunKind.UNPROVED_PARTS if parts else RunKind.UNPROVED_COMPLETION
+    paint.put(begin, length, kind, min(cut, len(own.flags) - 1))
+    _paint_prompt(paint, words, begin, cut, (kind, RunKind.UNPROVED))
     if {*before, *after} - {True}:
         paint.weights = np.full(length, min(before, default=True), np.float64)
         paint.weights[begin:] = min(after, default=True)

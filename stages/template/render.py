@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import Messages
+from ...schemas.rows import Messages, RunKind
 from .assistant_turns import TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .locate import completion_start, locate
@@ -139,7 +139,8 @@ class Renderer:
             begin = completion_start(text, words, cut, own.roles, [], head, manner)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
             runs = painted_unproved(len(text), words, begin, cut, own, error.reason)
-            return Rendered(text, begin, runs, where + error.reason, dropped)
+            mixed = where + error.reason if RunKind.UNPROVED_PARTS in runs.kinds else ""
+            return Rendered(text, begin, runs, where + error.reason, dropped, mixed)
         runs, mixed = painted(text, words, turns, begin, cut, own, manner.thoughts)
         return Rendered(text, begin, runs, "", dropped, mixed)
 

@@ -44,7 +44,10 @@ _KIND = (1 << _TURN) - 1
 _HISTORY = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED)
 _SAID = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED)
 _WHOLE = {**dict.fromkeys(map(int, _HISTORY), RunKind.HISTORY), **dict.fromkeys(map(int, _SAID), RunKind.ASSISTANT)}
-_UNPROVED = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
+_UNPROVED = {
+    int(RunKind.UNPROVED): int(RunKind.UNPROVED),
+    **dict.fromkeys(map(int, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED_PARTS)), int(RunKind.UNPROVED_COMPLETION)),
+}
 
 
 class Paint:
@@ -130,7 +133,7 @@ def whole(runs: Runs) -> Runs:
     for end, kind, turn, train in zip(*runs, strict=True):
         if kind in NEXT_STOP_KINDS:
             continue  # its characters belong to the run after it
-        turn_kind = kind if kind in _UNPROVED else RunKind(_WHOLE.get(kind, kind))
+        turn_kind = _UNPROVED[kind] if kind in _UNPROVED else RunKind(_WHOLE.get(kind, kind))
         if kind != before and kind in _WHOLE and out and out[-1][1:] == (turn_kind, turn, train):
             out.pop()
         out.append((end, turn_kind, turn, train))

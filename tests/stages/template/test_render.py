@@ -166,19 +166,6 @@ def test_position_that_depends_on_the_data() -> None:
     assert renderer.mismatches == renderer.traced == 0  # what is proved of some contents only is never traced
 
 
-def test_what_is_kept_of_a_pattern_is_bounded_and_changes_nothing() -> None:
-    letters = "abcdefgh"
-    tests = "".join(f"{{{{ '{letter}' in m.content }}}}" for letter in letters)
-    source = "{% for m in messages %}" + tests + "{{ m.content }}{% endfor %}"
-    renderer = Renderer(ChatTemplate(source, {}, "t"))
-    for index in range(256):
-        content = "".join(letter for bit, letter in enumerate(letters) if index >> bit & 1)
-        rendered = renderer([], [user(content), assistant("e")])
-        assert rendered == renderer.untraced([], [user(content), assistant("e")])
-
-    assert renderer.mismatches == 0
-
-
 @pytest.mark.parametrize(
     "message",
     [
