@@ -226,30 +226,6 @@ def run_weights(weights: NDArray[np.float32], kind: NDArray[np.int8], mask: Mask
     return out
 
 
-def label_weights(
-    weights: NDArray[np.float32],
-    supervised: NDArray[np.bool_],
-    ends: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
-) -> NDArray[np.float64]:
-    """Return (N,) the sum of the weights of the supervised tokens low..high - 1 of each document.
-
-    Args:
-        weights: (runs,) weight of each run's tokens.
-        supervised, ends, offsets: as for `supervised_tokens`.
-    """
-    if len(offsets) < 2:
-        return np.zeros(0)
-    runs = np.diff(offsets)
-    sizes = np.minimum(ends, np.repeat(high, runs)) - np.maximum(begins_of(ends, offsets), np.repeat(low, runs))
-    out: NDArray[np.float64] = np.add.reduceat(
-        np.where(supervised, np.maximum(sizes, 0) * weights.astype(np.float64), 0.0), offsets[:-1]
-    )
-    return out
-
-
 def supervised_tokens(
     supervised: NDArray[np.bool_],
     ends: NDArray[np.int32],

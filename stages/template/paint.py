@@ -118,7 +118,7 @@ def _paint_turns(paint: Paint, turns: Sequence[Turn], begin: int, cut: int, role
         paint.put(start, end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message)
         paint.put(stop, stop_end, RunKind.HISTORY_END if earlier else RunKind.END, message)
         done, following = end, message + 1
-        if next_stop > done and not done < begin < next_stop:
+        if next_stop:
             kind = RunKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else RunKind.STOP_IN_NEXT_HEADER
             paint.put(done, next_stop, kind, message)
             done = next_stop
