@@ -1,21 +1,30 @@
-"""How much memory a run needs, and how many workers it has: as many as are configured, and fit into memory.
+"""What a run works with: its stores, and as many workers as are configured and fit into memory.
 
 Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, the table of documents) are in
 the page cache, which the system frees when it needs memory.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 import psutil
 
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from ..inputs.blocks import Block
+from ..encode.known_parts import KnownParts
+from ..encode.task import EncodeTask
+from ..execute.executor import Executor, SharedWork
+from ..execute.pool import Pool
+from ..observer import Observer
+from ..pack.shard import forget_table
 from ..pack.windows import WINDOW_TOKENS
+from ..store.cache_lock import CacheUse
+from ..store.local import LocalStore
+from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
@@ -25,16 +34,14 @@ DRIVER_BYTES = 512 << 20
 """Memory that the driver always needs: the reference tokenizer, and one chunk of documents."""
 PART_BYTES = 4 << 10
 """Bytes that the driver keeps per block, with its task and record."""
-PIECE_BYTES = {"wrapped": 192}
-"""Bytes that planning needs per piece of a window, by strategy."""
-_PIECE_BYTES = 128
+PIECE_BYTES = 192
+"""Bytes that planning needs per piece of a window; `wrapped` needs them all, the other strategies two thirds."""
 PIECES_FREE = 1_000_000
 """Number of pieces that DRIVER_BYTES already covers."""
 PAIR_BYTES = 256
 """Bytes that planning needs per preference pair. All pairs are planned together."""
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
-_ENGINE_FACTOR = 48
 FEW_ROWS = 4
 """A block with no more rows than this may consist of one long row."""
 _GRAIN = 16 << 20
@@ -90,25 +97,14 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-class BlockTask(Protocol):
-    """What is needed of a task to encode a block."""
-
-    @property
-    def block(self) -> Block: ...
-    def at(self, row: int) -> str:
-        """The file and the number of a row of the file, counted from 0, in words."""
-        ...
-
-
-def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
+def encoding_need(tasks: Sequence[EncodeTask], engine: str) -> Need:
     """The memory that encoding needs, which depends on the longest row."""
-    count, longest, of = 0, 0, None
+    longest, of = 0, None
     for task in tasks:
-        count += 1
         block, long = task.block, task.block.end - task.block.start
         if block.lines <= FEW_ROWS and not block.too_long and long > longest:
             longest, of = long, task
-    factor = ENGINE_FACTOR.get(engine, _ENGINE_FACTOR)
+    factor = ENGINE_FACTOR[engine]
     worker = max(WORKER_BYTES, WORKER_BYTES // 2 + factor * longest)
     why = ""
     if of is not None and worker > WORKER_BYTES:
@@ -117,7 +113,7 @@ def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
             f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
             "smaller max_row_bytes for its source rejects such rows, and encodes the source again"
         )
-    return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)
+    return Need(DRIVER_BYTES + PART_BYTES * len(tasks), worker, why)
 
 
 def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *, pairs: bool) -> Need:
@@ -135,10 +131,90 @@ def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *,
     else:
         # There are at most as many cuts as full rows.
         most = int((documents + tokens // config.truncate.max_length) * min(1.0, limit / max(tokens, 1)))
-        each = PIECE_BYTES.get(strategy, _PIECE_BYTES)
+        each = PIECE_BYTES if strategy == "wrapped" else PIECE_BYTES * 2 // 3
         why = (
             f"the largest window has about {most:,} pieces to plan together; a smaller pack.window_tokens needs less "
             "memory, but gives other rows, so it needs another `out`"
         )
     driver = DRIVER_BYTES + PART_BYTES * blocks + each * max(0, most - PIECES_FREE)
     return Need(driver, WORKER_BYTES, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Everything besides the configuration that the steps of a run share."""
+
+    base: Path
+    """Where relative paths of the configuration start."""
+    out: Store
+    parts: KnownParts
+    """The cache of encoded parts."""
+    observer: Observer
+
+    @property
+    def cache(self) -> Store:
+        """The store for encoded parts, and for notes that save work in the next run."""
+        return self.parts.cache
+
+    @property
+    def scratch(self) -> LocalStore:
+        """A local folder for temporary files: the cache itself if it is local."""
+        return scratch_of(self.cache)
+
+
+def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspace:
+    """Open the stores that a configuration names. Writes nothing.
+
+    Raises:
+        ConfigError, OutputError: a store cannot be used.
+    """
+    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+    place = resolve_place(config.out, base)
+    require_writable(place)
+    out = open_store(place, scratch=scratch)
+    cache = cache_root(config.cache, place, base)
+    require_writable(cache)
+    if not is_url(cache) and Path(cache).is_file():
+        raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
+    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
+
+
+@contextmanager
+def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
+    """Open a run's executor. While it is open, the cache is marked as in use.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker, or the executor's package is missing.
+    """
+    workers = count_workers(section)
+    if section.workers is not None and workers < section.workers:
+        work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
+    executor = _open_executor(section, workers, (work.out, work.cache))
+    with CacheUse(work.scratch):
+        try:
+            yield executor
+        finally:
+            executor.close()
+            # Tasks that run in this process map files, which may be rewritten before the next run.
+            forget_table()
+
+
+def _open_executor(section: RunSection, workers: int, stores: tuple[Store, ...]) -> Executor:
+    if section.executor == "ray":
+        from ..execute.ray_cluster import RayExecutor
+
+        return RayExecutor(section.address, section.workers or workers, stores, seconds=section.task_seconds)
+    pool = Pool(workers, seconds=section.task_seconds)
+    return SharedWork(pool, section.shard) if section.shard is not None else pool
+
+
+def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:
+    """Limit the workers to what fits into memory, now that it is known how much they need.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker.
+    """
+    before, workers = count_workers(section), count_workers(section, need)
+    if workers < before and need.why:
+        observer.note(f"{workers:,} of {before:,} workers: {need.why}")
+    executor.limit(workers)

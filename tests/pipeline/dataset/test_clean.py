@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.clean import Cleaning
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.cache_lock import CacheUse, is_cache
 from packtrain.pipeline.store.local import LocalStore
 

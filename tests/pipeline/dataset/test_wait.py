@@ -14,7 +14,7 @@ import msgspec
 import packtrain
 import pytest
 from packtrain.pipeline.dataset.wait import wait
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.driver_lock import FOLDER, DriverLock, Lease, driving
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.errors import RunDiedError, StalledError, TaskError

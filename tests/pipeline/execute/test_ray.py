@@ -16,7 +16,7 @@ import pytest
 from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
 from packtrain.pipeline.execute.ray_cluster import RayExecutor
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.errors import ConfigError, TaskError, TemplateError
 
@@ -216,7 +216,7 @@ def test_workers_have_one_engine_thread_and_import_nothing_heavy(tasks: Any, poo
         assert set(pool.map(tasks.environment, [name] * 2)) == {value}
     heavy = {"torch", "transformers", "datasets", "pandas", "polars", "typer", "rich"}
     # With pydantic, which Ray itself may import.
-    mine = {"packtrain.schemas.config.config", "packtrain.pipeline.run.driver"}
+    mine = {"packtrain.schemas.config.config", "packtrain.pipeline.run.run"}
     for names in pool.map(tasks.modules, range(4)):
         assert (heavy | mine) & set(names) == set()
 

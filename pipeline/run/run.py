@@ -12,48 +12,43 @@ Steps 3 and 5 run in an executor. Each task is a pure function of its argument. 
 the same steps, and does the tasks that have no finished file.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
-from ...schemas.manifest import Manifest
-from ...schemas.names import REJECTS
+from ...schemas.errors import InputError
+from ...schemas.fingerprint import version
+from ...schemas.manifest import FileRecord, Manifest
+from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
 from ..configfile import load_config
+from ..contamination.driver import compare
+from ..contamination.hits_file import put_hits
 from ..dataset.manifests import read_manifest
 from ..dataset.open import Finished
-from ..dataset.output_folder import (
-    all_there,
-    check_config,
-    check_folder,
-    claim,
-    plan_inputs,
-)
+from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
 from ..dataset.run_notes import Request, is_asked_again, remember
+from ..encode.driver import Encoded, encode
+from ..encode.encode_spec import PAIRS_FORMAT
+from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
+from ..execute.executor import Executor
+from ..inputs.formats import what_fits
 from ..inputs.in_memory import called, written
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Printed, Silent
+from ..pack.outcomes import mask_rejects
+from ..pack.pack import Selected, pack, padding_id, select
 from ..report.files import HTML as REPORT
 from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
-from .closing_advice import closing_advice, on_rejects
-from .commit import commit, put_card
-from .estimate import RunEstimate, estimate_run, require_room
-from .prepare import prepare
-from .steps import (
-    decontaminate,
-    encode_inputs,
-    pack,
-    packtrain_version,
-    plan_of,
-    prepare_inputs,
-    select,
-    write_lists,
-)
-from .workspace import Workspace, open_workers, open_workspace
+from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
+from .commit import commit, put_card, put_record
+from .prepare import RunEstimate, estimate_run, prepare, require_room, shards_written
+from .workers import Workspace, fit_workers, open_workers, open_workspace, packing_need
 
 if TYPE_CHECKING:
     import datasets
@@ -160,30 +155,28 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
-        if estimate.cached:
-            of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
-            how_much = f"{estimate.cached:,} of {of}"
-            if estimate.cached == estimate.blocks:
-                how_much = "all blocks of the input are"
-            observer.note(f"{how_much} in the cache, already encoded")
+        _say_cached(estimate, observer)
         require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-        encoded = decontaminate(config, prepared, encoded, work, executor)
-        plan = plan_of(config, prepared, encoded)
-        selected = select(config, prepared, encoded, work, executor)
+        selected = _select(config, prepared, encoded, work, executor)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
+        plan = _plan_of(config, prepared, encoded)
         claim(out, plan)
         remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
-        lists = write_lists(config, prepared, encoded, work)
-        packed = pack(selected, work, executor)
+        lists = [_write_rejects(config, prepared, encoded, work)]
+        if encoded.contamination is not None:
+            lists.append(put_hits(encoded.contamination, out))
+        room = selected.tokens * (selected.token_bytes + 1) - shards_written(out)
+        require_room(room, "the shards", out)
+        packed = pack(selected, out, executor, observer)
     manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
     put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, write_report(config, work, manifest), tuple(advice))
+    return Made(manifest, _write_report(config, work, manifest), tuple(advice))
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -197,7 +190,127 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     return prepared, estimate
 
 
-def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
+    """Prepare, and estimate what must be encoded.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
+    """
+    work.observer.begin("load inputs and tokenizer", 0, "")
+    prepared = prepare(config, work, executor)
+    estimate = estimate_run(prepared, work)
+    work.observer.end()
+    return prepared, estimate
+
+
+def _say_cached(estimate: RunEstimate, observer: Observer) -> None:
+    if estimate.cached:
+        of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
+        how_much = f"{estimate.cached:,} of {of}"
+        if estimate.cached == estimate.blocks:
+            how_much = "all blocks of the input are"
+        observer.note(f"{how_much} in the cache, already encoded")
+
+
+def encode_inputs(
+    config: RunConfig, prepared: Prepared, estimate: RunEstimate, work: Workspace, executor: Executor
+) -> Encoded:
+    """Encode what the cache lacks, report conversations that the mask cannot train as intended, and mark examples that
+    share text with evaluation rows.
+
+    Raises:
+        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
+            `mask.on_unproved: error`.
+        ConfigError: there is not enough memory for one worker.
+    """
+    if estimate.memory is not None:
+        fit_workers(config.run, estimate.memory, executor, work.observer)
+    encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
+    for said in notes(config, prepared, encoded):
+        work.observer.note(said)
+    return decontaminate(config, prepared, encoded, work, executor)
+
+
+def decontaminate(
+    config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor
+) -> Encoded:
+    """Compare the examples with evaluation rows, if the configuration asks for it, and mark those that share text.
+
+    Raises:
+        InputError: an input has changed since it was scanned; a row has token ids instead of text.
+    """
+    section, evaluation = config.decontaminate, prepared.evaluation
+    if section is None or evaluation is None:
+        return encoded
+    found = compare(
+        prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
+        work.observer,
+    )  # fmt: skip
+    marked, said = found.marked()
+    work.observer.note(said)
+    each = zip(encoded.places, marked, strict=True)
+    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
+    return replace(encoded, places=places, contamination=found)
+
+
+def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
+    """Decide what is kept of each document, and limit the workers so that packing has enough memory.
+
+    Raises:
+        InputError: nothing is left to pack; the message says what happened to the rows, which are listed first.
+        ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; a weight needs
+            too many copies; or there is not enough memory for planning.
+    """
+    pad_id = padding_id(config, prepared.tokenizer)
+    work.observer.begin("plan", 0, "")
+    selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+    work.observer.end()
+    total = selected.ledger.total()
+    if not total.examples_packed:
+        if not work.out.exists(PLAN):
+            _write_rejects(config, prepared, encoded, work)
+        fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
+        fix = nothing_left(total, work.out.where(REJECTS), fits)
+        first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
+    blocks = len(selected.table.block_sources)
+    need = packing_need(selected.copies, total.tokens_packed, blocks, config, pairs=prepared.pairs)
+    fit_workers(config.run, need, executor, work.observer)
+    for said in selection_notes(config, selected):
+        work.observer.note(said)
+    return selected
+
+
+def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
+    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config))
+    return put_record(work.out, REJECTS, lines)
+
+
+def _plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
+    """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
+    tokenizer = prepared.tokenizer
+    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+    plan = {
+        "config": config.identity(),
+        "formats": {name: form.payload() for name, form in prepared.formats.items()},
+        "inputs": plan_inputs(prepared.files),
+        "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
+        "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+        **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
+        "versions": versions | {"packtrain": packtrain_version()},
+    }
+    read_back: dict[str, Any] = json.loads(json.dumps(plan))
+    return read_back
+
+
+def packtrain_version() -> str:
+    """The version of this package, imported late because the package imports this module."""
+    from ... import __version__
+
+    return __version__
+
+
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
     """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
     failure here is reported as a note and never fails a finished run.
     """
