@@ -35,6 +35,7 @@ STYLES: dict[RunKind | None, str] = {
     RunKind.HISTORY_MIXED: "red",
     RunKind.UNPROVED: "red",
     RunKind.UNPROVED_COMPLETION: "bold red",
+    RunKind.UNPROVED_PARTS: "bold red",
     RunKind.REJECTED: "red",
     None: "",
 }

@@ -17,7 +17,7 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 
-FORMAT = 12
+FORMAT = 13
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""

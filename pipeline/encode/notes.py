@@ -17,7 +17,7 @@ from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling import Outcome
 from ...stages.prep import sharegpt
-from ...stages.template.losses import LOST
+from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ...stages.tokenize.engines import tokenizer_head
