@@ -28,7 +28,7 @@ from ..encode.tokenizer import find_tokenizer
 from ..inputs.blocks import Block, InputFile
 from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
-from ..store.cache_lock import is_cache
+from ..store.cache_tag import is_cache
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, StoredFile, ask_all, cache_beside, is_url, open_store
 

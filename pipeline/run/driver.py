@@ -37,7 +37,6 @@ from ..inputs.in_memory import called, written
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Printed, Silent
 from ..report.files import HTML as REPORT
-from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
 from .closing_advice import closing_advice, on_rejects
 from .commit import commit, put_card
@@ -136,7 +135,6 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
         files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
         if plan_inputs(files) != manifest.plan["inputs"]:
             return None
-    mark_cache(work.scratch)
     work.observer.note(f"{work.out.url} is already finished; nothing to do")
     if config.run.report and not work.out.exists(REPORT):
         work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")

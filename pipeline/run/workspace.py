@@ -12,7 +12,7 @@ from ..execute.executor import Executor, SharedWork
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
-from ..store.cache_lock import CacheUse
+from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 from .workers import Need, count_workers
@@ -59,7 +59,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
 
 @contextmanager
 def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
-    """Open a run's executor. While it is open, the cache is marked as in use.
+    """Open a run's executor, and mark the cache as one.
 
     Raises:
         ConfigError: there is not enough memory for one worker, or the executor's package is missing.
@@ -68,13 +68,13 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     if section.workers is not None and workers < section.workers:
         work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
     executor = _open_executor(section, workers, (work.out, work.cache))
-    with CacheUse(work.scratch):
-        try:
-            yield executor
-        finally:
-            executor.close()
-            # Tasks that run in this process map files, which may be rewritten before the next run.
-            forget_table()
+    mark_cache(work.scratch)
+    try:
+        yield executor
+    finally:
+        executor.close()
+        # Tasks that run in this process map files, which may be rewritten before the next run.
+        forget_table()
 
 
 def _open_executor(section: RunSection, workers: int, stores: tuple[Store, ...]) -> Executor:

@@ -42,7 +42,7 @@ from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.steps import decontaminate
 from ..run.workspace import Workspace
-from ..store.cache_lock import CacheUse
+from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open import cache_root, open_store, resolve_place, scratch_of
 from .window import Blocks, PlannedWindow, plan_window
@@ -145,7 +145,7 @@ class LiveWindows:
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
         self.cache = _SweptOnce(_cache_folder(self.config, folder))
-        self._use = CacheUse(self.cache)
+        mark_cache(self.cache)
         self._observer = observer or _Logged()
         self._stop = threading.Event()
         self._executor = _StreamWork(Pool(max(workers, 1)), f"{share[0]}/{share[1]}", self._stop)
@@ -219,7 +219,6 @@ class LiveWindows:
         """End the walk and free the workers."""
         self.stop()
         self._end()
-        self._use.release()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
         self._stop.clear()

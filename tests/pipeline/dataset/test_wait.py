@@ -56,13 +56,6 @@ def test_it_waits_while_somebody_works(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 1
 
 
-def test_it_says_what_a_run_failed_of(tmp_path: Path) -> None:
-    with pytest.raises(TaskError), driving(LocalStore(tmp_path)):
-        raise TaskError("a worker died three times")
-    with pytest.raises(RunDiedError):
-        wait(tmp_path, 60, grace=0.3)
-
-
 def test_a_run_that_begins_again_in_time_is_waited_for(config: dict[str, Any], tmp_path: Path) -> None:
     out = LocalStore(tmp_path / "out")
     with pytest.raises(TaskError), driving(out):

@@ -10,11 +10,12 @@ import pickle
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.store.local import Put
+from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.open import ask_all
+from packtrain.pipeline.store.store import Put
 from packtrain.schemas.errors import ConfigError, IntegrityError, StoreError
-from packtrain.schemas.files import clients, copies, remote
+from packtrain.schemas.files import clients, copies
 from packtrain.schemas.files.copies import Copies
 from packtrain.schemas.fingerprint import hash_bytes
 
@@ -30,7 +31,7 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture
 def store(faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setattr(remote, "CHUNK", CHUNK)
+    monkeypatch.setattr(object_store, "CHUNK", CHUNK)
     return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch")
 
 
