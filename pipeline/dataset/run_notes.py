@@ -7,9 +7,8 @@ that they name is not run, URLs that they name are not fetched, and folders that
 has marked them as a cache. For anything else the user must give the configuration.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, PacktrainError, StoreError, TokenizerError
+from ...schemas.errors import ConfigError, PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name, part_record
@@ -52,15 +51,16 @@ class Request:
         """Make the request of a configuration, with its inputs as they are now.
 
         Raises:
-            ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
-            TokenizerError: only the tokenizer is missing.
+            ConfigError, TokenizerError: an input or the tokenizer is missing.
         """
-        *inputs, evaluation, folder = _find_all(config, base)
-        files = [_stamped(found) for found in evaluation]
-        for source, places in zip(config.sources, inputs, strict=True):
-            files += [(source.name, source.split, source.subset), *map(_stamped, places)]
+        files: list[Any] = []
+        for source in config.sources:
+            files += [(source.name, source.split, source.subset), *map(_stamped, find_inputs(source, base))]
             if is_reader(source.format):
                 files.append(_stamp(reader_file(source.format, base, f"sources.{source.name}.format")))
+        if config.decontaminate is not None:
+            files += map(_stamped, find_evaluation(config.decontaminate, base))
+        folder = find_tokenizer(config.tokenizer.path, base)
         files += [_stamp(path) for path in sorted(folder.iterdir()) if path.is_file()]
         template = config.tokenizer.chat_template
         if template and "{" not in template and (base / template).is_file():
@@ -77,26 +77,6 @@ def _stamp(path: Path) -> tuple[Any, ...]:
 def _stamped(found: Found) -> tuple[Any, ...]:
     """(path, size, modification time) of an input."""
     return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
-
-
-def _find_all(config: RunConfig, base: Path) -> list[Any]:
-    """The inputs of every source, the evaluation files, and the tokenizer's folder."""
-    finders: list[Callable[[], Any]] = [partial(find_inputs, source, base) for source in config.sources]
-    section = config.decontaminate
-    finders.append(partial(find_evaluation, section, base) if section is not None else list)
-    finders.append(partial(find_tokenizer, config.tokenizer.path, base))
-    found: list[Any] = []
-    wrong: list[ConfigError | TokenizerError] = []
-    for find in finders:
-        try:
-            found.append(find())
-        except (ConfigError, TokenizerError) as error:
-            wrong.append(error)
-    if len(wrong) > 1:
-        raise ConfigError("\n".join(map(str, wrong)))
-    if wrong:
-        raise wrong[0]
-    return found
 
 
 # What was asked for

@@ -152,8 +152,6 @@ class InputFile:
     """Name of the file in ids and rejects, with as many folders as needed to make it unique."""
     path: Path
     size: int
-    mtime_ns: int
-    """Its modification time in nanoseconds."""
     hash: str
     blocks: tuple[Block, ...]
     not_taken: int = 0

@@ -37,7 +37,7 @@ from .spool import spool_name
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 6
+FORMAT = 7
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Files scanned at once: hashing and decompressing release Python's lock."""

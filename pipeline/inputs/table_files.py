@@ -158,8 +158,9 @@ def scan_arrow(path: Path, size: int, is_file: bool) -> list[Block]:
     blocks: list[Block] = []
     line = at = 0
     try:
-        batches = _Batches(path)
-        check_columns(path, batches.schema.names)
+        stat = path.stat()
+        schema, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        check_columns(path, schema.names)
         if is_file:
             with pa.memory_map(str(path)) as source:
                 count = pa.ipc.open_file(source).num_record_batches
@@ -189,9 +190,8 @@ def read_batches(path: Path, block: Block) -> pa.Table:
     """
     try:
         stat = path.stat()
-        batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        table = pa.Table.from_batches([batches[number] for number in range(block.first, block.last)])
-        table = table.slice(block.skip, block.rows)
+        _, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        table = pa.Table.from_batches(batches[block.first : block.last]).slice(block.skip, block.rows)
         whole = hash_table(table)
     except FileNotFoundError as error:  # Arrow's message repeats the path
         raise _missing(path) from error
@@ -202,52 +202,31 @@ def read_batches(path: Path, block: Block) -> pa.Table:
     return table
 
 
-class _Batches(Sequence[pa.RecordBatch]):
-    """The record batches of a mapped Arrow file or stream. A file is a stream between magic words.
-
-    Batches are decoded one by one, unless there are dictionaries among them, on which later batches may depend.
+@lru_cache(4)
+def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The schema and the record batches of an Arrow file or stream with this status, mapped. A file is a stream between
+    magic words.
 
     Raises:
         InputError: the stream has no end marker.
-        ValueError: there is no schema, or something follows the end.
+        ValueError: something follows the end.
     """
-
-    def __init__(self, path: Path) -> None:
-        source = pa.memory_map(str(path))
-        is_file = source.read(6) == b"ARROW1"
-        begin = _MAGIC_BYTES if is_file else 0
-        source.seek(begin)
-        messages, end = list[Any](), begin
-        for message in pa.ipc.MessageReader.open_stream(source):
-            messages.append(message)
-            end = source.tell()
-        if source.tell() == end:
-            raise InputError(
-                f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
-                "copy it again, or write it again and close its writer"
-            )
-        if not is_file and source.tell() != source.size():
-            raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
-        if not messages or messages[0].type != "schema":
-            raise ValueError("it has no schema")
-        self.schema = pa.ipc.read_schema(messages[0])
-        self._batches = messages[1:]
-        if any(message.type != "record batch" for message in self._batches):
-            source.seek(begin)
-            self._batches = list(pa.ipc.open_stream(source))
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self._batches[index]
-        return found if isinstance(found, pa.RecordBatch) else pa.ipc.read_record_batch(found, self.schema)
-
-
-@lru_cache(4)
-def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> _Batches:
-    """The batches of a file with this status."""
-    return _Batches(path)
+    source = pa.memory_map(str(path))
+    is_file = source.read(6) == b"ARROW1"
+    begin = end = _MAGIC_BYTES if is_file else 0
+    source.seek(begin)
+    for _ in pa.ipc.MessageReader.open_stream(source):
+        end = source.tell()
+    if source.tell() == end:
+        raise InputError(
+            f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
+            "copy it again, or write it again and close its writer"
+        )
+    if not is_file and source.tell() != source.size():
+        raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
+    source.seek(begin)
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, list(stream)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:

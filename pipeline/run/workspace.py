@@ -67,7 +67,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     workers = count_workers(section)
     if section.workers is not None and workers < section.workers:
         work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
-    executor = _open_executor(section, workers, (work.out, work.cache))
+    executor = _open_executor(section, workers)
     mark_cache(work.scratch)
     try:
         yield executor
@@ -77,11 +77,11 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
         forget_table()
 
 
-def _open_executor(section: RunSection, workers: int, stores: tuple[Store, ...]) -> Executor:
+def _open_executor(section: RunSection, workers: int) -> Executor:
     if section.executor == "ray":
         from ..execute.ray_cluster import RayExecutor
 
-        return RayExecutor(section.address, section.workers or workers, stores, seconds=section.task_seconds)
+        return RayExecutor(section.address, section.workers or workers, seconds=section.task_seconds)
     pool = Pool(workers, seconds=section.task_seconds)
     return SharedWork(pool, section.shard) if section.shard is not None else pool
 
