@@ -38,6 +38,8 @@ from .executor import (
     named,
     never,
     out_of_memory_kills,
+    parse_shard,
+    turns,
 )
 
 TASK_MODULES = tuple(
@@ -68,11 +70,13 @@ class Pool(Executor):
     Args:
         workers: how many processes.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
+        shard: `i/N` for a run that shares its tasks with others; see `turns`. Then no task begins before all are known.
     """
 
-    def __init__(self, workers: int, *, seconds: float | None = None) -> None:
+    def __init__(self, workers: int, *, seconds: float | None = None, shard: str | None = None) -> None:
         self.workers = workers
         self._seconds = seconds
+        self._share = parse_shard(shard) if shard is not None else None
         self._pool: list[_Worker] = []
         self._killed_before = out_of_memory_kills()
         self._closed = False
@@ -86,6 +90,9 @@ class Pool(Executor):
         memory. Ends the workers if it is left early.
         """
         self._closed = False
+        if self._share is not None:
+            every = list(tasks)
+            tasks = (every[position] for position in turns(len(every), *self._share))
         source, taken, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
         try:
             while True:

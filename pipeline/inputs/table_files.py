@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import blake3
-import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError
@@ -59,13 +58,12 @@ def scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
                     at, line = at + count, line + rows
                     continue
                 batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
-                for one in cut_rows(batches, size):
-                    data = to_stream(one.table)
+                for table, count in cut_rows(batches, size):
+                    data = to_stream(table)
                     digest = blake3.blake3(data).hexdigest()
                     kept = spool(LocalStore(cache), digest, data)
-                    rows = one.table.num_rows
-                    blocks.append(Block(at, at + one.bytes, line, rows, digest, "batches", spooled=kept))
-                    at, line = at + one.bytes, line + rows
+                    blocks.append(Block(at, at + count, line, table.num_rows, digest, "batches", spooled=kept))
+                    at, line = at + count, line + table.num_rows
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -159,19 +157,17 @@ def scan_arrow(path: Path, size: int, is_file: bool) -> list[Block]:
     line = at = 0
     try:
         stat = path.stat()
-        schema, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        check_columns(path, schema.names)
+        table, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        check_columns(path, table.column_names)
         if is_file:
             with pa.memory_map(str(path)) as source:
                 count = pa.ipc.open_file(source).num_record_batches
-            if count != len(batches):
-                raise ValueError(f"its footer names {count} record batches, but there are {len(batches)}")
-        for one in cut_rows(map(_checked, batches), size):
-            rows = one.table.num_rows
-            digest, last = hash_table(one.table), one.last_batch + 1
-            block = Block(at, at + one.bytes, line, rows, digest, "batches", first=one.batch, last=last)
-            blocks.append(msgspec.structs.replace(block, skip=one.skip, rows=rows))
-            at, line = at + one.bytes, line + rows
+            if count != batches:
+                raise ValueError(f"its footer names {count} record batches, but there are {batches}")
+        for rows, count in cut_rows(map(_checked, table.to_batches()), size):
+            end = line + rows.num_rows
+            blocks.append(Block(at, at + count, line, rows.num_rows, hash_table(rows), "batches", first=line, last=end))
+            at, line = at + count, end
     except PacktrainError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
@@ -190,22 +186,22 @@ def read_batches(path: Path, block: Block) -> pa.Table:
     """
     try:
         stat = path.stat()
-        _, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        table = pa.Table.from_batches(batches[block.first : block.last]).slice(block.skip, block.rows)
-        whole = hash_table(table)
+        whole, _ = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        table = whole.slice(block.first, block.last - block.first)
+        found = hash_table(table)
     except FileNotFoundError as error:  # Arrow's message repeats the path
         raise _missing(path) from error
     except (OSError, pa.ArrowException, ValueError, IndexError, TypeError):
         raise changed(path, block) from None
-    if whole != block.content_hash:
+    if found != block.content_hash:
         raise changed(path, block)
     return table
 
 
 @lru_cache(4)
-def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The schema and the record batches of an Arrow file or stream with this status, mapped. A file is a stream between
-    magic words.
+def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Table, int]:
+    """The rows of an Arrow file or stream with this status, mapped, and how many record batches they are. A file is a
+    stream between magic words.
 
     Raises:
         InputError: the stream has no end marker.
@@ -226,7 +222,8 @@ def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Schema
         raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
     source.seek(begin)
     stream = pa.ipc.open_stream(source)
-    return stream.schema, list(stream)
+    batches = list(stream)
+    return pa.Table.from_batches(batches, stream.schema), len(batches)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:

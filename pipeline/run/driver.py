@@ -173,7 +173,8 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
         claim(out, plan)
-        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
+        documents = (record.counts.examples for record in encoded.records)
+        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places, documents)
         lists = write_lists(config, prepared, encoded, work)
         packed = pack(selected, work, executor)
     manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)

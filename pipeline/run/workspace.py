@@ -8,7 +8,7 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ..encode.known_parts import KnownParts
-from ..execute.executor import Executor, SharedWork
+from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
@@ -82,8 +82,7 @@ def _open_executor(section: RunSection, workers: int) -> Executor:
         from ..execute.ray_cluster import RayExecutor
 
         return RayExecutor(section.address, section.workers or workers, seconds=section.task_seconds)
-    pool = Pool(workers, seconds=section.task_seconds)
-    return SharedWork(pool, section.shard) if section.shard is not None else pool
+    return Pool(workers, seconds=section.task_seconds, shard=section.shard)
 
 
 def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:
