@@ -9,10 +9,12 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import IO
 
 import blake3
 
@@ -212,6 +214,32 @@ def explain(error: OSError, folder: Path) -> StoreError:
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
         )
     return StoreError(f"{folder}: {error.strerror or error}")
+
+
+def nameless(folder: Path, size: int = 0) -> IO[bytes]:
+    """Open a file without a name in a folder, or in the system's temporary folder if the folder is read-only: for data
+    too large for memory. It disappears with the process.
+
+    Args:
+        size: bytes to allocate and fill with zeros, because writing to a memory map on a full disk would crash the
+        process.
+
+    Raises:
+        StoreError: the disk is full.
+    """
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # lives as long as its map
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            file = tempfile.TemporaryFile()  # noqa: SIM115
+        if size:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        raise explain(error, folder) from error
+    return file
 
 
 def check_tree(folder: Path) -> None:

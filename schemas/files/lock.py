@@ -18,15 +18,14 @@ _CLOCK_ERROR = 5.0
 """Tolerance in seconds for the start time of a process: the system's boot time shifts with its clock."""
 
 
-def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+def lock(descriptor: int, *, wait: bool = True) -> bool | None:
     """Lock an open file. True: locked. False: another holds it. None: the file system has no locks.
 
     Args:
-        shared: take a shared lock, which excludes only exclusive ones.
         wait: block until the lock is free; then never returns False.
     """
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -36,7 +35,7 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool | 
 
 def release(descriptor: int) -> None:
     """Unlock and close, even if a fork still has the file open."""
-    disown(descriptor)
+    _OWNED.discard(descriptor)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -60,13 +59,8 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def own(descriptor: int) -> None:
-    """Have children that are forked from now on close this descriptor."""
+    """Have children that are forked from now on close this descriptor, until it is released."""
     _OWNED.add(descriptor)
-
-
-def disown(descriptor: int) -> None:
-    """Undo `own`."""
-    _OWNED.discard(descriptor)
 
 
 def stands_at(descriptor: int, path: Path) -> bool:

@@ -17,15 +17,15 @@ HOLD = """
 import os, sys
 from packtrain.schemas.files import lock
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-assert lock.lock(file, shared=sys.argv[2] == "shared")
+assert lock.lock(file)
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def holder(path: Path, how: str) -> "subprocess.Popen[str]":
+def holder(path: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -34,9 +34,8 @@ def holder(path: Path, how: str) -> "subprocess.Popen[str]":
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    process = holder(path, "shared")
+    process = holder(path)
     file = os.open(path, os.O_RDWR)
-    assert lock.lock(file, shared=True, wait=False) is True
     assert lock.lock(file, wait=False) is False
     assert not lock.remove_unused(path)
     process.send_signal(signal.SIGKILL)
