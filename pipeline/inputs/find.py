@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -38,7 +39,6 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
-_OF_THE_KERNEL = ("/proc/", "/sys/")
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 _EXPORT = "export.json"
@@ -295,9 +295,15 @@ def regular(path: Path, where: str) -> os.stat_result:
         raise ConfigError(f"{where}: {_broken(path, error)}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{where}: {irregular(path, found)}")
-    if os.path.realpath(path).startswith(_OF_THE_KERNEL):
+    if found.st_dev in _of_the_kernel():
         raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
     return found
+
+
+@cache
+def _of_the_kernel() -> set[int]:
+    """The devices whose files are made while they are read."""
+    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
 def irregular(path: Path, found: os.stat_result) -> str:
@@ -374,7 +380,7 @@ def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[tuple[P
                 "link, or name the files"
             )
         inner[:] = sorted(name for name in inner if not name.startswith(hidden))
-        yield Path(folder), names
+        yield Path(folder), sorted(names)
 
 
 def _unreadable(error: OSError) -> InputError:
