@@ -162,7 +162,7 @@ class ShardsAhead:
         if position < self._next:
             return
         corpus, taken, wanted = self._steps.corpus, 0, set[tuple[int, int]]()
-        rows = self._steps.near(position, min(position + self._rows, self._steps.total)).tolist()
+        rows = self._steps.rows(position, min(position + self._rows, self._steps.total)).tolist()
         end = position
         for end, row in enumerate(rows, position + 1):  # noqa: B007  # the last one counts
             part, index = corpus.locate(row)

@@ -49,8 +49,8 @@ class FixedShape:
             )
         return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
 
-    def padded(self, row: Row) -> Row:
-        """The row with its padding behind it.
+    def padding(self, row: Row) -> Row:
+        """What comes behind a row: untrained tokens in a document of their own, and empty documents.
 
         Raises:
             ValueError: the row does not fit.
@@ -62,16 +62,8 @@ class FixedShape:
             )
         lengths = np.zeros(docs, np.int32)
         lengths[0] = left
-        weights = row.loss_weights
-        return Row(
-            np.concatenate([row.input_ids, np.full(left, self.pad_id, np.int32)]),
-            np.concatenate([row.labels, np.full(left, IGNORE_INDEX, np.int32)]),
-            np.concatenate([row.position_ids, np.arange(left, dtype=np.int32)]),
-            np.concatenate([row.seq_lengths, lengths]),
-            doc_ids=row.doc_ids,
-            seq_lengths_unpadded=np.concatenate([row.own_lengths, np.zeros_like(lengths)]),
-            loss_weights=None if weights is None else np.concatenate([weights, np.zeros(left, np.float32)]),
-        )
+        ids, labels = (np.full(left, value, np.int32) for value in (self.pad_id, IGNORE_INDEX))
+        return Row(ids, labels, np.arange(left, dtype=np.int32), lengths, seq_lengths_unpadded=np.zeros_like(lengths))
 
 
 def flatten(
@@ -99,7 +91,7 @@ def flatten(
     """
     unpadded = any(row.seq_lengths_unpadded is not None for row in rows) if unpadded is None else unpadded
     if shape is not None:
-        rows = [shape.padded(row) for row in rows]
+        rows = [one for row in rows for one in (row, shape.padding(row))]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))
     longest = int(lengths.max(initial=0)) if shape is None else shape.length

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.files.copies import Copies
 from ..schemas.files.remote import RefusedError, Remote, ShortError, describe
 from ..schemas.names import check_found
-from ..schemas.units import duration, size
 
 CACHE_BYTES = 64 << 30
 MANIFEST_BYTES = 1 << 30
@@ -85,10 +83,6 @@ class LocalFiles:
             raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
         return MappedFile(descriptor, bytes, self.url(name))
 
-    def busy(self) -> list[str]:
-        """The downloads in progress: none."""
-        return []
-
     def _open(self, name: str) -> int:
         path = self.folder / name
         if path.exists():
@@ -101,8 +95,6 @@ class RemoteFiles:
 
     def __init__(self, remote: Remote, cache: Copies) -> None:
         self.remote, self.cache, self.where = remote, cache, remote.url
-        self._busy: dict[str, tuple[float, int]] = {}
-        """Of each file that is waited for: since when, and how many of its bytes have come."""
 
     def url(self, name: str) -> str:
         """A file's address for messages, without passwords and signatures."""
@@ -110,7 +102,7 @@ class RemoteFiles:
 
     def read(self, name: str) -> bytes:
         """A small file. Raises FileNotFoundError, InputError if access is denied, StoreError if the store fails."""
-        with self._noted(name), self._explained(name):
+        with self._explained(name):
             return self.remote.read(name, MANIFEST_BYTES)
 
     def map(self, name: str, bytes: int, hash: str) -> MappedFile:
@@ -121,25 +113,14 @@ class RemoteFiles:
             IntegrityError: it has another content.
             StoreError: the store failed, or the cache cannot hold the file.
         """
-
-        def download(path: Path) -> None:
-            began = time.monotonic()
-            self.remote.download(name, path, bytes, hash, lambda done: self._busy.update({name: (began, done)}))
-
-        with self._noted(name), self._explained(name):
+        with self._explained(name):
             try:
-                descriptor = self.cache.open(hash, bytes, download)
+                descriptor = self.cache.open(hash, bytes, lambda path: self.remote.download(name, path, bytes, hash))
             except FileNotFoundError as error:
                 raise InputError(
                     f"there is no {self.url(name)}; the dataset was moved or copied incompletely: give its location"
                 ) from error
         return MappedFile(descriptor, bytes, self.url(name))
-
-    def busy(self) -> list[str]:
-        """The downloads in progress, longest first: `s3://…: for 12.3 s, 4.0 MiB so far`."""
-        now = time.monotonic()
-        waits = sorted((began, name, done) for name, (began, done) in self._busy.copy().items())
-        return [f"{self.url(name)}: for {duration(now - began)}, {size(done)} so far" for began, name, done in waits]
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
@@ -156,14 +137,6 @@ class RemoteFiles:
                 f"{self.url(name)} has another length than its manifest says: {describe(error.__cause__ or error)}; "
                 "the file was cut, or replaced: copy the dataset there again"
             ) from error
-
-    @contextmanager
-    def _noted(self, name: str) -> Iterator[None]:
-        self._busy[name] = time.monotonic(), 0
-        try:
-            yield
-        finally:
-            self._busy.pop(name, None)
 
 
 Files: TypeAlias = LocalFiles | RemoteFiles

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
@@ -25,7 +26,7 @@ from .order import EpochOrder, Order, Source, mixture_of
 from .place import detect_rank, divisible
 from .rows import ConcatRows, PackedRows, document_names
 from .shard import Row
-from .steps import SAMPLE, Balance, State, Steps, Tail, choose_balance
+from .steps import FORMAT, SAMPLE, Balance, State, Steps, Tail, choose_balance
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,24 +136,19 @@ class PackedLoader:
         in_order = shuffled if first_epoch_sequential is None else first_epoch_sequential
         self.balance_note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
         """Whether rows are grouped by cost, and why."""
-        dealt = balance is not None
-
-        def steps(order: Order, in_order: bool, balance: Balance | None) -> Steps:
-            names = ["rows"] if mixture is None else [f"rows {number}" for number in range(len(sources))]
-            each = [
-                EpochOrder(len(part), seed, order, in_order, name)
-                for part, name in zip(corpus.parts, names, strict=True)
-            ]
-            return Steps(
-                corpus, each, mixture, balance, model, epochs=sources[0].epochs or epochs, rows_per_step=rows_per_step,
-                ranks=self.place.world_size, tail=tails, dealt=dealt,
-            )  # fmt: skip
-
+        names = ["rows"] if mixture is None else [f"rows {number}" for number in range(len(sources))]
+        each = [
+            EpochOrder(len(part), seed, orders, in_order, name) for part, name in zip(corpus.parts, names, strict=True)
+        ]
+        layout: dict[str, Any] = {"epochs": sources[0].epochs or epochs, "rows_per_step": rows_per_step, "tail": tails}
+        layout |= {"ranks": self.place.world_size, "dealt": balance is not None}
         if isinstance(balance, str):
             # In stored order if that is random, because then the sample is in one shard.
-            sample = steps(Order.SEQUENTIAL if shuffled else Order.FULL, False, None)
-            balance, self.balance_note = choose_balance(sample.costs(sample.near(0, min(SAMPLE, sample.period))))
-        self.steps = steps(orders, in_order, balance)
+            stored = Order.SEQUENTIAL if shuffled else Order.FULL
+            plain = [replace(one, order=stored, first_sequential=False) for one in each]
+            sample = Steps(corpus, plain, mixture, None, model, **layout)
+            balance, self.balance_note = choose_balance(sample.costs(sample.rows(0, min(SAMPLE, sample.period))))
+        self.steps = Steps(corpus, each, mixture, balance, model, **layout)
         """The order, cut into steps and divided among the ranks."""
         if tails is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
@@ -166,6 +162,7 @@ class PackedLoader:
             order=orders.value,
             first_epoch_sequential=in_order,
             balance=f"{balance.block}/{balance.group}" if balance else "",
+            rows=0,
         )
         self._ended = False
         self.shape = FixedShape.of(corpus, static_shapes, pad_id)
@@ -213,27 +210,16 @@ class PackedLoader:
                     shards.move(position)
                 for number, batch in enumerate(batches, 1):
                     if number == self.accumulate:
-                        self._state = replace(self._state, rows=min(position + width, self.total_rows))
+                        self._state = structs.replace(self._state, rows=min(position + width, self.total_rows))
                     yield batch
             self._ended = True
         finally:
             if shards is not None:
                 shards.close()
 
-    def __getitem__(self, index: Any) -> Any:
-        """Batches cannot be indexed.
-
-        Raises:
-            ConfigError: always; torch's DataLoader indexes whatever it takes for a map-style dataset.
-        """
-        raise ConfigError(
-            "a PackedLoader makes batches itself, in order: iterate over it. For torch's DataLoader take "
-            "DataLoader(PackedDataset(folder), collate_fn=collate)"
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: equal on all ranks, under a kilobyte."""
-        return self._state.to_dict()
+        return {"format": FORMAT, **structs.asdict(self._state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, on any number of ranks and rows per step.
@@ -241,7 +227,7 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        self._state = replace(self._state, rows=self._state.position_in(state, self.total_rows))
+        self._state = structs.replace(self._state, rows=self._state.position_in(state, self.total_rows))
 
     def explain(self, step: int) -> list[StepDocument]:
         """The documents of a step, with their ranks. Steps are counted from the beginning of the order.
@@ -251,21 +237,19 @@ class PackedLoader:
         """
         if not 0 <= step < self.steps.left(0):
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
-        found = self.steps.at(step * self.rows_per_step)
-        pieces: list[list[tuple[int, int, int, int, int]]] = [[] for _ in self.corpus.parts]
-        count = 0
-        for rank, hand in enumerate(found.hands):
-            for part, row in map(self.corpus.locate, found.rows[hand].tolist()):
-                packed = self.corpus.parts[part].row(row)
-                for doc_id, tokens in zip(packed.doc_ids.tolist(), packed.own_lengths.tolist(), strict=True):
-                    pieces[part].append((count, rank, row, doc_id, tokens))
-                    count += 1
-        placed = []
-        for rows, mine in zip(self.corpus.parts, pieces, strict=True):
-            names = document_names(rows, [doc_id for _, _, _, doc_id, _ in mine]) if mine else {}
-            for place, rank, row, doc_id, tokens in mine:
-                placed.append((place, StepDocument(rank, str(rows.where), row, doc_id, *names[doc_id], tokens)))
-        return [document for _, document in sorted(placed, key=lambda one: one[0])]
+        found, parts = self.steps.at(step * self.rows_per_step), self.corpus.parts
+        hands = [(rank, row) for rank, hand in enumerate(found.hands) for row in found.rows[hand].tolist()]
+        placed = [(rank, *self.corpus.locate(row)) for rank, row in hands]
+        rows = [parts[part].row(row) for _, part, row in placed]
+        ids: list[list[int]] = [[] for _ in parts]
+        for (_, part, _), row in zip(placed, rows, strict=True):
+            ids[part] += row.doc_ids.tolist()
+        names = [document_names(*pair) for pair in zip(parts, ids, strict=True)]
+        return [
+            StepDocument(rank, str(parts[part].where), number, doc_id, *names[part][doc_id], tokens)
+            for (rank, part, number), row in zip(placed, rows, strict=True)
+            for doc_id, tokens in zip(row.doc_ids.tolist(), row.own_lengths.tolist(), strict=True)
+        ]
 
     def _batches(self, position: int) -> list[dict[str, Any]]:
         """This rank's batches of the step that begins at a position."""
@@ -288,15 +272,13 @@ class PackedLoader:
 
     def _whereabouts(self, position: int) -> str:
         """What the batches of a step wait for."""
-        rows = self.steps.near(position, min(position + self.rows_per_step, self.total_rows))
+        rows = self.steps.rows(position, min(position + self.rows_per_step, self.total_rows))
         urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
         more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
-        text = (
+        return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
             f"whose rows are in {', '.join(urls[:3])}{more}"
         )
-        downloads = "; ".join(self.corpus.busy())
-        return f"{text}; downloading: {downloads}" if downloads else text
 
 
 class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed

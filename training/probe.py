@@ -12,9 +12,10 @@ About ten tiny forward passes, and nine of a real batch without gradients.
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -23,23 +24,23 @@ from ..schemas.rows import IGNORE_INDEX
 from .attention.apply import attention_layers, unwrap
 from .attention.varlen import NAME, UNPACKED, count_calls
 from .model import document_limit, message_of, row_limit
-from .probe_setup import Batch, RandomDocuments, cut_out, some_documents, to_device, undisturbed
+from .probe_setup import Batch, Span, cut_out, random_documents, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
-SEEN = 32
-"""Tokens of each document of a real batch that are compared."""
-THRESHOLDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-"""Largest RMS of a document's logits packed minus alone, relative to their spread. Not 0, because rounding differs in
-rows of another length."""
+COMPARED, SEEN = 8, 32
+"""Documents of a real batch that are compared with themselves alone, and tokens of each."""
+THRESHOLDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2}
+"""Largest RMS of a document's logits packed minus alone, relative to their spread; 0.05 in other dtypes. Not 0, because
+rounding differs in rows of another length."""
 CPU_FLOAT32 = 1e-5
 """The same on a CPU, which computes float32 in full precision: 33 tested architectures differ by at most 3e-7. Rotary
 embeddings for another length change a model with random weights by as little as 3e-5."""
-_NOT_LAYERS = re.compile(r"Norm|Cache|Model|CausalLM|Embedding|DecoderLayer|Block$|Layer$|M[Ll][Pp]$")
 _RECURRENT = re.compile(
     r"Mamba|SSM(?![a-z])|[Rr]wkv|RWKV|Recurrent|RgLru|RGLRU|Delta(?:Net|Attention|Product)|LinearAttention|LightningAttention"
     r"|ShortConv|Retention|xLSTM|[ms]LSTM|StateSpace"
 )
+_NOT_LAYERS = re.compile(r"Norm|Cache|Model|CausalLM|Embedding|DecoderLayer|Block$|Layer$|M[Ll][Pp]$")
 Call = Callable[[Batch], Any]
 """The callable that trains: a batch → outputs with `logits`."""
 
@@ -92,6 +93,11 @@ class ProbeReport:
             f"documents of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
         )
 
+    @property
+    def values(self) -> str:
+        """The measured results in a line, without those that only say that the model ran."""
+        return ", ".join(f"{one.name} {one.value}" for one in self.checks if one.name not in ("calls", "lengths"))
+
     def check(self, name: str) -> Check | None:
         """Return a check by name; None if it was not made."""
         return next((check for check in self.checks if check.name == name), None)
@@ -112,16 +118,6 @@ class ProbeReport:
         does = "does not run on a packed batch" if self.check("runs") else "does not keep packed documents apart"
         hint = f". {self.hint[0].upper()}{self.hint[1:]}" if self.hint else ""
         raise LeakError(f"{self.model} with attention {self.attention} {does}: {said}{hint}")
-
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return (check, passed, value, expected, detail) of each check, for a table."""
-        return [
-            (one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in self.checks
-        ]
-
-    def to_json(self) -> Mapping[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "isolated": self.isolated}
 
 
 def probe(
@@ -161,9 +157,10 @@ def probe(
     place = weight.device if device is None else torch.device(device)
     keeps = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
-    documents = RandomDocuments(bare.config, lengths, seed, place, seq_idx=batch is not None and "seq_idx" in batch)
+    numbered = batch is not None and "seq_idx" in batch
+    given, other = (random_documents(bare.config, lengths, one, place, seq_idx=numbered) for one in (seed, seed + 1))
     name = str(getattr(bare.config, "_attn_implementation", "?"))
-    bounds = (documents.packed() if batch is None else batch)["cu_seq_lens_q"]
+    bounds = (given if batch is None else batch)["cu_seq_lens_q"]
     shown = (int(bounds.diff().max()), int(bounds[-1]))
     limits = [("a document", document_limit(model)), ("a row", row_limit(model))]
     checks = [
@@ -172,16 +169,20 @@ def probe(
         if batch is not None and limit is not None
     ]
     with undisturbed(model) as calm:
-        runs, seen = _run_once(model, call, documents.packed(), name == NAME)
+        runs, dtype = _run_once(model, call, given, name == NAME)
         checks += runs
-        if not _any_rank(any(check.name == "runs" for check in runs), place):
+        if not _any_rank(dtype is None, place):
             calm()
-            dtype = seen or _dtype_of(bare, weight)
-            checks += _isolation(model, call, documents, dtype)
-            checks.append(_equivalence(call, documents.packed(), documents.spans, dtype))
+            assert dtype is not None
+            checks += _isolation(model, call, given, other, dtype)
+            checks.append(_equivalence(call, given, spans_of(given), dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
                 moved = to_device({key: one for key, one in batch.items() if key != "loss_weights"}, place)
-                checks.append(_equivalence(call, moved, some_documents(batch), dtype, keeps=keeps, name="at length"))
+                spans = [(begin, end) for begin, end in spans_of(batch) if end - begin > 1] or [(0, shown[1])]
+                # Always as many, as ranks must make the same number of passes: one may be compared twice.
+                some = [max(spans, key=lambda span: span[1] - span[0])]
+                some += [spans[round(number)] for number in np.linspace(0, len(spans) - 1, COMPARED - 1)]
+                checks.append(_equivalence(call, moved, some, dtype, keeps=keeps, name="at length"))
     hint = _hint(bare, name, {check.name for check in checks if not check.passed}, checks)
     beyond = "; ".join(limit.reason for _, limit in limits if limit)
     return ProbeReport(type(bare).__name__, name, tuple(checks), hint, shown, beyond)
@@ -191,28 +192,34 @@ def probe(
 
 
 def _run_once(model: Any, call: Call, batch: Batch, ours: bool) -> tuple[list[Check], torch.dtype | None]:
-    """That the model runs as it trains, dropout included, and that every layer uses `packed_varlen`."""
+    """That the model runs as it trains, dropout included, and that every layer uses `packed_varlen`; and the least
+    exact dtype in which it computes, None if it does not run.
+    """
     with torch.no_grad(), count_calls() as seen:
         try:
-            _logits_of(call(batch))
+            logits = _logits_of(call(batch))
         except Exception as error:  # any error of the model is a result
             return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], None
+    kinds = [logits.dtype, *seen, *(one.dtype for one in model.parameters() if one.is_floating_point())]
+    if torch.is_autocast_enabled(logits.device.type):
+        kinds.append(torch.get_autocast_dtype(logits.device.type))
+    dtype = min(kinds, key=lambda kind: torch.finfo(kind).bits)
     if not ours or is_compiled(model):
-        return [], None
+        return [], dtype
     expected = max(1, len(attention_layers(model)))
-    good = seen.calls > 0 and seen.calls % expected == 0
+    good = len(seen) > 0 and len(seen) % expected == 0
     detail = "" if good else "some layers compute attention in their own code, which ignores bounds"
-    return [Check("calls", good, f"{seen.calls} of packed attention", f"{expected}, or a multiple", detail)], seen.dtype
+    return [Check("calls", good, f"{len(seen)} of packed attention", f"{expected}, or a multiple", detail)], dtype
 
 
-def _isolation(model: Any, call: Call, documents: RandomDocuments, dtype: torch.dtype) -> list[Check]:
+def _isolation(model: Any, call: Call, batch: Batch, other: Batch, dtype: torch.dtype) -> list[Check]:
     """By gradients; else, or where a kernel of CUDA may add noise, by changing documents."""
-    numbers = range(len(documents.spans))
+    numbers, device = range(len(spans_of(batch))), batch["input_ids"].device
     try:
-        matrix = [_influence(model, call, documents, number) for number in numbers]
+        matrix = [_influence(model, call, batch, number) for number in numbers]
     except (RuntimeError, AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
         # Re-entrant checkpointing, and engines that control the backward pass.
-        return _perturbation(call, documents, dtype, f"no gradients: {message_of(error)}")
+        return _perturbation(call, batch, other, dtype, f"no gradients: {message_of(error)}")
     pairs = [(d, e) for d in numbers for e in numbers if d != e]
     d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
     leak, own = matrix[d][e], min(matrix[d][d] for d in numbers)
@@ -224,21 +231,23 @@ def _isolation(model: Any, call: Call, documents: RandomDocuments, dtype: torch.
         Check("isolation", leak == 0, f"{leak:.3g}", "0, to the bit", detail),
         Check("control", own > 0, f"{own:.3g}", "more than 0", proves),
     ]
-    if documents.device.type == "cuda" and _any_rank(leak != 0, documents.device):
-        more = _perturbation(call, documents, dtype, "the gradient is not 0, so perturbation checks it")
+    if device.type == "cuda" and _any_rank(leak != 0, device):
+        more = _perturbation(call, batch, other, dtype, "the gradient is not 0, so perturbation checks it")
         if all(check.passed for check in more) and leak < 1e-3 * own:
             checks[0] = Check("isolation", True, f"{leak:.3g}", "noise of an inexact kernel", detail)
         checks += more
     return checks
 
 
-def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int) -> list[float]:
+def _influence(model: Any, call: Call, batch: Batch, trained: int) -> list[float]:
     """For each document, the largest gradient of one document's loss with respect to its embeddings.
 
     Raises:
         RuntimeError and others: there is no gradient.
     """
-    batch, embedding = documents.packed(trained=trained), unwrap(model).get_input_embeddings()
+    embedding, (begin, end) = unwrap(model).get_input_embeddings(), spans_of(batch)[trained]
+    batch = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
+    batch["labels"][:, begin + 1 : end] = batch["input_ids"][:, begin + 1 : end]
     taken: list[torch.Tensor] = []
 
     def cut(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -248,8 +257,10 @@ def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int)
 
     with torch.enable_grad():
         if is_compiled(model):  # compiled code ignores hooks
-            given = cut(embedding, None, embedding(batch["input_ids"]))
-            outputs = call({**{key: one for key, one in batch.items() if key != "input_ids"}, "inputs_embeds": given})
+            embedded = cut(embedding, None, embedding(batch["input_ids"]))
+            outputs = call(
+                {**{key: one for key, one in batch.items() if key != "input_ids"}, "inputs_embeds": embedded}
+            )
         else:
             handle = embedding.register_forward_hook(cut)
             try:
@@ -258,23 +269,32 @@ def _influence(model: Any, call: Call, documents: RandomDocuments, trained: int)
                 handle.remove()
         if len(taken) != 1:
             raise RuntimeError(f"the embedding of input_ids was used {len(taken)} times in a forward pass")
-        (gradient,) = torch.autograd.grad(_loss_of(_logits_of(outputs), batch["labels"]), taken)
+        logits = _logits_of(outputs)[0, :-1].float()
+        loss = functional.cross_entropy(logits, batch["labels"][0, 1:], ignore_index=IGNORE_INDEX)
+        (gradient,) = torch.autograd.grad(loss, taken)
     size = gradient.detach()[0].abs().amax(dim=-1).float().cpu()
-    return [float(size[begin:end].max()) for begin, end in documents.spans]
+    return [float(size[begin:end].max()) for begin, end in spans_of(batch)]
 
 
-def _perturbation(call: Call, documents: RandomDocuments, dtype: torch.dtype, why: str) -> list[Check]:
+def _perturbation(call: Call, batch: Batch, other: Batch, dtype: torch.dtype, why: str) -> list[Check]:
     """Change the first document; the others must not move by more than noise.
 
     Grouped matrix multiplications of experts add in another order when other tokens are routed. Changing the last
     document shows this noise: in a causal model no earlier one depends on it.
     """
-    second, last = documents.spans[1][0], documents.spans[-1][0]
+    spans = spans_of(batch)
+    second, last = spans[1][0], spans[-1][0]
+
+    def logits(begin: int, end: int) -> torch.Tensor:
+        """(T, V) with other tokens from begin to end."""
+        ids = batch["input_ids"].clone()
+        ids[:, begin:end] = other["input_ids"][:, begin:end]
+        return _logits_of(call({**batch, "input_ids": ids}))[0].float()
+
     with torch.no_grad():
-        first, end = (_logits_of(call(documents.packed(changed=one)))[0] for one in (0, len(documents.spans) - 1))
-        before = _logits_of(call(documents.packed()))[0]
+        before, first, end = logits(0, 0), logits(*spans[0]), logits(*spans[-1])
     changes = ((before - first)[second:], (before - first)[:second], (before - end)[:last])
-    moved, own, noise = (float(one.float().abs().max()) for one in changes)
+    moved, own, noise = (float(one.abs().max()) for one in changes)
     limit = 10 * noise + (1e-5 if dtype in (torch.float32, torch.float64) else 1e-3)
     return [
         Check("perturbation", moved <= limit, f"{moved:.3g}", f"at most {limit:.1g}", f"{why}; noise is {noise:.1g}"),
@@ -285,7 +305,7 @@ def _perturbation(call: Call, documents: RandomDocuments, dtype: torch.dtype, wh
 def _equivalence(
     call: Call,
     batch: Batch,
-    spans: Sequence[tuple[int, int]],
+    spans: Sequence[Span],
     dtype: torch.dtype,
     *,
     keeps: bool = False,
@@ -301,13 +321,21 @@ def _equivalence(
     places = [torch.linspace(0, end - begin - 1, min(end - begin, SEEN if keeps else end)) for begin, end in spans]
     rows = [place.round().long().to(device) for place in places]
     size = f"documents of up to {max(end - begin for begin, end in spans):,} tokens in a row of {tokens:,}"
+
+    def logits(batch: Batch, places: torch.Tensor) -> torch.Tensor:
+        """float64 (places, V)."""
+        if not keeps:
+            return _logits_of(call(batch))[0, places].double()
+        given = {key: one for key, one in batch.items() if key != "labels"}
+        return _logits_of(call({**given, "logits_to_keep": places}))[0].double()
+
     found = []
     try:
         with torch.no_grad():
             picked = torch.cat([row + begin for row, (begin, _) in zip(rows, spans, strict=True)])
-            packed = _logits_at(call, batch, picked, keeps).split([*map(len, rows)])
+            packed = logits(batch, picked).split([*map(len, rows)])
             for mine, (begin, end), row in zip(packed, spans, rows, strict=True):
-                alone = _logits_at(call, cut_out(batch, begin, end), row, keeps)
+                alone = logits(cut_out(batch, begin, end), row)
                 spread = (alone - alone.mean(dim=-1, keepdim=True)).pow(2).mean().sqrt()
                 found.append(float((mine - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or beyond the last position
@@ -320,20 +348,14 @@ def _equivalence(
     return Check(name, same, f"{found[worst]:.2g}", f"at most {limit:g}", f"{size}: {what}")
 
 
-def _logits_at(call: Call, batch: Batch, places: torch.Tensor, keeps: bool) -> torch.Tensor:
-    """float64 (places, V)."""
-    if not keeps:
-        return _logits_of(call(batch))[0, places].double()
-    given = {**{name: one for name, one in batch.items() if name != "labels"}, "logits_to_keep": places}
-    return _logits_of(call(given))[0].double()
-
-
 def _hint(model: Any, attention: str, failed: set[str], checks: Sequence[Check]) -> str:
+    """What to do, for a message."""
     if not failed or "runs" in failed:
         return ""
     if any(check.value == "nan" for check in checks):
         return "its outputs are not numbers (NaN or infinite), before any training; look at its weights and their dtype"
-    if kinds := recurrent_layers(model):
+    names = {type(module).__name__ for module in model.modules()}
+    if kinds := sorted(name for name in names if _RECURRENT.search(name) and not _NOT_LAYERS.search(name)):
         return (
             f"{', '.join(kinds)} carry a state over document bounds: pad documents with PackedLoader(unpacked=True), "
             "or install their kernels (mamba-ssm and causal-conv1d, or flash-linear-attention) and pass seq_idx"
@@ -345,12 +367,6 @@ def _hint(model: Any, attention: str, failed: set[str], checks: Sequence[Check])
     return UNPACKED if attention == NAME else f"set attention: auto, or {UNPACKED}"
 
 
-def recurrent_layers(model: Any) -> list[str]:
-    """Names of classes with a recurrence or a convolution along tokens, for the hint; the checks find what leaks."""
-    names = {type(module).__name__ for module in model.modules()}
-    return sorted(name for name in names if _RECURRENT.search(name) and not _NOT_LAYERS.search(name))
-
-
 def is_compiled(model: torch.nn.Module) -> bool:
     """Whether the model or a part of it is compiled."""
     return any(
@@ -360,32 +376,16 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 
 def _logits_of(outputs: Any) -> torch.Tensor:
-    """(1, T, vocabulary).
-
-    Raises:
-        BatchError: there are none.
-    """
+    """(1, T, vocabulary). Raises BatchError if there are none."""
     found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if not isinstance(found, torch.Tensor) or found.ndim != 3:
         raise BatchError(f"the callable returned {type(outputs).__name__} without logits; return the model's outputs")
     return found
 
 
-def _loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss of the labels that count, in float32."""
-    return functional.cross_entropy(logits[0, :-1].float(), labels[0, 1:], ignore_index=IGNORE_INDEX)
-
-
 def _nan_highest(value: float) -> float:
     """A key for `max` by which NaN is the largest number, so that it is not overlooked."""
     return float("inf") if value != value else value
-
-
-def _dtype_of(model: Any, weight: torch.Tensor) -> torch.dtype:
-    if torch.is_autocast_enabled(weight.device.type):
-        return torch.get_autocast_dtype(weight.device.type)
-    floating = [one.dtype for one in model.parameters() if one.is_floating_point()]
-    return min(floating, key=lambda kind: torch.finfo(kind).bits, default=torch.float32)
 
 
 def _any_rank(flag: bool, device: torch.device) -> bool:

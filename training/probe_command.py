@@ -17,37 +17,43 @@ from ..schemas.units import size
 from .attention.apply import Applied, use_packed
 from .model import choose_device, draw_weights, load_weights, message_of, read_config
 from .probe import ProbeReport, probe
-from .probe_setup import RandomDocuments
+from .probe_setup import random_documents
 from .rows import ConcatRows, PackedRows
 
 WIDTH, HEAD, HEADS, LAYERS, VOCABULARY, WINDOW = 64, 16, 4, 2, 512, 8
 
-_WIDTHS = ("hidden_size", "n_embd", "d_model", "embedding_size", "embed_dim", "word_embed_proj_dim", "model_dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
+_SMALL = {
+    **dict.fromkeys(
+        ("hidden_size", "n_embd", "d_model", "embedding_size", "embed_dim", "word_embed_proj_dim", "model_dim",
+         "attention_hidden_size", "lru_width"), WIDTH),
+    **dict.fromkeys(_HEADS, HEADS),
+    **dict.fromkeys(
+        ("head_dim", "kv_channels", "qk_head_dim", "global_head_dim", "attention_head_dim", "d_head", "q_lora_rank",
+         "kv_lora_rank", "o_lora_rank", "index_head_dim", "mamba_d_head", "mamba_head_dim", "state_size",
+         "mamba_d_state", "ssm_state_size", "linear_key_head_dim", "linear_value_head_dim",
+         "hidden_size_per_layer_input"), HEAD),
+    **dict.fromkeys(
+        ("intermediate_size", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size",
+         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "intermediate_size_mlp",
+         "shared_intermediate_size", "block_ff_dim", "ffn_hidden_size", "block_dim", "dense_intermediate_size",
+         "mamba_d_ssm", "expert_ffn_hidden_size"), 2 * WIDTH),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_target_positions"), 512),
+    **dict.fromkeys(("mamba_n_groups", "n_groups", "num_key_value_groups", "n_group", "topk_group"), 1),
+    **dict.fromkeys(("index_n_heads", "linear_num_key_heads"), 2),
+    **dict.fromkeys(
+        ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "linear_num_value_heads",
+         "time_step_rank", "mamba_dt_rank"), 4),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "mamba_n_heads", "mamba_num_heads", "rotary_dim"), 8),
+    "v_head_dim": 12, "index_topk": 64,
+}  # fmt: skip
+"""Key of a configuration → its value in a tiny model."""
 _HEADS_OF_KEYS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_global_key_value_heads")
-_DIMS = ("head_dim", "kv_channels", "qk_head_dim", "v_head_dim", "global_head_dim", "attention_head_dim", "d_head")
-_WIDE = (
-    "intermediate_size", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size",
-    "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "intermediate_size_mlp",
-    "shared_intermediate_size", "block_ff_dim", "ffn_hidden_size", "block_dim", "dense_intermediate_size",
-)  # fmt: skip
 _LAYER_COUNTS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
 )  # fmt: skip
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _PER_TOKEN = ("num_experts_per_tok", "moe_k", "num_experts_per_token", "moe_topk", "top_k_experts")
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "sliding_window_size", "window_size")
-_SIZES = {
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
-    "o_lora_rank": 16, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 64,
-    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_num_heads": 8, "mamba_head_dim": 16,
-    "mamba_n_groups": 1, "n_groups": 1, "state_size": 16, "mamba_d_state": 16, "ssm_state_size": 16,
-    "lru_width": WIDTH, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "time_step_rank": 4, "mamba_dt_rank": 4, "attention_hidden_size": WIDTH,
-    "num_key_value_groups": 1, "rotary_dim": 8,
-    "expert_ffn_hidden_size": 128, "n_group": 1, "topk_group": 1, "hidden_size_per_layer_input": 16,
-    "max_position_embeddings": 512, "n_positions": 512, "max_target_positions": 512,
-}  # fmt: skip
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -114,7 +120,7 @@ def probe_model(
         rows = ConcatRows([PackedRows(data)])
         longest, room = rows.longest(), rows.max_length
         lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
-        batch = RandomDocuments(model.config, lengths, 1, place).packed()
+        batch = random_documents(model.config, lengths, 1, place)
     return probe(model, batch=batch), applied, f"{made}, {dtype} on {place.type}"
 
 
@@ -156,18 +162,18 @@ def shrink(config: Any) -> Any:
 
 def _shrink(data: dict[str, Any]) -> None:
     heads = next((data[name] for name in _HEADS if isinstance(data.get(name), int)), None)
-    for names, small in ((_WIDTHS, WIDTH), (_HEADS, HEADS), (_DIMS, HEAD), (_WIDE, 2 * WIDTH), (_EXPERTS, 4)):
-        for name in names:
-            if isinstance(data.get(name), int):
-                data[name] = small
-            elif isinstance(data.get(name), list):
-                data[name] = [small for _ in data[name]]
+    rotary = isinstance(data.get("qk_rope_head_dim"), int)
+    for name, small in _SMALL.items():
+        if isinstance(data.get(name), list):
+            data[name] = [small for _ in data[name]]
+        elif isinstance(data.get(name), int) and not isinstance(data[name], bool):
+            data[name] = small
     left_open = {"head_dim": HEAD, "num_key_value_heads": heads, "n_routed_experts": 4, _PER_TOKEN[0]: 2}
     for name, missing in left_open.items():
         if data.get(name, 0) is None:  # the architecture's defaults leave it open; checkpoints set it
             data[name] = missing
-    if isinstance(data.get("qk_rope_head_dim"), int) and isinstance(data.get("head_dim"), int):
-        data["head_dim"] = _SIZES["qk_rope_head_dim"]  # DeepSeek reads this as the rotary dimension
+    if rotary and isinstance(data.get("head_dim"), int):
+        data["head_dim"] = _SMALL["qk_rope_head_dim"]  # DeepSeek reads this as the rotary dimension
     for name in _HEADS_OF_KEYS:
         if isinstance(data.get(name), int):
             data[name] = HEADS if data[name] == heads else 1 if data[name] == 1 else 2
@@ -177,9 +183,6 @@ def _shrink(data: dict[str, Any]) -> None:
     for name in _WINDOWS:
         if isinstance(data.get(name), int) and data[name] > 0:
             data[name] = WINDOW
-    for name, small in _SIZES.items():
-        if isinstance(data.get(name), int) and not isinstance(data[name], bool):
-            data[name] = small
     if "expand" in data and isinstance(data.get("num_heads"), int):  # Mamba 2
         data["num_heads"] = int(data["expand"] * WIDTH) // HEAD
     _fewer_layers(data)

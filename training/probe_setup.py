@@ -13,13 +13,15 @@ from .attention.apply import configs_of, unwrap
 from .batch import flatten
 from .shard import Row
 
-COMPARED = 8
-"""Documents of a real batch that are compared with themselves alone."""
 _CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
 Batch = dict[str, Any]
+Span = tuple[int, int]
+"""Where a document begins and ends in its row."""
 
 
-class RandomDocuments:
+def random_documents(
+    config: Any, lengths: Sequence[int], seed: int, device: torch.device, *, seq_idx: bool = False
+) -> Batch:
     """Documents of random tokens, packed into one row by the loader's own code.
 
     Args:
@@ -27,35 +29,16 @@ class RandomDocuments:
         lengths: of the documents, in tokens.
         seq_idx: add the number of each token's document.
     """
+    known = _ordinary(config)
+    ids = known[np.random.default_rng(seed).integers(len(known), size=sum(lengths))]
+    positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+    labels = np.where(positions == 0, IGNORE_INDEX, ids).astype(np.int32)
+    return to_device(flatten([Row(ids, labels, positions, np.array(lengths, np.int32))], seq_idx=seq_idx), device)
 
-    def __init__(
-        self, config: Any, lengths: Sequence[int], seed: int, device: torch.device, *, seq_idx: bool = False
-    ) -> None:
-        self._ids = _ordinary(config)
-        self._places = np.random.default_rng(seed).integers(len(self._ids), size=sum(lengths))
-        self._lengths, self._seq_idx, self.device = np.array(lengths, np.int32), seq_idx, device
-        ends = np.cumsum(lengths).tolist()
-        self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
-        """Start and end of each document in the row."""
 
-    def packed(self, trained: int | None = None, changed: int | None = None) -> Batch:
-        """All documents in one row.
-
-        Args:
-            trained: the only document whose labels count; None for all.
-            changed: the document in which every token is replaced by another.
-        """
-        places = self._places.copy()
-        if changed is not None:
-            begin, end = self.spans[changed]
-            places[begin:end] = (places[begin:end] + 1 + len(self._ids) // 3) % len(self._ids)
-        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in self._lengths])
-        labels = np.where(positions == 0, IGNORE_INDEX, self._ids[places]).astype(np.int32)
-        if trained is not None:
-            begin, end = self.spans[trained]
-            labels[:begin] = labels[end:] = IGNORE_INDEX
-        row = Row(self._ids[places], labels, positions, self._lengths)
-        return to_device(flatten([row], seq_idx=self._seq_idx), self.device)
+def spans_of(batch: Mapping[str, Any]) -> list[Span]:
+    """Its documents."""
+    return list(pairwise(batch["cu_seq_lens_q"].tolist()))
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
@@ -71,16 +54,6 @@ def cut_out(batch: Batch, begin: int, end: int) -> Batch:
     bounds = torch.tensor([0, end - begin], dtype=torch.int32, device=batch["input_ids"].device)
     sizes = {"max_length_q": end - begin, "max_length_k": end - begin}
     return {**cut, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, **sizes, "use_cache": False}
-
-
-def some_documents(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Start and end of the longest document of a batch and some others: always `COMPARED`, as ranks must make the same
-    number of passes, so one may stand there twice.
-    """
-    spans = [(begin, end) for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()) if end - begin > 1]
-    spans = spans or [(0, batch["input_ids"].shape[1])]
-    longest = max(spans, key=lambda span: span[1] - span[0])
-    return [longest, *(spans[round(place)] for place in np.linspace(0, len(spans) - 1, COMPARED - 1))]
 
 
 def _ordinary(config: Any) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -70,7 +70,8 @@ class PackedRows:
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
         self.is_local = isinstance(self.files, LocalFiles)
         # Space of files that were removed from the cache comes back when they are no longer mapped.
-        self.room = sum(s.bytes for s in self.shards) if self.is_local else cache_bytes // (4 * _processes())
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # of this machine, which share the cache
+        self.room = sum(s.bytes for s in self.shards) if self.is_local else cache_bytes // (4 * processes)
         """Bytes of shards that this process may keep mapped."""
         self._open: dict[int, Shard] = {}
 
@@ -235,10 +236,6 @@ class ConcatRows:
             costs[mine] = shape.weigh(*self.parts[part].sizes.of(rows[mine] - self._starts[part]))
         return costs
 
-    def busy(self) -> Iterator[str]:
-        """The downloads in progress."""
-        return (text for part in self.parts for text in part.files.busy())
-
 
 def read_manifest(files: Files) -> Manifest:
     """The manifest of a finished dataset.
@@ -249,12 +246,11 @@ def read_manifest(files: Files) -> Manifest:
     """
     try:
         return Manifest.from_json(parse_json(files.read(MANIFEST)))
-    except FileNotFoundError:
-        if isinstance(files, LocalFiles) and not files.folder.exists():
-            raise InputError(f"{files.where} does not exist; give the folder that `packtrain run` wrote") from None
-        raise InputError(f"{files.where} has no {MANIFEST}, so it is not a finished dataset{_above(files)}") from None
-    except NotADirectoryError:
-        raise InputError(f"{files.where} is a file; give the folder that `packtrain run` wrote") from None
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"has no {MANIFEST}, so it is not a finished dataset"
+        if isinstance(files, LocalFiles) and not files.folder.is_dir():
+            what = "is a file" if files.folder.exists() else "does not exist"
+        raise InputError(f"{files.where} {what}; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # the error's own message says more
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -272,6 +268,8 @@ def document_names(rows: PackedRows, doc_ids: Sequence[int]) -> dict[int, tuple[
     """
     import pyarrow.parquet as pq
 
+    if not doc_ids:
+        return {}
     columns = ["doc_id", "id", "source", "file", "line"]
     try:
         table = pq.read_table(rows.documents(), columns=columns, filters=[("doc_id", "in", sorted(set(doc_ids)))])
@@ -280,18 +278,3 @@ def document_names(rows: PackedRows, doc_ids: Sequence[int]) -> dict[int, tuple[
         raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
     ids, *rest = (table.column(name).to_pylist() for name in columns)
     return dict(zip(ids, zip(*rest, strict=True), strict=True))
-
-
-def _processes() -> int:
-    """Processes of this machine that share the cache."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-
-
-def _above(files: Files) -> str:
-    """A hint for a user who gave a split's folder."""
-    if not isinstance(files, LocalFiles):
-        return ""
-    folder = files.folder.absolute()
-    if not (folder.parent / MANIFEST).exists():
-        return ""
-    return f"; for a part of it, open {folder.parent} with split={folder.name!r}"

@@ -90,7 +90,7 @@ class Chunk:
 
 
 class Shard:
-    """One mapped Arrow shard. A chunk is read when one of its rows is first used.
+    """One mapped Arrow shard.
 
     Raises:
         InputError: the shard is Parquet.
@@ -103,32 +103,28 @@ class Shard:
             raise InputError(f"{where} is Parquet; pack with output.format: arrow, which can be mapped into memory")
         self.file = files.map(record.name, record.bytes, record.hash)
         try:
-            self._batches = list(pa.ipc.open_stream(self.file.buffer))
+            batches = list(pa.ipc.open_stream(self.file.buffer))
         except (OSError, ValueError, pa.ArrowInvalid) as error:
             raise IntegrityError(f"{where} cannot be read: {error}; run packtrain verify on its folder") from error
-        self._starts = [0, *accumulate(batch.num_rows for batch in self._batches)]
+        self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
         if self._starts[-1] != record.rows:
             raise IntegrityError(
                 f"{where} has {self._starts[-1]:,} rows, but the manifest says {record.rows:,}; "
                 "packtrain verify --repair rebuilds it"
             )
-        self._chunks: list[Chunk | None] = [None] * len(self._batches)
+        self._chunks = [Chunk(batch, where) for batch in batches]
 
     def row(self, index: int) -> Row:
         """Row `index`. Raises IntegrityError if the file was changed."""
         self.file.check()
         number = bisect_right(self._starts, index) - 1
-        return (self._chunks[number] or self._chunk(number)).row(index - self._starts[number])
+        return self._chunks[number].row(index - self._starts[number])
 
     @property
     def longest(self) -> int:
         """Tokens of the longest piece."""
         self.file.check()
-        return max((self._chunk(number).longest for number in range(len(self._batches))), default=0)
-
-    def _chunk(self, number: int) -> Chunk:
-        found = self._chunks[number] = Chunk(self._batches[number], self.file.where)
-        return found
+        return max((chunk.longest for chunk in self._chunks), default=0)
 
 
 class RowSizes:

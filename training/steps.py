@@ -8,15 +8,17 @@ the same rows as before, so only the steps within a block differ more from each 
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, get_origin
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
+from ..schemas.escape import escape_line
 from ..schemas.fingerprint import mix
 from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
@@ -34,7 +36,7 @@ steps less random.
 FORMAT = 3
 _BLOCK = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
-_MOST = 2**63 - 1
+_State = TypeVar("_State", bound=msgspec.Struct)
 
 
 class Tail(StrEnum):
@@ -92,24 +94,6 @@ def grouped(
     return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
 
 
-def slowest(costs: NDArray[np.float64], ranks: int, share: int = 1, *, dealt: bool = True) -> NDArray[np.float64]:
-    """(S,) for each whole step, the cost of its slowest rank divided by the mean of its ranks; 1 if all are equal.
-
-    Args:
-        costs: (N,) the costs of rows, in their order.
-        share: rows per rank.
-        dealt: whether rows are dealt by cost; else each rank takes `share` consecutive rows.
-    """
-    steps = costs[: len(costs) // (ranks * share) * ranks * share].reshape(-1, ranks * share)
-    if dealt and share > 1:
-        steps = np.array([step[deal(step, ranks)] for step in steps]).reshape(steps.shape)
-    sums = steps.reshape(-1, ranks, share).sum(axis=2)
-    totals = sums.sum(axis=1)
-    ratios = np.ones(len(sums))  # ranks without any work count as equal
-    np.divide(sums.max(axis=1, initial=0) * ranks, totals, out=ratios, where=totals > 0)
-    return ratios
-
-
 def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
     """Whether rows should be grouped, and why in a sentence. The same on every rank, for any rows per step.
 
@@ -118,9 +102,10 @@ def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
     """
     if len(costs) < 4 * GROUP:
         return None, f"{plural(len(costs), 'row is', 'rows are')} too few to group by cost for {GROUP} ranks"
-    ratios = slowest(costs, GROUP)
+    steps = costs[: len(costs) // GROUP * GROUP].reshape(-1, GROUP)
+    means = np.maximum(steps.mean(axis=1), 1e-300)
     # Rounded, so that machines that add in different orders make the same choice.
-    plain = round(math.fsum(ratios.tolist()) / len(ratios), 6)
+    plain = round(math.fsum((steps.max(axis=1) / means).tolist()) / len(steps), 6)
     text = f"{GROUP} ranks, one row each: the slowest takes {plain:.2f} x the mean in plain order, so rows are"
     if plain <= IDLE:
         return None, f"{text} not grouped by cost"
@@ -232,16 +217,6 @@ class Steps:
             first += len(piece)
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
 
-    def near(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1 before they are grouped: about those needed there."""
-        pieces = [np.zeros(0, np.int64)]
-        while first < last:
-            epoch, place = divmod(first, self.period)
-            end = min(self.period, place + last - first)
-            pieces.append(self._plain(epoch, place, end))
-            first += end - place
-        return np.concatenate(pieces)
-
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications."""
         return self.corpus.costs(rows, self.model)
@@ -270,8 +245,10 @@ class Steps:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The position of a loader, and what its order depends on: equal on all ranks, for any number of ranks."""
 
     fingerprint: str
@@ -283,27 +260,23 @@ class State:
     first_epoch_sequential: bool
     balance: str
     """`block/group` if rows are grouped by cost, else empty."""
-    rows: int = 0
+    rows: Count
     """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for a checkpoint."""
-        return {"format": FORMAT, **asdict(self)}
 
     def position_in(self, data: Any, total: int) -> int:
         """The position in the state of another loader, which must have the same rows in the same order.
 
         Args:
-            data: what `to_dict` returned.
+            data: plain data of a state, with its format.
             total: number of positions of the order.
 
         Raises:
             ConfigError: it is of another version, dataset or order, damaged, or no state.
         """
         found = read_state(State, data, "PackedLoader", FORMAT)
-        for name, mine in asdict(self).items():
-            theirs = getattr(found, name)
-            if mine != theirs and name != "rows":
+        for name in self.__struct_fields__[:-1]:
+            mine, theirs = getattr(self, name), getattr(found, name)
+            if mine != theirs:
                 what = "the state belongs to another dataset" if name == "fingerprint" else f"{name} differs"
                 raise ConfigError(
                     f"{what}: the loader has {shown(mine)}, the state {shown(theirs)}. Resuming would repeat some rows "
@@ -314,48 +287,34 @@ class State:
                 f"the state is after {found.rows:,} rows, but the order has {total:,}; give as many epochs as before, "
                 "or resume from another checkpoint"
             )
-        return int(found.rows)
+        return found.rows
 
 
-def read_state(kind: type[Any], data: Any, of: str, version: int) -> Any:
-    """Read a state from untrusted plain data: checks that every field is there, with its type and in range.
+def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
+    """Read a state from untrusted plain data.
 
     Args:
-        kind: a dataclass of texts, counts, truth values, texts by name, and a `seed`.
+        kind: a msgspec.Struct, without defaults.
         of: name of the object that the state belongs to, for messages.
 
     Raises:
         ConfigError: the data is from another version, or not a state of this kind; the message names the field.
     """
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"this is not the state of a {of}, but {shown(data)}; give what its state_dict() returned")
-    given = dict(data)
+    given = dict(data) if isinstance(data, Mapping) else {}
     if (found := given.pop("format", None)) != version:
         raise ConfigError(
-            f"a {of} reads states of format {version}, not {shown(found)}; resume with the packtrain that wrote it"
+            f"this is no state of a {of}, which reads format {version}, not {shown(found)}: give what its state_dict() "
+            "returned, or resume with the packtrain that wrote it"
         )
-    types: dict[str, Any] = {field.name: get_origin(field.type) or field.type for field in fields(kind)}
-    if wrong := sorted({*map(str, given)} ^ {*types}):
-        what = "has no" if wrong[0] in types else "should have no"
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
         raise ConfigError(
-            f"this is not the state of a {of}: it {what} {shown(wrong[0])}; give what its state_dict() returned"
-        )
-    for name, value in given.items():
-        good = type(value) is types[name]
-        if good and isinstance(value, int) and name != "seed":
-            good = 0 <= value <= _MOST
-        if good and isinstance(value, dict):
-            good = all(type(one) is str for pair in value.items() for one in pair)
-        if not good:
-            wanted = {str: "text", bool: "true or false", dict: "texts by name"}.get(types[name], "a count")
-            raise ConfigError(
-                f"the state of a {of} has {name}: {shown(value)}, which should be {wanted}; it is damaged, so resume "
-                "from another checkpoint"
-            )
-    return kind(**given)
+            f"the state of a {of} is damaged: {escape_line(str(error))}; resume from another checkpoint"
+        ) from None
 
 
 def shown(value: Any) -> str:
     """A value of a state in a message: short, and without control characters."""
-    text = repr(value) if type(value) is not int or abs(value) <= _MOST else f"a number of {value.bit_length()} bits"
+    text = repr(value) if type(value) is not int or abs(value) < 2**63 else f"a number of {value.bit_length()} bits"
     return text if len(text) <= 60 else f"{text[:57]}..."

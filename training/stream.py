@@ -10,22 +10,25 @@ imported only then.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
 import pyarrow as pa
+from msgspec import structs
 from numpy import int64
 from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
-from ..schemas.ledger import Ledger
+from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, pinned, untrained
 from .place import detect_rank, divisible
-from .shard import Chunk, Row
-from .steps import Tail, read_state
+from .shard import Chunk
+from .steps import Count, Tail, read_state
 
 if TYPE_CHECKING:
     from ..schemas.config.config import RunConfig
@@ -75,18 +78,17 @@ class Windows(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
+class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The position of a stream: equal on all ranks, valid for any number of ranks and rows per step."""
 
     fingerprint: dict[str, str]
     seed: int
-    epoch: int = 0
-    window: int = 0
+    epoch: Count
+    window: Count
     """Number of the window that holds the next row, within its epoch."""
-    row: int = 0
+    row: Count
     """Number of the next row within its window."""
-    rows: int = 0
+    rows: Count
     """Number of rows returned by next(), over all ranks; rows planned ahead do not count."""
 
 
@@ -101,24 +103,8 @@ class StreamDocument:
     """`pipeline.stream.window.RowDocument`: its row in the window, id, source, file, line, tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Rows first .. last - 1 of a window."""
-
-    window: StreamWindow
-    first: int
-    last: int
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def rows(self, low: int, high: int) -> list[Row]:
-        """Its rows low .. high - 1, as far as it has them, laid out."""
-        first, last = self.first + max(low, 0), min(self.first + high, self.last)
-        if first >= last:
-            return []
-        chunk = Chunk(self.window.lay_out(first, last), f"window {self.window.number} of the stream")
-        return [chunk.row(number) for number in range(last - first)]
+Place = tuple[StreamWindow, int]
+"""A row of the stream: its window, and its number in it."""
 
 
 class PackedStream:
@@ -183,8 +169,8 @@ class PackedStream:
                 share=(self.place.rank, self.place.world_size),
                 seed=seed,
             )
-        self._state = StreamState(self._windows.fingerprint, self._windows.seed)
-        self._last: list[_Span] = []
+        self._state = StreamState(self._windows.fingerprint, self._windows.seed, 0, 0, 0, 0)
+        self._last: list[Place] = []
         self._ledger = Ledger()
 
     @property
@@ -204,34 +190,35 @@ class PackedStream:
             ConfigError: no step would be full, and `tail` is `drop`.
         """
         self._ledger = Ledger()
-        step: list[_Span] = []
         begun: list[StreamWindow] = []
-        size = 0
         try:
-            for span in self._spans(begun):
-                step.append(span)
-                size += len(span)
-                if size == self.rows_per_step:
-                    batch = self._batch(step, size)
-                    self._consumed(step, begun)
-                    step, size = [], 0
-                    yield batch
-            if size and self.tail is not Tail.DROP:
-                batch = self._batch([*step, *self._first_rows(self.rows_per_step - size)], size)
-                self._consumed(step, begun)
+            places = self._places(self._state.epoch, self._state.window, self._state.row, begun)
+            while step := list(islice(places, self.rows_per_step)):
+                real = len(step)
+                if real < self.rows_per_step and self.tail is Tail.DROP:
+                    if self._state.rows == 0:
+                        raise ConfigError(
+                            f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
+                            "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad' or "
+                            "'repeat'"
+                        )
+                    break
+                while len(step) < self.rows_per_step:  # with the first rows, again if there are fewer
+                    step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
+                batch = self._batch(step, real)
+                self._count(begun)
+                self._advance(*step[real - 1], real)
+                self._last = step
                 yield batch
-            elif self._state.rows == 0:
-                raise ConfigError(
-                    f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(size, 'row')} in all: not "
-                    "one step would be full; take fewer rows a step, more epochs, or tail='pad' or 'repeat'"
-                )
+            if self._state.rows == 0:
+                raise InputError("the stream has no rows; packtrain run shows what happens to the data")
             self._count(begun)
         finally:
             self._windows.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
-        return {"format": FORMAT, **asdict(self._state)}
+        return {"format": FORMAT, **structs.asdict(self._state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, on any number of ranks, workers and rows per step. Not during iteration.
@@ -254,15 +241,12 @@ class PackedStream:
 
     def explain(self) -> list[StreamDocument]:
         """The documents of the step that was returned last, with their ranks."""
-        out = []
         share = self.rows_per_step // self.place.world_size
-        before = 0
-        for span in self._last:
-            for document in span.window.documents(span.first, span.last):
-                rank = (before + document.row - span.first) // share
-                out.append(StreamDocument(rank, span.window.epoch, span.window.number, document))
-            before += len(span)
-        return out
+        return [
+            StreamDocument(number // share, window.epoch, window.number, document)
+            for number, (window, row) in enumerate(self._last)
+            for document in window.documents(row, row + 1)
+        ]
 
     def close(self) -> None:
         """End the worker processes. Happens automatically when the stream is collected or its process ends."""
@@ -277,10 +261,9 @@ class PackedStream:
     ) -> None:
         self.close()
 
-    def _spans(self, begun: list[StreamWindow]) -> Iterator[_Span]:
-        """Yield the rows from the current state on, cut where a window or a step ends."""
-        row, room = self._state.row, self.rows_per_step
-        for window in self._windows.walk(self._state.epoch, self._state.window, self.epochs):
+    def _places(self, epoch: int, number: int, row: int, begun: list[StreamWindow]) -> Iterator[Place]:
+        """Yield the rows from a position on; windows are appended to `begun` as they are begun."""
+        for window in self._windows.walk(epoch, number, self.epochs):
             begun.append(window)
             rows = len(window.tokens)
             if row > rows:
@@ -288,63 +271,39 @@ class PackedStream:
                     f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state is at row "
                     f"{row:,}: the stream is not deterministic; please report it with the configuration"
                 )
-            while row < rows:
-                last = min(row + room, rows)
-                yield _Span(window, row, last)
-                room = room - (last - row) or self.rows_per_step
-                row = last
+            yield from ((window, one) for one in range(row, rows))
             row = 0
 
-    def _first_rows(self, count: int) -> list[_Span]:
-        """The first `count` rows of the stream, repeated if it has fewer."""
-        out: list[_Span] = []
-        while count:
-            before = count
-            for window in self._windows.walk(0, 0, self.epochs):
-                span = _Span(window, 0, min(count, len(window.tokens)))
-                out.append(span)
-                count -= span.last
-                if not count:
-                    break
-            if count == before:
-                raise InputError("the stream has no rows; packtrain run shows what happens to the data")
-        return out
-
-    def _batch(self, step: list[_Span], real: int) -> dict[str, Any]:
+    def _batch(self, step: list[Place], real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
         low = self.place.rank * share
-        rows: list[Row] = []
-        before = 0
-        for span in step:
-            mine = span.rows(low - before, low + share - before)
-            # A span ends where the rows that count end.
-            rows += map(untrained, mine) if self.tail is Tail.PAD and before >= real else mine
-            before += len(span)
+        rows = [
+            Chunk(window.lay_out(row, row + 1), f"window {window.number} of the stream").row(0)
+            for window, row in step[low : low + share]
+        ]
+        if self.tail is Tail.PAD:
+            rows = [row if number < real else untrained(row) for number, row in enumerate(rows, low)]
         batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
         return pinned(batch) if self.pin_memory else batch
 
-    def _consumed(self, step: list[_Span], begun: list[StreamWindow]) -> None:
-        self._count(begun)
-        end = step[-1]
-        done = end.last == len(end.window.tokens)
-        self._state = replace(
+    def _advance(self, window: StreamWindow, row: int, rows: int) -> None:
+        """Move the state behind a step of so many rows, the last of which is this one."""
+        done = row + 1 == len(window.tokens)
+        self._state = structs.replace(
             self._state,
-            epoch=end.window.epoch,
-            window=end.window.number + done,
-            row=0 if done else end.last,
-            rows=self._state.rows + sum(map(len, step)),
+            epoch=window.epoch,
+            window=window.number + done,
+            row=0 if done else row + 1,
+            rows=self._state.rows + rows,
         )
-        self._last = list(step)
 
     def _count(self, begun: list[StreamWindow]) -> None:
         """Add windows to the ledger."""
         for window in begun:
-            names = list(dict.fromkeys([*self._ledger.sources, *window.ledger.sources]))
-            both = (self._ledger, window.ledger)
-            parts = {
-                name: Ledger({str(i): one.sources[name] for i, one in enumerate(both) if name in one.sources})
-                for name in names
-            }
-            self._ledger = Ledger({name: part.total() for name, part in parts.items()})
+            parts: dict[str, dict[str, SourceLedger]] = {}
+            for number, ledger in enumerate((self._ledger, window.ledger)):
+                for name, account in ledger.sources.items():
+                    parts.setdefault(name, {})[str(number)] = account
+            self._ledger = Ledger({name: Ledger(each).total() for name, each in parts.items()})
         begun.clear()

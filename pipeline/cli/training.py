@@ -1,6 +1,7 @@
 """Training on packed rows: `train`, `explain-loss`, `probe`, `doctor` and `launch`."""
 
 import json
+import shlex
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -140,12 +141,13 @@ def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
     for name in ("source", "id", "dataset"):
         table.add_column(name, overflow="fold")
     for one in step.documents[:top]:
-        numbers = (f"{one.loss:.4f}", f"{one.tokens:,}", f"{one.share:.1%}", f"{one.row}")
+        numbers = (f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
         table.add_row(*numbers, *(Text(escape_line(word)) for word in (one.source, one.id, one.dataset)))
     console.print(table)
     if step.documents:
         # One line however narrow the terminal, so that it can be copied.
-        console.print(Text(f"the first: {escape_line(step.documents[0].inspect)}"), soft_wrap=True)
+        first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
+        console.print(Text(f"the first: {escape_line(first)}"), soft_wrap=True)
 
 
 def probe(
@@ -193,7 +195,7 @@ def probe(
             say(console, f"NOT isolated: {error}")
         raise typer.Exit(1) from None
     if as_json:
-        print_json({**report.to_json(), "applied": asdict(applied), "made": made})
+        print_json({**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made})
     else:
         _print_report(console, report, applied, made)
     if not report.isolated:
@@ -213,9 +215,9 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     table = Table(show_edge=False, pad_edge=False)
     for name in ("check", "", "found", "should be", ""):
         table.add_column(name, overflow="fold")
-    for name, passed, value, threshold, detail in report.rows():
-        mark = Text(passed, "green" if passed == "ok" else "bold red")
-        table.add_row(name, mark, Text(value), Text(threshold), Text(detail, "dim"))
+    for one in report.checks:
+        mark = Text("ok", "green") if one.passed else Text("FAILED", "bold red")
+        table.add_row(one.name, mark, Text(one.value), Text(one.threshold), Text(one.detail, "dim"))
     console.print(table)
     say(console)
     say(console, report.verdict)

@@ -1,7 +1,6 @@
 """Training on a GPU: ten steps in bf16, a resumption, and the same numbers as on the CPU.
 
-Needs a CUDA device that FlashAttention runs on. Where only torch, transformers, accelerate, numpy and pyarrow are
-installed: `PYTHONPATH=.types python -m pytest --noconftest tests/gpu`.
+Needs a CUDA device that FlashAttention runs on.
 """
 
 from pathlib import Path
@@ -20,19 +19,21 @@ from packtrain.training.attention import use_packed  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments  # noqa: E402
 
+from tests import kit  # noqa: E402
+
 DEVICE = "cuda"
-VOCABULARY = 512
+VOCABULARY = 3200
+"""Of the demo's tokenizer."""
 Log = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows of 1,024 tokens with documents as long as APPS's, an eighth of it."""
-    from tests.gpu.gpu_data import write_dataset
-
-    folder = tmp_path_factory.mktemp("data")
-    write_dataset(folder, documents=800, max_length=1024, vocabulary=VOCABULARY, scale=1 / 8)
-    return folder
+    """Some hundred rows of 1,024 tokens, of documents of very different lengths."""
+    root = tmp_path_factory.mktemp("data")
+    kit.write(root / "text.jsonl", [{"text": f"number {i} " * (5 + i * i % 61)} for i in range(800)])
+    source = {"name": "text", "format": "text", "path": "text.jsonl"}
+    return kit.packed(kit.configure(root, source, truncate={"max_length": 1024})).folder
 
 
 def model(dtype: Any = torch.float32) -> Any:

@@ -1,7 +1,5 @@
-"""Parts of a batch for devices that share a sequence: which tokens, which labels, and the same loss and gradients."""
+"""Parts of a batch for devices that share a sequence: which tokens, which labels, which weights."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,21 @@ from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from packtrain.training.attention.varlen import find_bounds
 
-from tests.support import warm
 from tests.training.conftest import MakePacked
-from tests.training.context_rank import model_of, places
+from tests.training.trainer.tiny_models import make
 
 LAYOUTS: tuple[ParallelLayout, ...] = ("thd", "ring", "ulysses")
 TWO = {"cp": 2, "layout": "thd"}
 
 
 OPTIONS: dict[str, Any] = {"rank": 0, "world_size": 1, "prefetch": 0}
+
+
+def places(bounds: torch.Tensor, rank: int, size: int, layout: str) -> torch.Tensor:
+    """Which tokens of a sequence a device holds."""
+    whole = {"input_ids": torch.arange(int(bounds[-1]))[None], "cu_seq_lens_q": bounds}
+    found: torch.Tensor = cp_part(whole, rank, size, layout)["input_ids"][0]
+    return found
 
 
 def held(bounds: Sequence[int], size: int, layout: ParallelLayout) -> list[list[int]]:
@@ -109,57 +113,13 @@ def test_weights_are_divided_and_shifted_as_labels(weighted: Path) -> None:
     assert float(batch["loss_weights"].sum()) > 0
 
 
-@pytest.mark.parametrize("parallel", [TWO, {"cp": 4, "layout": "ring"}], ids=["thd", "ring"])
-def test_no_token_sees_padding(make_packed: MakePacked, parallel: dict[str, Any]) -> None:
-    """Other padding changes nothing of what the documents' own tokens give, to the bit, and none of it is trained."""
-    folder = make_packed("context" if parallel is TWO else "context-ring", 120, parallel=parallel)
-    batch = next(iter(PackedLoader(folder, rows_per_step=4, **OPTIONS)))
-    bounds, own = batch["cu_seq_lens_q"], batch["cu_seq_lens_unpadded"].diff()
-    places = torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(bounds.diff())
-    padding = places >= own.repeat_interleave(bounds.diff())
-    assert 0 < int(padding.sum()) < len(places) // 4
-    assert set(batch["labels"][0, padding].tolist()) == {-100}
-    model = model_of(int(batch["input_ids"].max()) + 1)
-    use_packed(model)
-    other = {**batch, "input_ids": torch.where(padding, batch["input_ids"] + 1, batch["input_ids"])}
-    with torch.no_grad():
-        one, two = (model(**each).logits[0] for each in (batch, other))
-    assert torch.equal(one[~padding], two[~padding])
-    assert not torch.equal(one[padding], two[padding])
-
-
 def test_attention_that_exchanges_nothing_refuses_a_part(make_packed: MakePacked) -> None:
     folder = make_packed("context", 120, parallel=TWO)
     part = cp_part(next(iter(PackedLoader(folder, rows_per_step=2, **OPTIONS))), 0, 2, "thd")
-    model = model_of(int(part["input_ids"].max()) + 1)
+    model = make("Llama", vocab_size=int(part["input_ids"].max()) + 1)
     use_packed(model)
     with pytest.raises(AttentionError, match=r"context parallelism\) needs attention that exchanges keys"):
         model(**part)
     cu = part["cu_seq_lens_q"].to("meta")  # on a device, only the longest document is seen without waiting
     with pytest.raises(AttentionError, match="not those of this row of 8 tokens"):
         find_bounds({"cu_seq_lens_q": cu, "max_length_q": 9}, 1, 8, "Llama")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ulysses", 2), ("ring", 2)])
-def test_a_group_computes_what_one_device_computes(
-    make_packed: MakePacked, tmp_path: Path, layout: str, size: int
-) -> None:
-    folder = make_packed(f"group-{layout}-{size}", 60, max_length=128, parallel={"cp": size, "layout": layout})
-    found = ranks_of(size, layout, folder, tmp_path)
-    for name, alone in found[0]["alone"].items():
-        shared = sum(one["shared"][name] for one in found)
-        torch.testing.assert_close(shared, alone, rtol=1e-6, atol=1e-6 * float(alone.abs().max()))
-    leaks = torch.stack([one["leaks"] for one in found]).amax(0)
-    assert len(leaks) > 3
-    assert bool((leaks.diagonal() > 0).all())
-    assert float(leaks.fill_diagonal_(0).max()) == 0.0
-
-
-def ranks_of(size: int, layout: str, folder: Path, out: Path) -> list[dict[str, Any]]:
-    """What each of `size` processes saved."""
-    where = [str(size), layout, str(out / "rendezvous"), str(folder), str(out)]
-    command = [sys.executable, str(Path(__file__).with_name("context_rank.py"))]
-    ranks = [subprocess.Popen([*command, str(rank), *where], env=warm.python()) for rank in range(size)]
-    assert [rank.wait(240) for rank in ranks] == [0] * size
-    return [torch.load(out / f"{rank}.pt") for rank in range(size)]

@@ -53,16 +53,6 @@ def test_it_is_the_same_model_in_files_of_bounded_size(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint-3", "out"]
 
 
-def test_the_configuration_may_come_from_the_model_that_was_trained(
-    model: Path, checkpoint: Path, tmp_path: Path
-) -> None:
-    (checkpoint / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no config\.json, .* give --base FOLDER"):
-        export_checkpoint(checkpoint, tmp_path / "out")
-    export_checkpoint(checkpoint, tmp_path / "out", base=model)
-    assert weights(tmp_path / "out").keys() == weights(model).keys()
-
-
 class _Bomb:
     def __reduce__(self) -> Any:
         return Path.touch, (Path("exploded"),)

@@ -4,10 +4,6 @@
 only warns and keeps the old one, so the setting is read back from all configurations of the model.
 """
 
-import contextlib
-import io
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,29 +154,15 @@ def _why_loop(model: Any) -> str:
 def _set(model: Any, name: str) -> None:
     """Call `set_attn_implementation`, and read the result back from every part that attends."""
     who = type(model).__name__
-    with _messages() as said:
-        try:
-            model.set_attn_implementation(name)
-        except (ValueError, ImportError) as error:
-            raise AttentionError(f"{who} does not take attention: {name}: {error}") from error
+    try:
+        model.set_attn_implementation(name)
+    except (ValueError, ImportError) as error:
+        raise AttentionError(f"{who} does not take attention: {name}: {error}") from error
     parts = {type(layer).__name__: layer.config for layer in attention_layers(model)}
     for part, config in ({who: model.config} | parts).items():
         found = getattr(config, "_attn_implementation", None)
         if found != name:
-            lines = said.getvalue().strip().splitlines()
             raise AttentionError(
                 f"{who}: attention: {name} could not be set; {part} still has {found!r}. It computes attention in its "
-                f"own code, which ignores document bounds{f' (transformers says: {lines[0]})' if lines else ''}; "
-                f"{UNPACKED}"
+                f"own code, which ignores document bounds; {UNPACKED}"
             )
-
-
-@contextlib.contextmanager
-def _messages() -> Iterator[io.StringIO]:
-    """Capture the messages that transformers logs instead of printing them; our error is clearer."""
-    logger, text = logging.getLogger("transformers"), io.StringIO()
-    before, logger.handlers = logger.handlers, [logging.StreamHandler(text)]
-    try:
-        yield text
-    finally:
-        logger.handlers = before

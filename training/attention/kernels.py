@@ -114,32 +114,27 @@ def per_document(
     Returns:
         (T, H, V).
     """
+
+    plain = softcap is None and sinks is None
+
+    def one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
+        whole = plain and (window is None or window >= len(query))
+        seen = None if whole else _causal(len(query), window, query.device)
+        if plain:
+            grouped = q.shape[1] != k.shape[1]
+            out: torch.Tensor = functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, is_causal=whole, scale=scale, enable_gqa=grouped
+            )
+        else:
+            out = _written_out(q, k, v, seen, q.shape[-1] ** -0.5 if scale is None else scale, softcap, sinks)
+        return out.squeeze(0).transpose(0, 1)
+
     lengths = [end - begin for begin, end in pairwise(bounds)]
     # Each tensor is split once, so that the backward pass joins gradients once.
     parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-    pieces = [_one(q, k, v, scale, window, softcap, sinks) for q, k, v in parts if len(q)]
+    pieces = [one(q, k, v) for q, k, v in parts if len(q)]
     return torch.cat(pieces) if pieces else query.new_zeros(0, query.shape[1], value.shape[2])
-
-
-def _one(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float | None,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
-    length, plain = q.shape[2], softcap is None and sinks is None
-    seen = None if plain and (window is None or window >= length) else _causal(length, window, q.device)
-    if plain:
-        out: torch.Tensor = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-        )
-    else:
-        out = _written_out(q, k, v, seen, q.shape[-1] ** -0.5 if scale is None else scale, softcap, sinks)
-    return out.squeeze(0).transpose(0, 1)
 
 
 def _causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -10,7 +10,6 @@ dimension. Bounds are int32 (D + 1,), from 0 to T; empty documents, as in batche
 import contextlib
 import inspect
 import sys
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -61,7 +60,7 @@ def packed_varlen(
     _refuse(module, query, key, attention_mask, dropout, causal, kwargs)
     if not torch.compiler.is_compiling():  # compiled code runs without Python, so its calls cannot be counted
         for calls in _OPEN:
-            calls.add(value.dtype)
+            calls.append(value.dtype)
     rows, _, length, size = query.shape
     bounds = find_bounds(kwargs, rows, length, _who(module))
     if (chunk := _chunk_of(module)) is not None:
@@ -233,10 +232,6 @@ class Bounds:
     """Tokens of the longest document, or more. Kernels cover so many tokens; fewer would leave tokens out."""
 
 
-_LAST: dict[str, Any] = {}
-"""The bounds derived last: every layer asks for the same ones, and deriving them waits for the device."""
-
-
 def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> Bounds:
     """The bounds in the arguments of a layer: `cu_seq_lens_q`, which most models pass to every layer; else derived from
     `position_ids` (StableLM and Nemotron drop the bounds).
@@ -276,17 +271,7 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
             f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; if there "
             "is a cache, pass use_cache=False"
         )
-    if torch.compiler.is_compiling():
-        return _derive(positions, rows)
-    known = _LAST.get("key")
-    if known is None or known[0]() is not positions or known[1:] != (positions._version, rows):
-        _LAST.update(key=(weakref.ref(positions), positions._version, rows), bounds=_derive(positions, rows))
-    found: Bounds = _LAST["bounds"]
-    return found
-
-
-def _derive(positions: torch.Tensor, rows: int) -> Bounds:
-    """A document begins wherever positions do not increase by one; a row may begin within a document."""
+    # A document begins wherever positions do not increase by one; a row may begin within a document.
     positions = positions.expand(rows, -1)
     first = torch.ones_like(positions[:, :1], dtype=torch.bool)
     begins = torch.cat((first, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
@@ -313,29 +298,14 @@ def in_chunks(bounds: Bounds, tokens: int, chunk: int) -> Bounds:
 
 # Calls
 
-
-@dataclass(slots=True)
-class Calls:
-    """How often `packed_varlen` ran."""
-
-    calls: int = 0
-    dtype: torch.dtype | None = None
-    """Dtype of the values in the last call, the only place where autocast shows."""
-
-    def add(self, dtype: torch.dtype) -> None:
-        """Note a call."""
-        self.calls, self.dtype = self.calls + 1, dtype
-
-
-_OPEN: list[Calls] = []
+_OPEN: list[list[torch.dtype]] = []
 
 
 @contextlib.contextmanager
-def count_calls() -> Iterator[Calls]:
-    """Count calls: `with count_calls() as seen: model(**batch)`, then read `seen.calls`."""
-    calls = Calls()
-    _OPEN.append(calls)
+def count_calls() -> Iterator[list[torch.dtype]]:
+    """Count calls: `with count_calls() as seen: model(**batch)`; then `seen` has the dtype of each call's values."""
+    _OPEN.append([])
     try:
-        yield calls
+        yield _OPEN[-1]
     finally:
-        _OPEN.remove(calls)
+        _OPEN.pop()

@@ -13,13 +13,11 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from .ranks import Launch
+from .ranks import installed, read_launch
 
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
@@ -52,19 +50,9 @@ default.
 """
 
 
-class Level(StrEnum):
-    """Severity of a finding."""
-
-    GOOD = "good"
-    NOTE = "note"
-    """Information; nothing is wrong."""
-    SLOW = "slow"
-    """Training works, but wastes time or may run into a limit."""
-    BROKEN = "broken"
-    """On this machine as it is set up, training fails or gives wrong results."""
-
-
-GOOD, NOTE, SLOW, BROKEN = Level
+GOOD, NOTE, SLOW, BROKEN = "good", "note", "slow", "broken"
+"""Severity of a finding. `note`: nothing is wrong. `slow`: training works, but wastes time or may run into a limit.
+`broken`: on this machine as it is set up, training fails or gives wrong results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,8 @@ class DoctorLine:
 
     subject: str
     """What was checked, such as `torch` or `NCCL_P2P_DISABLE`."""
-    level: Level
+    level: str
+    """One of the four."""
     found: str
     fix: str = ""
     """How to fix it; never empty for `slow` and `broken`."""
@@ -82,7 +71,7 @@ class DoctorLine:
 def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
     """Examine this machine and print. Whether all is well enough to train."""
     findings = list(examine())
-    broken, slow = ([one.subject for one in findings if one.level is level] for level in (BROKEN, SLOW))
+    broken, slow = ([one.subject for one in findings if one.level == level] for level in (BROKEN, SLOW))
     if as_json:
         say(json.dumps({"broken": bool(broken), "findings": [asdict(one) for one in findings]}, indent=2))
         return not broken
@@ -109,20 +98,12 @@ def examine() -> Iterator[DoctorLine]:
             yield DoctorLine(check.__name__.strip("_"), BROKEN, said, "that is likely part of what is wrong")
 
 
-def _installed(package: str) -> str | None:
-    """The version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _packages() -> Iterator[DoctorLine]:
     """packtrain, what training needs, and the extras with what each gives."""
-    own = _installed("packtrain") or "not installed as a package, imported from its folder"
+    own = installed("packtrain") or "not installed as a package, imported from its folder"
     yield DoctorLine("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")
     for package, least in LEAST.items():
-        number, fix = _installed(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
+        number, fix = installed(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
         digits = re.match(r"\d+(\.\d+)*", number or "")  # 2.13.0+cu130
         if number is None:
             yield DoctorLine(package, BROKEN, "not installed: nothing can be trained", fix)
@@ -131,7 +112,7 @@ def _packages() -> Iterator[DoctorLine]:
         else:
             yield DoctorLine(package, GOOD, number)
     for package, gives in OPTIONAL.items():
-        if (number := _installed(package)) is not None:
+        if (number := installed(package)) is not None:
             yield DoctorLine(package, GOOD, f"{number}, for {gives}")
         else:
             extra = re.match("the extra `(.*?)`", gives)
@@ -187,13 +168,13 @@ def _variables() -> Iterator[DoctorLine]:
             does, _, fix = text.partition("; ")
             yield DoctorLine(name, SLOW, f"{name}={os.environ[name]}: {does}", fix)
     try:
-        launch = Launch.read()
+        launch = read_launch()
     except ConfigError as error:
         what, _, fix = str(error).partition(": ")
         yield DoctorLine("launcher", BROKEN, what, fix)
         return
-    where = f"to meet at {launch.master_addr}:{launch.master_port}" if launch else ""
-    yield DoctorLine("launcher", GOOD, f"rank {launch.rank} of {launch.world_size}, {where}" if launch else "none")
+    where = "to meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ) if launch else ""
+    yield DoctorLine("launcher", GOOD, f"rank {launch[0]} of {launch[1]}, {where}" if launch else "none")
 
 
 def _shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[DoctorLine]:

@@ -49,63 +49,47 @@ _OPEN: list[Any] = []
 """Keeps rank 0's stores alive: otherwise its server would end before the process group connects."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """This process's place among the processes of a launcher."""
+def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """Rank and number of ranks, from the environment; None for a process alone.
 
-    rank: int
-    world_size: int
-    local_rank: int
-    master_addr: str
-    master_port: int
-    attempt: str
-    """Identifies the launcher's run and restart, so that a restart is not confused with an earlier attempt."""
-    hosted: bool
-    """Whether the launcher itself serves the store at the master's port (torchrun does), so that rank 0 must not."""
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None) -> "Launch | None":
-        """From the environment; None for a process alone.
-
-        Raises:
-            ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks without
-                them: each process would silently train by itself.
-        """
-        environ = os.environ if environ is None else environ
-        if "RANK" not in environ and "WORLD_SIZE" not in environ:
-            if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
-                raise ConfigError(
-                    f"Slurm started {tasks} tasks, but {', '.join(NEEDED)} are not set: each task would train alone. "
-                    "Start one task a node and let it run torchrun or accelerate launch; `packtrain launch "
-                    "slurm-nodes` prints a script that does"
-                )
-            return None
-        if environ.get("WORLD_SIZE") == "1":
-            return None
-        there = {name: environ[name] for name in (*NEEDED, "LOCAL_RANK") if environ.get(name)}
-        said = ", ".join(f"{name}={value}" for name, value in there.items())
-        if missing := [name for name in NEEDED if name not in there]:
+    Raises:
+        ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks without them:
+            each process would silently train by itself.
+    """
+    environ = os.environ if environ is None else environ
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
             raise ConfigError(
-                f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all "
-                "of them, or unset them to train with one process"
+                f"Slurm started {tasks} tasks, but {', '.join(NEEDED)} are not set: each task would train alone. Start "
+                "one task a node and let it run torchrun or accelerate launch; `packtrain launch slurm-nodes` prints "
+                "a script that does"
             )
-        numbers = [there.get(name, "0") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")]
-        if not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
-            raise ConfigError(
-                f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
-                "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's "
-                "bash -c '…', not before"
-            )
-        rank, world_size, local_rank, port = map(int, numbers)
-        attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        hosted = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return cls(rank, world_size, local_rank, there["MASTER_ADDR"], port, attempt, hosted)
+        return None
+    if environ.get("WORLD_SIZE") == "1":
+        return None
+    there = {name: environ[name] for name in (*NEEDED, "LOCAL_RANK") if environ.get(name)}
+    said = ", ".join(f"{name}={value}" for name, value in there.items())
+    if missing := [name for name in NEEDED if name not in there]:
+        raise ConfigError(
+            f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all of "
+            "them, or unset them to train with one process"
+        )
+    numbers = [there.get(name, "0") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")]
+    if not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
+        raise ConfigError(
+            f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
+            "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's bash -c '…', "
+            "not before"
+        )
+    return int(numbers[0]), int(numbers[1])
 
-    @property
-    def store(self) -> str:
-        """Where the store is, and who keeps it."""
-        keeper = "the launcher of the first node" if self.hosted else "rank 0"
-        return f"the job's store at {self.master_addr}:{self.master_port}, which {keeper} keeps"
+
+def installed(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +108,16 @@ class RankReport:
     """The launcher's."""
 
     @classmethod
-    def of_this_process(cls, launch: Launch | None, agree: Mapping[str, str]) -> "RankReport":
-        """This process's own report; without a launcher, that of a process alone."""
+    def of_this_process(cls, agree: Mapping[str, str]) -> "RankReport":
+        """This process's own report. Raises ConfigError as `read_launch`."""
         import torch
 
-        versions = {}
-        for package in _PACKAGES:
-            try:
-                versions[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                versions[package] = "not installed"
+        rank, world_size = read_launch() or (0, 1)
+        versions = {package: installed(package) or "not installed" for package in _PACKAGES}
         device = "cpu"
         if torch.cuda.is_available():  # not initialised here, because that would already take memory
-            local = launch.local_rank if launch else 0
+            local = os.environ.get("LOCAL_RANK") or "0"
             device = f"cuda:{local} of {os.environ.get('CUDA_VISIBLE_DEVICES') or 'all'}"
-        rank, world_size = (launch.rank, launch.world_size) if launch else (0, 1)
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         agreed = {"WORLD_SIZE": str(world_size), **versions, **agree}
         return cls(rank, world_size, socket.gethostname(), os.getpid(), device, agreed, variables)
@@ -169,22 +148,21 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
         ConfigError: the launcher's variables are incomplete or contradict each other.
         LaunchError: a rank is missing, one came twice, or they do not agree; on every rank that is there.
     """
-    launch = Launch.read()
-    mine = RankReport.of_this_process(launch, agree or {})
-    if launch is None:
+    mine = RankReport.of_this_process(agree or {})
+    if mine.world_size == 1:
         return [mine]
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
     _LOG.info("%s: %s", mine, mine.saw)
     ends = time.monotonic() + seconds
     try:
-        store = _open_store(launch, seconds)
-        verdict, reports = within(seconds + 2 * _GRACE, lambda: _meet(store, mine, ends, seconds))
+        verdict, reports = within(2 * (seconds + _GRACE), lambda: _meet(mine, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise LaunchError(
-            f"{mine} did not reach {launch.store}, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. "
-            f"It saw {mine.saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is "
-            "its node and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and "
-            "that no two jobs share the port"
+            f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
+            f"rank 0 or its launcher keeps, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. It saw "
+            f"{mine.saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node "
+            "and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
+            "jobs share the port"
         ) from error
     if verdict != _PASSED:
         raise LaunchError(verdict)
@@ -210,15 +188,17 @@ def within(seconds: float, work: Callable[[], Value]) -> Value:
     return result.result()
 
 
-def _open_store(launch: Launch, seconds: float) -> Any:
-    """The job's store, with keys under a prefix of this call's own."""
+def _open_store(rank: int, seconds: float) -> Any:
+    """The job's store, with keys under a prefix of this call's own, and of the launcher's attempt."""
     import torch.distributed as dist
 
-    def connect(serve: bool) -> Any:
-        where = (launch.master_addr, launch.master_port, None, serve, timedelta(seconds=seconds))
-        return within(seconds + 5, lambda: dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True))
+    environ = os.environ
 
-    serves = launch.rank == 0 and not launch.hosted
+    def connect(serve: bool) -> Any:
+        where = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), None, serve, timedelta(seconds=seconds))
+        return dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True)
+
+    serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         store = connect(serves)
     except RuntimeError as error:
@@ -226,11 +206,13 @@ def _open_store(launch: Launch, seconds: float) -> Any:
             raise
         store = connect(False)  # another process takes itself for rank 0: its report is there
     _OPEN.append(store)
-    return dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{launch.attempt}", store)
+    attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", store)
 
 
-def _meet(store: Any, mine: RankReport, ends: float, seconds: float) -> tuple[str, list[RankReport]]:
+def _meet(mine: RankReport, ends: float, seconds: float) -> tuple[str, list[RankReport]]:
     """Leave a report and wait for the verdict, which rank 0 makes. Returns it, with the reports that this rank read."""
+    store = _open_store(mine.rank, seconds)
     keys = [f"report/{rank}" for rank in range(mine.world_size)]
     text = json.dumps(asdict(mine))
     there = store.compare_set(keys[mine.rank], "", text).decode()  # writes only if there is none; returns what is there
@@ -262,7 +244,8 @@ def _meet(store: Any, mine: RankReport, ends: float, seconds: float) -> tuple[st
 def fault_of(reports: list[RankReport], world_size: int, seconds: float) -> str:
     """What is missing or differs, in one sentence; empty if nothing does."""
     there = [report.rank for report in reports]
-    if missing := sorted(set(range(world_size)) - set(there)) if len(there) < world_size else []:
+    if len(there) < world_size:
+        missing = sorted(set(range(world_size)) - set(there))
         by_host: dict[str, list[int]] = {}
         for report in reports:
             by_host.setdefault(report.host, []).append(report.rank)
@@ -280,14 +263,6 @@ def fault_of(reports: list[RankReport], world_size: int, seconds: float) -> str:
         if len(ranks_of) > 1:
             differ = ", ".join(f"{value} on {_named(ranks)}" for value, ranks in ranks_of.items())
             return f"the ranks do not agree on {name}: {differ}; give every rank the same"
-    seen: dict[tuple[str, str], RankReport] = {}
-    for report in reports:
-        other = seen.setdefault((report.host, report.device), report)
-        if other is not report and report.device != "cpu":
-            return (
-                f"{other} and {report} would use one device: LOCAL_RANK must count the processes of one node, and a "
-                "node must not start more than it has devices"
-            )
     return ""
 
 
@@ -298,8 +273,8 @@ def _named(ranks: list[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts)}"
 
 
-def check_links(timeout: float = SECONDS) -> tuple[list[RankReport], str, float]:
-    """All-reduce a tensor over all ranks, by NCCL where there are GPUs, or say what failed and what to try.
+def check_links(timeout: float) -> tuple[list[RankReport], str, float]:
+    """Sum a tensor over all ranks, on the training's backend, and say who does not answer, and what to try.
 
     Args:
         timeout: seconds that each of rank check, connecting and all-reduce may take.
@@ -311,59 +286,53 @@ def check_links(timeout: float = SECONDS) -> tuple[list[RankReport], str, float]
         ConfigError: there is no launcher, or its variables contradict each other.
         LaunchError: a rank does not answer, or the sum is wrong; on every rank that still can say so.
     """
-    launch = Launch.read()
-    if launch is None:
+    import torch
+    import torch.distributed as dist
+
+    reports = rank_check(timeout)
+    mine = reports[0] if len(reports) == 1 else next(one for one in reports if one.pid == os.getpid())
+    if mine.world_size == 1:
         raise ConfigError(
             "--ranks needs several: start it with what starts the training, such as "
             "`torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks`"
         )
-    reports = rank_check(timeout)
-    import torch
-    import torch.distributed as dist
-
     backend, device = "gloo", "cpu"
     if torch.cuda.is_available():
-        backend, device = "nccl", f"cuda:{launch.local_rank}"
+        backend, device = "nccl", mine.device.partition(" ")[0]
         torch.cuda.set_device(device)
     limit = timedelta(seconds=timeout)
 
-    def connect() -> None:
+    def reduce() -> float:
         dist.init_process_group("gloo", timeout=limit)
         dist.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names ranks that do not answer
-
-    def timed(group: Any) -> float:
-        tensor = torch.full((_NUMBERS,), dist.get_rank() + 1.0, device=device)
-        dist.barrier(group)
-        began = time.perf_counter()
-        dist.all_reduce(tensor, group=group)
-        expected = launch.world_size * (launch.world_size + 1) / 2
-        if damaged := tensor[tensor != expected].tolist():  # waits for the device
-            raise LaunchError(
-                f"the sum of 1 to {launch.world_size} over all ranks came out as {damaged[0]:g}: "
-                "memory or network damages data: leave that machine out"
-            )
-        return time.perf_counter() - began
-
-    def reduce() -> float:
-        group = dist.new_group(backend=backend)
-        return 4 * _NUMBERS / sorted(timed(group) for _ in range(6))[2]
+        group, speeds = dist.new_group(backend=backend, timeout=limit), []
+        for _ in range(6):
+            tensor = torch.full((_NUMBERS,), mine.rank + 1.0, device=device)
+            dist.barrier(group)
+            began = time.perf_counter()
+            dist.all_reduce(tensor, group=group)
+            expected = mine.world_size * (mine.world_size + 1) / 2
+            if damaged := tensor[tensor != expected].tolist():  # waits for the device
+                raise LaunchError(
+                    f"the sum of 1 to {mine.world_size} over all ranks came out as {damaged[0]:g}: memory or network "
+                    "damages data: leave that machine out"
+                )
+            speeds.append(4 * _NUMBERS / (time.perf_counter() - began))
+        dist.destroy_process_group()
+        return sorted(speeds)[3]
 
     try:
-        within(2 * timeout + 5, connect)
-        speed = within(timeout + 5, reduce)
-        within(timeout, dist.destroy_process_group)
+        return reports, backend, within(3 * timeout + 5, reduce)
     except LaunchError:
         raise
     except (RuntimeError, TimeoutError, OSError, ValueError) as error:
-        mine = next(report for report in reports if report.rank == launch.rank)
         raise LaunchError(
             f"{mine}: the ranks do not reach each other over {backend}: {str(error).splitlines()[0].rstrip('.')}. If "
             "a rank is named, its process has ended or hangs: see its output. Otherwise open the ports between the "
             "nodes (the system chooses them), or choose the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
-            f"(`ip route get {launch.master_addr}` names it); for NCCL look again with NCCL_DEBUG=INFO, then with "
+            "(`ip route get MASTER_ADDR` names it); for NCCL look again with NCCL_DEBUG=INFO, then with "
             "NCCL_IB_DISABLE=1, and on one node with NCCL_P2P_DISABLE=1"
         ) from error
-    return reports, backend, speed
 
 
 def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:

@@ -27,8 +27,6 @@ _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
 FORMAT = 2
 LOCK = ".training.lock"
-_HELD: set[Path] = set()
-"""Folders whose lock this process holds: `train` locks, and its PackedTrainer would lock again."""
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -168,32 +166,26 @@ def rotate(newest: Path, keep: int | None, best: str | None) -> None:
 
 
 @contextmanager
-def locked(out: Path, rank: int) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """Hold an output folder, which is made if needed: two trainings would write into each other's checkpoints.
 
-    Only the first rank holds it. The kernel drops the lock when the process ends, however it ends.
+    The kernel drops the lock when the process ends, however it ends.
 
     Raises:
         BusyError: another training works on it.
         ConfigError: the folder cannot be written.
     """
-    folder = out.resolve()
-    if rank != 0 or folder in _HELD:
-        yield
-        return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(f"out: {out} cannot be written as a folder ({error.strerror}); name another") from error
     lock.own(descriptor)
-    _HELD.add(folder)
     try:
         if lock.lock(descriptor, wait=False) is False:
             raise BusyError(f"out: another training works on {out}. Let it finish, stop it, or name another folder")
         yield
     finally:
-        _HELD.discard(folder)
         lock.release(descriptor)
 
 

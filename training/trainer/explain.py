@@ -4,8 +4,7 @@ The step's rows come from the loader in their order, and the weights from the ne
 so a loss is that of these weights, not of the step's own.
 """
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 
 from ...schemas.errors import ConfigError, InputError
 from ..attention import use_packed
-from ..loader import PackedLoader
+from ..loader import PackedLoader, StepDocument
 from ..model import ModelLimits, add_adapters, load_model, put_adapter
 from .checkpoint import last_whole, read_checkpoint
 from .config import TrainConfig
@@ -22,26 +21,15 @@ from .run import loader_options, sources_of
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentLoss:
-    """A document (piece) in a step."""
+class DocumentLoss(StepDocument):
+    """A document (piece) in a step, with its loss."""
 
-    id: str
-    doc_id: int
-    source: str
-    file: str
-    line: int
-    dataset: str
-    """Folder or URL."""
-    row: int
-    """Packed row of the split."""
-    tokens: int
-    """Trained tokens."""
+    trained: int
+    """Tokens that are trained."""
     loss: float
     """Mean over its trained tokens."""
     share: float
     """Of the step's loss."""
-    inspect: str
-    """The command that shows the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     model.to(device).eval()
     use_packed(model, config.attention)
     forward, limits = Forward(model), ModelLimits.of(model)
-    found: list[tuple[Any, int, float]] = []
+    found: list[tuple[StepDocument, int, float]] = []
     documents = iter(loader.explain(step - 1))
     for batch, _ in zip(loader, range(config.rows_per_step), strict=False):
         limits.check_batch(batch)
@@ -97,19 +85,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
         found += [(document, int(n), loss) for loss, n, document in zip(sums, counts, documents, strict=False)]
     total, tokens = sum(loss for *_, loss in found), sum(n for _, n, _ in found)
     rows = [
-        DocumentLoss(
-            id=one.id,
-            doc_id=one.doc_id,
-            source=one.source,
-            file=one.file,
-            line=one.line,
-            dataset=one.dataset,
-            row=one.row,
-            tokens=n,
-            loss=loss / n,
-            share=loss / total if total else 0.0,
-            inspect=shlex.join(["packtrain", "inspect", one.dataset, "--id", one.id]),
-        )
+        DocumentLoss(**asdict(one), trained=n, loss=loss / n, share=loss / total if total else 0.0)
         for one, n, loss in found
         if n
     ]

@@ -6,9 +6,9 @@ trained tokens of a step, over every rank and micro-batch.
 2. Each micro-batch gives its sum of cross-entropies, divided by the trained tokens of the *whole step* on all ranks.
    Summed over micro-batches and ranks that is the mean; a mean of means would weight the tokens of short batches more.
 3. With loss weights, both are weighted: the sum of weight times cross-entropy, over the sum of weights.
-4. With a fused kernel (torch's `linear_cross_entropy`, or Liger's) logits never exist at once: the head computes the
-   loss, and the model's loss function returns it. That works for plain heads, a matrix between hidden states and loss.
-   Others (a softcap, a scale, adapters) and batches with loss weights take the plain loss.
+4. With a fused kernel (torch's `linear_cross_entropy`, or Liger's) logits never exist at once: the head returns the
+   loss. That works for plain heads, a matrix between hidden states and loss; before the first step it is compared with
+   the plain loss. Other heads (a softcap, a scale, adapters) and batches with loss weights take the plain loss.
 
 Legend: T tokens of a batch, n of them trained, V the vocabulary.
 """
@@ -41,7 +41,7 @@ KINDS = ("auto", "none", "chunked", "liger")
 _SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 """Keys of models that change their logits between head and loss."""
 _COMPARED = 64
-"""Positions whose loss is compared with the plain one on the first call."""
+"""Tokens whose fused loss is compared with the plain one before the first step."""
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
 """`kernel(hidden (n, H), weight (V, H), bias (V,), tokens (n,))` → the sum of their cross-entropies."""
 
@@ -66,10 +66,6 @@ class Targets:
         """The targets moved to a device."""
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         return Targets(self.index.to(device, non_blocking=True), self.tokens.to(device, non_blocking=True), weights)
-
-    def total(self, losses: torch.Tensor) -> torch.Tensor:
-        """The sum of the tokens' losses (n,), each times its weight."""
-        return losses.sum() if self.weights is None else (losses * self.weights).sum()
 
     def document_sums(self, values: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
         """float64 (D,): the sums of the tokens' values (n,) over each of the D documents of their batch, on the CPU."""
@@ -106,9 +102,10 @@ class Forward:
     """
 
     def __init__(self, bare: Any, *, fused: "FusedHead | None" = None, every_position: bool = False) -> None:
-        self.fused = fused
+        self.fused, self._compared = fused, fused is None
         self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
         self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
+        self._name = type(unwrap(bare)).__name__
 
     def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
         """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
@@ -123,16 +120,45 @@ class Forward:
             units: number of trained tokens in the whole step, or the sum of their weights.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
                 auxiliary loss of a mixture of experts is such a mean.
+
+        Raises:
+            ConfigError: on the first call, if the fused loss is not the plain one.
         """
-        if self.fused is None or wanted.weights is not None:
+        if not self._compared and wanted.weights is None:
+            self._compare(model, batch, wanted)
+        total, auxiliary = self._sum(model, batch, wanted, self.fused)
+        loss = total / units
+        return loss if auxiliary is None else loss + self._auxiliary * auxiliary * share
+
+    def _sum(
+        self, model: Any, batch: Mapping[str, Any], wanted: Targets, fused: "FusedHead | None"
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The sum of the tokens' losses, each times its weight; and the mean auxiliary loss, if there is one."""
+        if fused is None or wanted.weights is not None:
             outputs = self._outputs(model, batch, wanted)
-            loss = wanted.total(token_losses(self._logits(outputs, wanted), wanted.tokens)) / units
+            losses = token_losses(self._logits(outputs, wanted), wanted.tokens)
+            total = losses.sum() if wanted.weights is None else (losses * wanted.weights).sum()
         else:
-            with self.fused.of(wanted, units):
-                outputs = model(**batch)
-            loss, share = outputs["loss"], share - 1  # the model has added its auxiliary loss in full
-        found = outputs.get("aux_loss") if self._auxiliary else None
-        return loss if found is None else loss + self._auxiliary * found * share
+            with fused.of(wanted):
+                outputs = self._outputs(model, batch, wanted)
+            total = outputs["logits"].sum() * len(wanted.tokens)
+        return total, outputs.get("aux_loss") if self._auxiliary else None
+
+    def _compare(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> None:
+        """Compute the loss of some tokens in both ways, with the same random numbers, and draw none."""
+        assert self.fused is not None
+        some = Targets(wanted.index[:_COMPARED], wanted.tokens[:_COMPARED])
+        device, found = wanted.tokens.device, []
+        for fused in (None, self.fused):
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                found.append(self._sum(model, batch, some, fused)[0].float())
+        if not torch.allclose(found[1], found[0], rtol=1e-2, atol=1e-3):  # bfloat16 rounds by less
+            plain, mine = (one.item() for one in found)
+            raise ConfigError(
+                f"loss_kernel: {self.fused.name} does not serve {self._name}: it gives a loss of {mine:.6g} where the "
+                f"plain one is {plain:.6g}; take none"
+            )
+        self._compared = True
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
@@ -156,83 +182,53 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
     if kind == "none" or (kind == "auto" and not cuda):
         return None
     base: Any = unwrap(model)
-    if (obstacle := _obstacle(base)) is not None:
+    if obstacle := _obstacle(base):
         if kind == "auto":
             _LOG.info("loss_kernel: none, because %s", obstacle)
             return None
         raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
-    return FusedHead(base, "liger" if kind == "liger" else "chunked")
+    return FusedHead(base.get_output_embeddings(), "liger" if kind == "liger" else "chunked")
 
 
 class FusedHead:
-    """The replaced head and loss function of one model; both act only within `of`."""
+    """A model's head, which within `of` returns the mean of the losses in the place of logits.
 
-    def __init__(self, model: Any, name: str) -> None:
+    It is computed while the head runs, because only then do all shards of its weights exist on a rank.
+    """
+
+    def __init__(self, head: Any, name: str) -> None:
         self.name, self._kernel = name, _liger() if name == "liger" else _torch
-        self._model, self._head = type(model).__name__, model.get_output_embeddings()
-        self._project, self._plain_loss = self._head.forward, model.loss_function
-        self._wanted: tuple[Targets, torch.Tensor] | None = None
-        self._loss = self._given = None
-        self._compared = False
-        self._head.forward, model.loss_function = self._in_head, self._in_loss_function
+        self._head, self._project = head, head.forward
+        self._wanted: Targets | None = None
+        head.forward = self._forward
 
     @contextmanager
-    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
-        """A context in which the model's loss is that of these targets over `units`, without logits.
-
-        The model must be called with labels, which only make it compute a loss.
-
-        Raises:
-            ConfigError: on the first call, if the loss is not the plain one.
-        """
-        self._wanted = wanted, units
+    def of(self, wanted: Targets) -> Iterator[None]:
+        """A context in which the model's logits are (1, 1, 1): the mean loss of these tokens."""
+        self._wanted = wanted
         try:
             yield
         finally:
-            self._wanted = self._loss = self._given = None
+            self._wanted = None
 
-    def _in_head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._project(hidden) if self._wanted is None else self._lose(hidden)
+    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._project(hidden) if self._wanted is None else self._lose(hidden, self._wanted)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _lose(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Keep the loss. (B, P, V) logits of the P positions that are compared: none after the first call."""
-        assert self._wanted is not None
-        wanted, units = self._wanted
+    def _lose(self, hidden: torch.Tensor, wanted: Targets) -> torch.Tensor:
         # In the dtype in which a linear layer would compute.
-        device = hidden.device.type
+        device, rows = hidden.device.type, hidden.flatten(0, -2)
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._head.weight.dtype
+        if len(rows) != len(wanted.tokens):  # the model gives all positions to its head
+            rows = rows[wanted.index]
         bias = None if self._head.bias is None else self._head.bias.to(dtype)
         # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
-        rows, weight = hidden.flatten(0, -2)[wanted.index].to(dtype), self._head.weight.to(dtype)
-        self._loss = self._kernel(rows, weight, bias, wanted.tokens).float() / units
-        with torch.no_grad():
-            if not self._compared:
-                some, tokens = rows[:_COMPARED], wanted.tokens[:_COMPARED]
-                plain = functional.cross_entropy(self._project(some).float(), tokens, reduction="sum")
-                mine = self._kernel(some.detach(), weight.detach(), bias, tokens).float()
-                if not torch.allclose(mine, plain, rtol=1e-4 if dtype == torch.float32 else 2e-2, atol=1e-3):
-                    self._refuse(f"a loss of {mine.item():.6g} where the plain one is {plain.item():.6g}")
-            logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
-        self._given = logits
-        return logits
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _in_loss_function(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self._loss is None or self._given is None:
-            loss: torch.Tensor = self._plain_loss(logits, *args, **kwargs)
-            return loss
-        if not self._compared and not torch.equal(logits.detach().float(), self._given.float()):
-            self._refuse("logits that the model changes between head and loss")
-        self._compared = True
-        return self._loss
-
-    def _refuse(self, what: str) -> None:
-        raise ConfigError(f"loss_kernel: {self.name} does not serve {self._model}: it gives {what}; take none")
+        total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, wanted.tokens).float()
+        return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
-def _obstacle(model: Any) -> str | None:
-    """Why the loss cannot be computed from this model's head; None if it can."""
+def _obstacle(model: Any) -> str:
+    """Why the loss cannot be computed from this model's head; empty if it can."""
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     if is_deepspeed_zero3_enabled():
@@ -243,13 +239,8 @@ def _obstacle(model: Any) -> str | None:
     if type(head) is not nn.Linear:
         return f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
     text = model.config.get_text_config()
-    if changed := [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]:
-        return f"it changes its logits before the loss ({', '.join(changed)})"
-    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
-    if code is None or "loss_function" not in code.co_names:
-        return "its forward does not compute the loss through self.loss_function"
-    loss = getattr(model.loss_function, "__name__", type(model.loss_function).__name__)
-    return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
+    changed = [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]
+    return f"it changes its logits before the loss ({', '.join(changed)})" if changed else ""
 
 
 def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:

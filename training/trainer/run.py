@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,7 +68,7 @@ def train(
         rank_check(agree={"configuration": digest.hexdigest()})
     from .checkpoint import locked
 
-    with locked(base / config.out, place.rank):
+    with locked(base / config.out) if place.rank == 0 else nullcontext():
         return _run(config, base, say if place.rank == 0 else _silent, place.world_size)
 
 

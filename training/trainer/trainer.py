@@ -20,33 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from ...schemas.errors import ConfigError, DivergedError
+from ...schemas.errors import ConfigError, DivergedError, LeakError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
 from ..model import ModelLimits, may_leave_weights_unused
 from ..order import Source
+from ..probe import ProbeReport, probe
 from ..rows import ConcatRows
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .config import CUT, OWNED, accumulation
 from .evaluate import HeldOut, loss_metrics, measure
 from .loss import Forward, fuse_loss, offloaded, targets
-from .watch import ConsoleLog, EarlyWarnings, Meter, Proof, Steps
+from .watch import ConsoleLog, EarlyWarnings, Meter
 
 _LOG = logging.getLogger(__name__)
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
 
 
-class _Batches(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is not followed
-    """The remaining batches of a loader, or none where all steps are made. `len()` counts the whole training, also
-    after resuming.
-    """
+class _Batches:
+    """The batches of a loader that are left. `len()` counts the whole training, also after resuming."""
 
     def __init__(self, loader: PackedLoader, count: int, over: bool) -> None:
         self.loader, self.count, self.over = loader, count, over
@@ -68,7 +66,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         rows_per_step: packed rows of one optimizer step, over all ranks and accumulation steps.
         rows_per_device: rows of one forward pass on one device.
         epochs: how often the data is read; `args.max_steps` ends a training earlier.
-        split: of `data`, where it is one dataset.
         loader: further arguments of `PackedLoader`, such as `{"tail": "pad"}`.
         attention: see `training.attention.use_packed`.
         probe: prove isolation before the first step.
@@ -95,7 +92,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         rows_per_step: int,
         rows_per_device: int = 1,
         epochs: int = 1,
-        split: str = "train",
         loader: Mapping[str, Any] | None = None,
         attention: str = "auto",
         probe: bool = True,
@@ -108,36 +104,29 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         callbacks: Sequence[Any] = (),
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        self.say, self.offloads, self.tokenizer = say, offload_activations, tokenizer
-        args = copy.copy(args)
+        self.say, self.offloads, self.tokenizer, self.unproved = say, offload_activations, tokenizer, probe
+        args, cuda = copy.copy(args), args.device.type == "cuda"
         parts = accumulation(rows_per_step, rows_per_device, args.world_size)
-        cuda = args.device.type == "cuda"
-        options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, "loss_weights": True}
-        options |= loader or {}
+        options = {"seed": args.seed, "epochs": epochs, "pin_memory": cuda, **(loader or {})}
         self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
         self.beginning = self.loader.state_dict()
         self.over = False
         """All steps were made before the checkpoint that training resumes from."""
+        self.proved: ProbeReport | None = None
+        """The proof of isolation, once it was made."""
         self.limits = ModelLimits.of(model)
         self.limits.check_rows("the data", self.loader.corpus, rows_per_device)
-        steps = _steps(len(self.loader) // parts, args.max_steps, self.loader.rows_per_step)
-        fill_in(
-            args,
-            parts=parts,
-            rows_per_device=rows_per_device,
-            steps=steps,
-            unused_weights=may_leave_weights_unused(model),
-        )
+        steps = _steps(len(self.loader) // parts, args.max_steps, rows_per_step)
+        fill_in(args, model, parts=parts, rows_per_device=rows_per_device, steps=steps)
+        refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
         if eval_data is not None:
             self.limits.check_rows("the held-out data", ConcatRows([eval_data.rows]), eval_data.rows_per_device)
-            args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
+            args.eval_strategy, args.eval_steps = "steps", eval_every or steps
         self.settings = checkpoint.settings_of(args, model, rows_per_step)
         self.applied = use_packed(model, attention)
-        refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
         fused = fuse_loss(model, loss_kernel, cuda=cuda)
-        fixed = bool(options.get("static_shapes", False))
-        self.forward = Forward(model, fused=fused, every_position=fixed)
-        self.meter, self.proof = Meter(model, args.device), Proof(self, probe)
+        self.forward = Forward(model, fused=fused, every_position=bool(options.get("static_shapes")))
+        self.meter = Meter()
         super().__init__(
             model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
         )
@@ -146,19 +135,15 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        steps_end = Steps(self.loader.rows_per_step * options["epochs"] / max(1, self.loader.total_rows))
-        for callback in filter(None, (steps_end, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))):
+        lines = ConsoleLog(say, epochs_per_step=rows_per_step * epochs / max(1, self.loader.total_rows))
+        for callback in (EarlyWarnings(self.limits.ids), lines):
             self.add_callback(callback)
 
     # Data
 
     def get_train_dataloader(self) -> Any:
-        """The loader unchanged; accelerate must not divide it again. It makes its batches ahead by itself.
-
-        It has a generator, or its iterator would draw from the global one just after a checkpoint's was restored.
-        """
-        batches = _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate, self.over)
-        return DataLoader(batches, batch_size=None, num_workers=0, generator=torch.Generator())
+        """The loader unchanged; accelerate must not divide it again. It makes its batches ahead by itself."""
+        return _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate, self.over)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
@@ -171,7 +156,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             self.limits.check_batch(batch)  # before it goes to the device, where looking would wait for it
-            self.meter.batch(batch, time.perf_counter() - began)
+            self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
             wanted = targets(batch)
             batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
             samples.append({**batch, TARGETS: wanted})
@@ -192,11 +177,31 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """
         batch = dict(inputs)
         wanted = batch.pop(TARGETS).to(self.args.device)
-        self.proof.check(batch)
+        self._prove(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         with offloaded(self.model) if self.offloads else nullcontext():
             return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share) * ranks
+
+    def _prove(self, batch: Mapping[str, Any]) -> None:
+        """Probe the model as it trains, wrapped, compiled and checkpointed, with the first batch.
+
+        Raises:
+            LeakError: documents see each other, with what to do; or something has changed the attention since.
+        """
+        if (now := str(self.model.config._attn_implementation)) != self.applied.name:
+            raise LeakError(
+                f"the step is not taken: attention was {self.applied.name} when training began, and is {now} now; "
+                "something set it in between"
+            )
+        if not self.unproved:
+            return
+        # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
+        with self.meter.paused(), self.accelerator.autocast():
+            report = probe(self.model_wrapped, batch=batch, seed=self.args.seed, device=self.args.device)
+        self.proved, self.unproved = report.require(), False
+        if self.say is not None and self.state.is_world_process_zero:
+            self.say(f"isolation proved: {report.values}")
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
@@ -249,35 +254,34 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """Train, from the beginning or from a checkpoint. True stands for the last whole one in `args.output_dir`.
 
         Raises:
-            BusyError: another training works on `args.output_dir`.
             ConfigError: the checkpoint is not whole, or is of another training.
             LeakError: documents of a row see each other.
         """
-        out = Path(self.args.output_dir)
-        with checkpoint.locked(out, self.args.process_index):
-            folder = None
-            if resume_from_checkpoint is True:
-                if (folder := checkpoint.last_whole(out)) is None:
-                    raise ConfigError(f"there is no whole checkpoint in {out}; train without resuming, or name another")
-            elif resume_from_checkpoint:
-                folder = Path(resume_from_checkpoint)
-            step, state = 0, self.beginning
-            if folder is not None:
-                found = checkpoint.read_checkpoint(folder)
-                found.refuse_other(self.settings, folder)
-                step, state = found.step, found.loader
-            self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
-            self.over = step >= self.args.max_steps
-            if self.over and self.say is not None:
+        folder = None
+        if resume_from_checkpoint is True:
+            if (folder := checkpoint.last_whole(Path(self.args.output_dir))) is None:
+                raise ConfigError(
+                    f"there is no whole checkpoint in {self.args.output_dir}; train without resuming, or name another"
+                )
+        elif resume_from_checkpoint:
+            folder = Path(resume_from_checkpoint)
+        step, state = 0, self.beginning
+        if folder is not None:
+            found = checkpoint.read_checkpoint(folder)
+            found.refuse_other(self.settings, folder)
+            step, state = found.step, found.loader
+        self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
+        self.over = step >= self.args.max_steps
+        logger = logging.getLogger("transformers.trainer")
+        level = logger.level
+        if self.over:
+            if self.say is not None:
                 self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
-            logger = logging.getLogger("transformers.trainer")
-            level = logger.level
-            if self.over:  # transformers would warn that there is not a single sample
-                logger.setLevel(logging.ERROR)
-            try:
-                return super().train(None if folder is None else str(folder), *args, **kwargs)
-            finally:
-                logger.setLevel(level)
+            logger.setLevel(logging.ERROR)  # it would warn that there is not a single sample
+        try:
+            return super().train(None if folder is None else str(folder), *args, **kwargs)
+        finally:
+            logger.setLevel(level)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -318,12 +322,11 @@ def _steps(given: int, most: int, rows_per_step: int) -> int:
     return most if most > 0 else given
 
 
-def fill_in(args: Any, *, parts: int, rows_per_device: int, steps: int, unused_weights: bool) -> None:
+def fill_in(args: Any, model: Any, *, parts: int, rows_per_device: int, steps: int) -> None:
     """Set the TrainingArguments that follow from the rows.
 
     Args:
         parts: micro-batches of a rank in a step.
-        unused_weights: some weights may get no gradient in a step.
 
     Raises:
         ConfigError: they hold something else already.
@@ -342,7 +345,7 @@ def fill_in(args: Any, *, parts: int, rows_per_device: int, steps: int, unused_w
     args.gradient_accumulation_steps, args.per_device_train_batch_size = parts, rows_per_device
     args.max_steps = steps
     if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
-        args.ddp_find_unused_parameters = unused_weights
+        args.ddp_find_unused_parameters = may_leave_weights_unused(model)
     args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True
 
 
@@ -357,7 +360,6 @@ def refuse_conflicts(model: Any, args: Any, *, liger: bool, offloads: bool) -> N
     Raises:
         ConfigError: names all combinations at fault, each with its reason and fix.
     """
-
     found = []
     if liger and offloads:
         found.append(

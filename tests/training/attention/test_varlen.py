@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.kernels import flash
-from packtrain.training.attention.varlen import Bounds, find_bounds, in_chunks, no_mask, packed_varlen
+from packtrain.training.attention.varlen import find_bounds, no_mask, packed_varlen
 
 from tests.support.examples import examples
 
@@ -108,16 +108,6 @@ def test_chunks_are_documents_cut_again(lengths: list[int], chunk: int) -> None:
     torch.testing.assert_close(found, reference(q, k, v, lengths, 8**-0.5, chunk=chunk), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_any_dtype(dtype: Any) -> None:
-    lengths = [7, 0, 5]
-    q, k, v = inputs(lengths, 4, 2, 16, 16, dtype)
-    found, _ = packed_varlen(Layer(), q, k, v, None, **bounds(lengths))
-    assert found.dtype == dtype
-    limit = 1e-5 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(found.double(), reference(q, k, v, lengths, 0.25), rtol=limit, atol=limit)
-
-
 @examples(20)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.sampled_from([None, 3]), st.booleans())
 def test_other_documents_have_no_gradient_to_the_bit(lengths: list[int], window: int | None, hard: bool) -> None:
@@ -206,14 +196,6 @@ def test_bounds_that_are_not_of_this_row() -> None:
     q, k, v = inputs([5], 1, 1, 8, 8)
     with pytest.raises(AttentionError, match="from 1 to 5"):
         packed_varlen(Layer(), q, k, v, None, cu_seq_lens_q=torch.tensor([1, 5], dtype=torch.int32))
-
-
-def test_chunks_have_a_size_that_depends_on_shapes_alone() -> None:
-    cu = torch.tensor([0, 5, 5, 7, 8], dtype=torch.int32)
-    assert in_chunks(Bounds(cu, 5), 8, 5).cu is cu
-    cut = in_chunks(Bounds(cu, 5), 8, 2)
-    assert cut.cu.tolist() == [0, 2, 4, 5, 7, 8, 8, 8, 8]
-    assert (cut.longest, cut.cu.dtype) == (2, torch.int32)
 
 
 # Refusals

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from packtrain.schemas.errors import OutputError
 from packtrain.training.launch.recipes import RECIPES, recipe, write
 
 from tests import kit
@@ -40,16 +39,6 @@ PYTHON = """#!/bin/bash
 [[ "$*" == *"cli ${FAILS:-nothing}"* ]] && exit 3
 exit 0
 """
-
-
-def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
-    target = tmp_path / "ddp.yaml"
-    write("ddp", target)
-    assert yaml.safe_load(target.read_text())["distributed_type"] == "MULTI_GPU"
-    with pytest.raises(OutputError, match="may hold your changes"):
-        write("ddp", target)
-    with pytest.raises(OutputError, match="cannot be written"):
-        write("ddp", tmp_path / "no" / "folder.yaml")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -31,7 +31,7 @@ def counted_on(batch: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "position_ids": torch.arange(batch["labels"].shape[1])[None]}
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
 @pytest.mark.parametrize(
     "change",
     [with_default_cache, lambda batch: {**batch, "use_cache": True}, with_ones, counted_on],
@@ -138,18 +138,6 @@ def test_rows_of_llama_4_beyond_its_scale() -> None:
     assert probe(model, batch=batch(17, 23, 9)).isolated
     assert "lengths" in failed(probe(model, batch=batch(17, 23, 30)))
     assert failed(probe(roped("llama4_text", {}, floor_scale=8))) == {"equivalence"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"), [("doge", {"keep_window_size": 8}), ("deepseek_v32", {"index_topk": 8, "index_n_heads": 16})]
-)
-def test_sparse_attention_picks_within_a_document(kind: str, changes: dict[str, Any]) -> None:
-    model = roped(kind, {}, **changes)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith(".A") or "dt_proj" in name or "index" in name:
-                weight.normal_()  # as they are at first, scores tie, and which of them is taken means nothing
-    assert probe(model).isolated
 
 
 def test_every_form_of_the_loaders_batches() -> None:

@@ -94,12 +94,3 @@ def test_the_model_is_left_as_it_was(train: bool) -> None:
     for one, other in zip(state(), before, strict=True):
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
     assert model.config._attn_implementation == NAME
-
-
-def test_rotary_embeddings_are_left_as_they_were() -> None:
-    model = packed(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
-    rotary = model.model.rotary_emb
-    before, held = rotary.inv_freq.clone(), rotary.max_seq_len_cached
-    probe(model, lengths=(held + 60, 17, 9))
-    assert torch.equal(rotary.inv_freq, before)
-    assert rotary.max_seq_len_cached == held

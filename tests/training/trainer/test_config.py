@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 from packtrain.pipeline.configfile import load_as  # noqa: E402
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.config import TrainConfig, accumulation, training_arguments  # noqa: E402
+from packtrain.training.trainer.config import TrainConfig, training_arguments  # noqa: E402
 from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
@@ -22,15 +22,6 @@ LEAST: dict[str, Any] = {"out": "out", "model": "model", "data": "packed", "rows
 
 def config(**keys: Any) -> TrainConfig:
     return load_as(TrainConfig, {**LEAST, **keys})[0]
-
-
-def test_short_forms_stand_for_long_ones() -> None:
-    short = config(export="finished")
-    assert (short.model.path, short.data[0].path, short.data[0].split) == ("model", "packed", "train")
-    assert short.export == "finished"
-    assert config(export=False).export is False
-    mixed = config(data=["one", {"path": "two", "weight": 0.3}])
-    assert [(source.path, source.weight) for source in mixed.data] == [("one", None), ("two", 0.3)]
 
 
 # For transformers
@@ -59,12 +50,6 @@ def test_what_packtrain_decides_is_filled_in(tmp_path: Path) -> None:
     assert found.gradient_checkpointing
 
 
-def test_rows_are_divided_or_refused() -> None:
-    assert accumulation(64, 2, 8) == 4
-    with pytest.raises(ConfigError, match=r"rows_per_step=60 cannot be divided among 16 ranks.*take 48 or 64"):
-        accumulation(60, 2, 8)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -75,11 +60,11 @@ def test_rows_are_divided_or_refused() -> None:
 )
 def test_arguments_of_one_s_own_are_filled_in_or_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
     made = arguments(tmp_path)
-    fill_in(made, parts=2, rows_per_device=4, steps=9, unused_weights=True)
+    fill_in(made, make("Mixtral"), parts=2, rows_per_device=4, steps=9)
     assert (made.gradient_accumulation_steps, made.per_device_train_batch_size, made.max_steps) == (2, 4, 9)
     assert (made.ddp_find_unused_parameters, made.remove_unused_columns) == (True, False)
     with pytest.raises(ConfigError, match=f"args.{key}.*{message}"):
-        fill_in(arguments(tmp_path, **{key: value}), parts=2, rows_per_device=4, steps=9, unused_weights=True)
+        fill_in(arguments(tmp_path, **{key: value}), make("Llama"), parts=2, rows_per_device=4, steps=9)
 
 
 def found(model: Any, args: Any, **changes: Any) -> list[str]:

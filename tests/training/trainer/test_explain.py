@@ -51,9 +51,9 @@ def test_a_step_is_that_of_the_training_document_by_document(
     explain_loss(step=3, config=file, settings=[], demo=False, top=2, as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["step"], len(shown["documents"])) == (3, 2)
-    assert shown["documents"][0]["inspect"].startswith("packtrain inspect")
+    assert shown["documents"][0]["id"] == found.documents[0].id
     explain_loss(step=3, config=file, settings=[], demo=False, top=2, as_json=False)
-    assert found.documents[0].id in capsys.readouterr().out
+    assert f"packtrain inspect {two_sources} --id {found.documents[0].id}" in capsys.readouterr().out
 
 
 def test_adapters_are_put_on_their_model(settings: Settings) -> None:

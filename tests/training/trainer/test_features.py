@@ -39,11 +39,6 @@ def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: P
     assert fused[1] == pytest.approx(plain[1], rel=1e-4)
 
 
-def test_offloading_changes_nothing(settings: Settings) -> None:
-    plain = losses(quietly(settings(trainer={"max_steps": 3})))
-    assert losses(quietly(settings(offload_activations=True, trainer={"max_steps": 3}))) == plain
-
-
 # Adapters
 
 

@@ -34,11 +34,6 @@ def test_a_token_is_predicted_one_position_before() -> None:
     assert found.document_sums(torch.tensor([1.0, 2.0, 4.0]), batch([X, 5, 6, X, X, 8], 3, 3)).tolist() == [3, 4]
 
 
-def test_documents_of_no_tokens_in_batches_of_a_fixed_shape_are_passed_over() -> None:
-    given = batch([X, 5, X, 6, 7], 2, 0, 0, 3, 0, 0)
-    assert targets(given).document_sums(torch.ones(3), given).tolist() == [1, 0, 0, 2, 0, 0]
-
-
 # Against others
 
 
@@ -61,10 +56,3 @@ def test_it_is_the_sum_over_all_trained_tokens(data: st.DataObject) -> None:
     assert len(found.tokens) == len(wanted)
     loss = token_losses(logits[found.index], found.tokens).sum().item()
     assert loss == pytest.approx(math.fsum(wanted), rel=2e-6, abs=1e-7)
-
-
-def test_chunks_change_nothing() -> None:
-    logits, tokens = torch.randn(9000, 5), torch.randint(0, 5, (9000,))
-    whole = torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
-    assert torch.equal(token_losses(logits, tokens), whole)
-    assert token_losses(logits[:0], tokens[:0]).shape == (0,)

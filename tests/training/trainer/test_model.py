@@ -1,6 +1,5 @@
 """The model to train: loaded or drawn, refused by name, its limits; adapters are the only weights that move."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,6 @@ def test_models_are_drawn_by_the_seed_and_refused_by_name(tmp_path: Path) -> Non
     ):
         with pytest.raises(ConfigError, match=message):
             load(keys)
-
-
-def test_a_folder_does_not_choose_code_of_a_hub(tmp_path: Path) -> None:
-    load({"config": LLAMA}).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "_attn_implementation": "some/kernel"}))
-    with pytest.raises(ConfigError, match="wants attention from elsewhere, 'some/kernel'"):
-        load({"path": str(tmp_path)})
 
 
 def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.training.trainer.trainings import SGD, Settings, initial, losses, qui
 # The mean
 
 
-@pytest.mark.parametrize("rows_per_device", [1, 2, 4])
+@pytest.mark.parametrize("rows_per_device", [1, 4])
 def test_a_step_is_the_global_mean_whatever_the_micro_batches(
     settings: Settings, folder: Path, descend: Callable[..., list[float]], rows_per_device: int
 ) -> None:
@@ -93,27 +93,23 @@ def test_checkpointing_and_plain_batches_of_one_shape_give_the_same_losses(setti
 
 @pytest.mark.slow
 def test_it_trains_compiled(settings: Settings) -> None:
-    plain = losses(quietly(settings(trainer={"max_steps": 3})))
-    compiled = losses(
-        quietly(settings(trainer={"max_steps": 3, "torch_compile": True, "torch_compile_backend": "eager"}))
-    )
-    assert compiled == pytest.approx(plain, rel=1e-4)
+    small = {"model": {"config": {**settings()["model"]["config"], "num_hidden_layers": 1}}, "rows_per_device": 4}
+    plain = losses(quietly(settings(**small, trainer={"max_steps": 2})))
+    keys = {"max_steps": 2, "torch_compile": True, "torch_compile_backend": "eager"}
+    assert losses(quietly(settings(**small, trainer=keys))) == pytest.approx(plain, rel=1e-4)
 
 
 # Evaluation
 
 
-@pytest.mark.parametrize("rows_per_device", [1, 3])
 def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
-    settings: Settings, two_sources: Path, document_losses: Callable[..., Any], rows_per_device: int
+    settings: Settings, two_sources: Path, document_losses: Callable[..., Any]
 ) -> None:
     import pyarrow.parquet as pq
     from packtrain.training.batch import flatten
     from packtrain.training.rows import PackedRows
 
-    config = settings(
-        data=str(two_sources), eval={"rows_per_device": rows_per_device}, export=True, trainer={"max_steps": 1}
-    )
+    config = settings(data=str(two_sources), eval={"rows_per_device": 3}, export=True, trainer={"max_steps": 1})
     outcome = quietly(config)
     from transformers import AutoModelForCausalLM
 
@@ -207,7 +203,7 @@ def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Sett
             quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}, **keys))
     lines: list[str] = []
     train(settings(model=model(96, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
-    assert any("at full length" in line for line in lines)
+    assert any("at length" in line for line in lines)
     quietly(settings(model=model(50, "yarn"), trainer={"max_steps": 1}))
     padded = {"data": str(make_packed("three", 3)), "rows_per_step": 1, "loader": {"static_shapes": True}}
     with pytest.raises(LeakError, match=r"lengths is a document of [\d,]+ tokens"):
@@ -254,7 +250,7 @@ def test_a_trainer_of_one_s_own(folder: Path, tmp_path: Path, capsys: pytest.Cap
         LlamaConfig(vocab_size=3200, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
     arguments = TrainingArguments(str(tmp_path), learning_rate=1e-2, logging_steps=2, report_to=[], save_strategy="no")
-    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, rows_per_device=2, epochs=2)
+    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, rows_per_device=2)
     assert arguments.gradient_accumulation_steps == 1, "the person's own arguments were changed"
     result = trainer.train()
     assert result.global_step == trainer.loader.total_rows // 4
