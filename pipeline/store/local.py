@@ -18,7 +18,7 @@ from typing import IO
 
 import blake3
 
-from ...schemas.errors import StoreError, UnwritableError
+from ...schemas.errors import IntegrityError, StoreError, UnwritableError
 from ...schemas.files.lock import process_runs
 from ...schemas.names import check_found
 from .store import Draft, HashingFile, Put, Store
@@ -41,7 +41,9 @@ class LocalStore(Store):
         return str(self.path(name))
 
     def path(self, name: str) -> Path:
-        """The file behind a name."""
+        """The file behind a name. Raises IntegrityError if the name leads out of the folder."""
+        if name.startswith("/") or ".." in name.split("/"):
+            raise IntegrityError(f"{name[:80]!r} is not a name below {self.root}")
         return self.root / name
 
     def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
