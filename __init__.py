@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .pipeline.dataset.wait import wait
     from .pipeline.pack_dataset import pack_dataset
-    from .pipeline.run.driver import run
+    from .pipeline.run.run import run
     from .schemas.config.config import RunConfig
     from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
@@ -26,7 +26,7 @@ _HOMES = {
     "RunConfig": "schemas.config.config",
     "pack_dataset": "pipeline.pack_dataset",
     "plan_rows": "stages.pack.plan",
-    "run": "pipeline.run.driver",
+    "run": "pipeline.run.run",
     "wait": "pipeline.dataset.wait",
 }
 

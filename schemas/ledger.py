@@ -29,6 +29,8 @@ class SourceLedger:
     """Examples of which at least one token was packed, by split."""
     examples_repeated: int = 0
     """Further copies of packed examples, beyond the first."""
+    copies_together: int = 0
+    """Further copies that stand in one row with an earlier copy of the same piece."""
     examples_dropped: dict[str, int] = field(default_factory=dict)
     """Examples left out whole, by reason."""
     examples_truncated: int = 0

@@ -77,7 +77,7 @@ def plan(
     """
     from ..configfile import load_config
     from ..report.files import write_beside
-    from ..run.forecast import plan as look_ahead
+    from ..run.plan import plan as look_ahead
     from ..store.open import resolve_place
     from .console import ConsoleObserver, make_console
 

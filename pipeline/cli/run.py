@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...schemas.ledger import SourceLedger
     from ...schemas.manifest import Manifest
     from ..encode.prepared import Prepared
-    from ..run.estimate import RunEstimate
+    from ..run.prepare import RunEstimate
 
 _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
@@ -110,9 +110,8 @@ def run(
     from ..report.files import HTML as REPORT
     from ..report.printing import say
     from ..run.commit import put_card
-    from ..run.driver import find_finished, look_ahead, make_dataset
-    from ..run.workers import count_workers
-    from ..run.workspace import open_workspace
+    from ..run.run import find_finished, look_ahead, make_dataset
+    from ..run.workers import count_workers, open_workspace
     from .console import ConsoleObserver, make_console
 
     # With --json, standard output carries the JSON only.
@@ -322,13 +321,13 @@ def _print_summary(
     """The result of a finished run, about a screen: what matters most, packing, ledger and what to do.
 
     Args:
-        advice: see `run.driver.Made`.
+        advice: see `run.run.Made`.
         warning: that of the report.
     """
     from ..report.collect import packing_of, rejected_of
     from ..report.printing import print_grids, rich_table, say
     from ..report.sections import ledger_grid, packing_grid
-    from ..run.closing_advice import on_rejects
+    from ..run.advice import on_rejects
 
     total: SourceLedger = manifest.ledger.total()
     rejects = on_rejects(total, f"{out}/rejects.jsonl")

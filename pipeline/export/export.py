@@ -24,7 +24,7 @@ from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import CardPlace, CardSplit, dataset_card, in_order
-from ..run.steps import packtrain_version
+from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open import is_url
 from .formats import FORMATS, MisfitError, Options, SplitRows

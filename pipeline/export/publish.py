@@ -19,7 +19,7 @@ from ..dataset.open import Finished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card, own_place
-from ..run.steps import packtrain_version
+from ..run.run import packtrain_version
 from ..store.local import LocalStore
 from .export import open_finished, refuse_damaged
 

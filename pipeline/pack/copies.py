@@ -5,15 +5,18 @@ of a weight.
 """
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of
 from ...stages.select.copies import draw_keys, later_ones, passes_of
 from .table import HELD_OUT, SLICE, Documents, Table
+
+if TYPE_CHECKING:  # workers import this, and should not import pydantic
+    from ...schemas.config.config import RunConfig
 
 MAX_PASSES = 10_000
 """Maximum number of copies of an example; a configuration that asks for more is surely a mistake."""
@@ -52,12 +55,12 @@ def repeated(documents: Documents) -> tuple[int, int]:
     return len(later_copies(documents, share)) * share, share
 
 
-def mixes(config: RunConfig) -> bool:
+def mixes(config: "RunConfig") -> bool:
     """Whether the configuration uses `repeat` or `weight`."""
     return any(source.weight is not None or source.repeat is not None for source in config.sources)
 
 
-def set_copies(table: Table, config: RunConfig, target: Table | None = None) -> None:
+def set_copies(table: Table, config: "RunConfig", target: Table | None = None) -> None:
     """Set how often each document that is still in is packed, by `repeat` and `weight`. Held-out ones are packed once.
 
     Args:

@@ -1,4 +1,6 @@
-"""Closes a run's ledger: the table says what became of every document, and the shards what was written."""
+"""A run's ledger: the records of parts open it, the table says what became of every document, and the shards what was
+written.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,9 +10,53 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
+from ...stages.mask.sampling import Outcome
+from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
+from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
+from ..encode.parts import DROPPED, REJECTED, PartRecord
+from ..encode.sampled import sampled_turns
+from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
 from .shard import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
+
+
+def open_ledger(
+    config: RunConfig, sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
+) -> Ledger:
+    """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
+
+    Args:
+        config: its masks say which turns are trained, and so whose proofs count.
+        sources: the source of each record.
+        not_taken: by source, rows that were scanned but not encoded because of `max_rows`.
+    """
+    ledger = Ledger({source.name: SourceLedger() for source in config.sources})
+    masks = [config.mask_of(source) for source in config.sources]
+    for source, record in zip(sources, records, strict=True):
+        entry = ledger.sources[config.sources[source].name]
+        entry.bytes_read += record.bytes_read
+        entry.rows_read += record.rows
+        entry.rows_used += record.rows_used
+        entry.rows_blank += record.blank
+        counts = record.counts
+        for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
+            _add(getattr(entry, kind), counts.found.get(kind, {}))
+        for kind in (ROLES, TOKENS):
+            _add(getattr(entry, kind), counts.found.get(kind, {}), MOST)
+        entry.examples_made += counts.examples + counts.of(DROPPED)
+        entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
+        _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
+        _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
+        entry.straddles += counts.straddles
+        entry.boundaries += counts.boundaries
+    if config.mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
+        for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
+            entry.turns_sampled.clear()
+    for name, count in not_taken.items():
+        ledger.sources[name].rows_read += count
+        _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})
+    return ledger
 
 
 def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
@@ -24,25 +70,23 @@ def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
         _copies(entry, some)
 
 
-def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Written]) -> None:
+def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[int, Written]]) -> None:
     """Add what was written, so that the ledger closes only if it is what was decided.
 
     Raises:
         IntegrityError: it does not.
     """
     for written in rows:
-        for source, tokens in written.tokens.items():
+        for source, one in written.items():
             entry = ledger.sources[names[source]]
-            trained, heads, padding = (
-                counts.get(source, 0) for counts in (written.trained, written.heads, written.padding)
-            )
-            entry.labels_trained += trained
-            entry.weight_trained += written.weights.get(source, 0.0)
-            entry.labels_head += heads
-            entry.labels_not_asked += tokens - trained - heads
-            entry.tokens_packed += padding
-            entry.turns_cut += written.cuts.get(source, 0)
-            _add(entry.tokens_created, {"alignment": padding})
+            entry.labels_trained += one.trained
+            entry.weight_trained += one.weight
+            entry.labels_head += one.heads
+            entry.labels_not_asked += one.tokens - one.trained - one.heads
+            entry.tokens_packed += one.padding
+            entry.turns_cut += one.cuts
+            entry.copies_together += one.together
+            _add(entry.tokens_created, {"alignment": one.padding})
     ledger.check()
 
 
@@ -102,7 +146,10 @@ def _sum(values: NDArray[Any], which: NDArray[np.bool_] | None = None) -> int:
     return int(values.sum(dtype=np.int64) if which is None else values.sum(dtype=np.int64, where=which))
 
 
-def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
+def _add(totals: dict[str, int], more: Mapping[str, int], most: int | None = None) -> None:
+    """Add counts; beyond `most` keys, to those of `OTHERS`."""
     for key, count in more.items():
+        if most is not None and key not in totals and len(totals) >= most:
+            key = OTHERS
         if count:
             totals[key] = totals.get(key, 0) + count

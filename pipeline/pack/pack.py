@@ -1,12 +1,12 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,9 @@ from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
 from ..store.open import Store
-from .accounts import open_ledger
-from .documents import DocumentsTask
-from .finished import FinishedShards
-from .ledger import account_rows, account_table
+from .documents import RECORD, DocumentsTask
+from .finished import FinishedFiles
+from .ledger import account_rows, account_table, open_ledger
 from .outcomes import limits_of
 from .outcomes import select as select_documents
 from .pairs import PAIR_TOKEN_BYTES, pair_limits, plan_pairs, select_pairs
@@ -90,8 +89,6 @@ class Packed:
     row_sizes: tuple[FileRecord, ...]
     """The row sizes file of each split."""
     ledger: Ledger
-    rows_unpadded: int
-    """Rows that the pieces of all splits would need without padding."""
 
 
 def select(
@@ -129,10 +126,11 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     """
     config, table = selected.config, selected.table
     names, splits = [source.name for source in config.sources], split_names(config)
-    finished = FinishedShards(out)
-    finished.look([shards_folder(config, split) for split in splits])
-    finished.forget_damaged(observer)
-    progress = _PackProgress(finished, observer, selected.tokens - finished.tokens)
+    finished = FinishedFiles(out)
+    finished.look([shards_folder(config, split) for split in splits], observer)
+    left = selected.tokens - finished.tokens
+    progress = observer if left > 0 else Silent()
+    progress.begin("pack", left, "tok")
     table.put(out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in splits}
     tasks: dict[str, list[ShardTask]] = {split: [] for split in splits}
@@ -160,9 +158,12 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
 
     with closing(executor.map(perform, plan_tasks(), finished.have)) as results:
         for result in results:
-            progress.add([result])
+            assert isinstance(result, PackResult | FileRecord)
+            finished.add(result)
+            if isinstance(result, PackResult):
+                progress.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
     progress.end()
-    found = {split: [finished.shard(task.record) for task in tasks[split]] for split in splits}
+    found = {split: [cast(PackResult, finished.get(task.record)) for task in tasks[split]] for split in splits}
     records = {
         split: SplitRecord(
             tuple(result.shard for result in found[split]),
@@ -175,8 +176,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     files: tuple[FileRecord, ...] = ()
     if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         files = tuple(sizes[split].put(out, split_folder(config, split)) for split in splits)
-    unpadded = sum(window.rows_unpadded for split in splits for window in plans[split])
-    return Packed(records, finished.table(), files, ledger, unpadded)
+    return Packed(records, cast(FileRecord, finished.get(RECORD)), files, ledger)
 
 
 def _shard_tasks(selected: Selected, out: Store, split: str, window: WindowPlan) -> list[ShardTask]:
@@ -246,28 +246,3 @@ def split_folder(config: RunConfig, split: str) -> str:
 def shards_folder(config: RunConfig, split: str) -> str:
     """The folder of a split's shards."""
     return f"{split_folder(config, split)}shards"
-
-
-class _PackProgress:
-    """Collects results and reports progress.
-
-    Args:
-        left: tokens that are not packed yet; with 0, no progress is reported.
-    """
-
-    def __init__(self, finished: FinishedShards, observer: Observer, left: int) -> None:
-        self._finished = finished
-        self._observer = observer if left > 0 else Silent()
-        self._observer.begin("pack", left, "tok")
-
-    def add(self, results: Iterable[object]) -> None:
-        """Add results of tasks."""
-        for result in results:
-            assert isinstance(result, PackResult | FileRecord)
-            self._finished.add(result)
-            if isinstance(result, PackResult):
-                self._observer.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
-
-    def end(self) -> None:
-        """End the progress report."""
-        self._observer.end()

@@ -1,7 +1,7 @@
 """The task of one shard: gathers the planned pieces from mapped parts, lays them out, puts the shard and its record."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ from ...schemas.alignment import Alignment
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
-from ...schemas.ragged import offsets_of
+from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
+from ...stages.arrays import lists
 from ...stages.mask.policy import Mask
-from ...stages.pack.layout import LaidOut, PlannedPieces, lay_out
+from ...stages.pack.layout import PlannedPieces, lay_out
 from ...stages.select.preference_limits import PairLimits
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .arrow_files import read_rows
-from .pair_rows import lay_out_pairs
 from .segments import Segments
-from .table import NAME, Documents, open_table
+from .table import NAME, Documents, open_table, pair_lengths
 from .window_plan import Pieces, ShardPlan
 
 CHUNK_TOKENS = 1 << 18
@@ -37,20 +37,22 @@ batch.
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What rows hold, by the number of its source."""
+    """What rows hold of one source."""
 
-    trained: dict[int, int]
+    trained: int
     """Trained labels."""
-    heads: dict[int, int]
+    heads: int
     """Labels lost at first tokens of pieces."""
-    padding: dict[int, int]
+    padding: int
     """Alignment padding."""
-    tokens: dict[int, int]
+    tokens: int
     """All tokens, with padding."""
-    cuts: dict[int, int]
+    cuts: int
     """Cuts through trained turns."""
-    weights: dict[int, float] = field(default_factory=dict)
-    """Sums of the loss weights of trained labels; empty without weights."""
+    together: int
+    """Further copies of documents in one row."""
+    weight: float
+    """The sum of the loss weights of trained labels; 0 without weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class PackResult:
     """A shard, and its counts for the ledger."""
 
     shard: ShardRecord
-    written: Written
+    written: dict[int, Written]
+    """By the number of the source."""
     record: str
     """Name of the record of this result."""
 
@@ -132,7 +135,7 @@ class ShardTask:
             self.out.put(draft, name, replace_damaged=True)
         rows = self.shard.last_row - self.shard.first_row
         written = account.written()
-        trained = sum(written.trained.values())
+        trained = sum(one.trained for one in written.values())
         shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, trained, account.max_docs)
         result = PackResult(shard, written, self.record)
         self._note(result)
@@ -162,62 +165,109 @@ class ShardTask:
         row_offsets = read_rows(self.out.local(f"{self.layout}-rows.arrow"), shard.first_row, shard.last_row + 1)[0]
         row_offsets = row_offsets - shard.first_piece
         pieces = Pieces(*read_rows(self.out.local(f"{self.layout}-pieces.arrow"), shard.first_piece, shard.last_piece))
-        padded = self.alignment.padded(pieces.lengths, row_offsets)
-        ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
-        account.tokens, account.max_docs = int(ends[-1]), int(np.diff(row_offsets).max())
-        for first, last in chunks_of(ends):
-            here = slice(int(row_offsets[first]), int(row_offsets[last]))
-            chunk = pieces.at(here)
-            some = documents.at(chunk.documents)
-            sources = owners[some.segment]
-            if self.pairs is not None:
-                batch, heads = lay_out_pairs(some, segments, chunk.documents, self.pairs)
-                nothing = np.zeros_like(heads)
-                account.add(sources, some.asked_kept - heads, heads, nothing, chunk.lengths, nothing)
-                yield batch
-                continue
-            offsets = row_offsets[first : last + 1] - row_offsets[first]
-            laid = lay_out_pieces(
-                some, segments, chunk, chunk.documents, offsets, self.alignment, self.pad_id, self.weights, sources
-            )
-            account.add_laid(laid, some, segments, chunk, padded[here], sources)
-            yield laid.batch
+        rows = PlannedRows(documents, owners, segments, pieces, row_offsets, self.alignment, self.pad_id, self.weights)
+        account.tokens, account.max_docs = int(rows.tokens.sum()), int(np.diff(row_offsets).max())
+        yield from rows.batches(account) if self.pairs is None else rows.pairs(account, self.pairs)
 
 
-def lay_out_pieces(
-    some: Documents,
-    segments: Segments,
-    pieces: Pieces,
-    doc_ids: NDArray[np.int64],
-    row_offsets: NDArray[np.int64],
-    alignment: Alignment,
-    pad_id: int,
-    weights: LossWeights | None,
-    sources: NDArray[np.int64],
-) -> LaidOut:
-    """Lay out the planned pieces of some rows.
+class PlannedRows:
+    """R rows of a layout, whose tokens are gathered when they are laid out.
 
     Args:
-        some: (D,) the document of each piece.
-        doc_ids, sources: (D,) the id and the source of each piece's document.
+        documents: of the table.
+        owners: (segments,) the source of each segment.
+        pieces: D pieces, row by row.
         row_offsets: (R + 1,) first piece of each row, then D.
+        weights: None for rows without `loss_weights`.
+        doc_ids: (D,) the ids of the pieces' documents; by default their places in the table.
     """
-    run_ends, supervised = segments.runs(some)
-    planned = PlannedPieces(
-        tokens=segments.tokens(some, pieces.starts, pieces.lengths),
-        starts=pieces.starts,
-        lengths=pieces.lengths,
-        repeated=pieces.repeated,
-        doc_ids=doc_ids,
-        row_offsets=row_offsets,
-        run_ends=run_ends,
-        run_supervised=supervised,
-        run_offsets=offsets_of(some.run_count),
-        run_weights=segments.weights(some) if weights is not None else None,
-        scales=np.array(weights.sources)[sources] if weights is not None else None,
-        by_document=weights is not None and weights.by_document,
-    )
-    return lay_out(planned, alignment, pad_id)
+
+    def __init__(
+        self,
+        documents: Documents,
+        owners: NDArray[np.int64],
+        segments: Segments,
+        pieces: Pieces,
+        row_offsets: NDArray[np.int64],
+        alignment: Alignment,
+        pad_id: int,
+        weights: LossWeights | None,
+        doc_ids: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._documents, self._owners, self._segments = documents, owners, segments
+        self._pieces, self._row_offsets = pieces, row_offsets
+        self._alignment, self._pad_id, self._weights = alignment, pad_id, weights
+        self._doc_ids = pieces.documents if doc_ids is None else doc_ids
+        self._padded = alignment.padded(pieces.lengths, row_offsets)
+        self.tokens: NDArray[np.int64] = sums_of(self._padded, row_offsets)
+        """(R,) tokens of each row, with alignment padding."""
+
+    def batches(self, account: "Account") -> Iterator[pa.RecordBatch]:
+        """Lay out all rows, some at a time."""
+        for first, last in chunks_of(np.cumsum(self.tokens)):
+            yield self.lay_out(first, last, account)
+
+    def lay_out(self, first: int, last: int, account: "Account | None" = None) -> pa.RecordBatch:
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
+        here = slice(*self._row_offsets[[first, last]].tolist())
+        pieces, offsets = self._pieces.at(here), self._row_offsets[first : last + 1] - here.start
+        some, weights = self._documents.at(pieces.documents), self._weights
+        sources = self._owners[some.segment]
+        run_ends, supervised = self._segments.runs(some)
+        planned = PlannedPieces(
+            tokens=self._segments.tokens(some, pieces.starts, pieces.lengths),
+            starts=pieces.starts,
+            lengths=pieces.lengths,
+            repeated=pieces.repeated,
+            doc_ids=self._doc_ids[here],
+            row_offsets=offsets,
+            run_ends=run_ends,
+            run_supervised=supervised,
+            run_offsets=offsets_of(some.run_count),
+            run_weights=self._segments.weights(some) if weights is not None else None,
+            scales=np.array(weights.sources)[sources] if weights is not None else None,
+            by_document=weights is not None and weights.by_document,
+        )
+        laid = lay_out(planned, self._alignment, self._pad_id)
+        if account is not None:
+            cuts = cuts_through_turns(
+                some, self._segments, pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
+            )
+            padded, together = self._padded[here], copies_together(some, pieces, offsets)
+            padding = padded - pieces.lengths
+            account.add(sources, laid.trained, laid.heads, padding, padded, cuts, together, weights=laid.weights)
+        return laid.batch
+
+    def pairs(self, account: "Account", limits: PairLimits) -> Iterator[pa.RecordBatch]:
+        """Lay out rows of one preference pair each."""
+        for first, last in chunks_of(np.cumsum(self.tokens)):
+            pieces = self._pieces.at(slice(first, last))
+            some = self._documents.at(pieces.documents)
+            batch, heads = lay_out_pairs(some, self._segments, pieces.documents, limits)
+            none = np.zeros_like(heads)
+            trained = some.asked_kept - heads
+            account.add(self._owners[some.segment], trained, heads, none, pieces.lengths, none, none)
+            yield batch
+
+
+def lay_out_pairs(
+    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: PairLimits
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
+    predicts a completion's first token.
+    """
+    lengths = pair_lengths(segments.runs(some)[0])
+    cut = limits.cut(lengths)
+    begins, kept = cut.begins, cut.kept
+    chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected
+    starts, lengths_kept = (begins.prompt, chosen, rejected), (kept.prompt, kept.chosen, kept.rejected)
+    columns = [
+        lists(offsets_of(length), np.concatenate(segments.tokens(some, start, length)), field.type)
+        for start, length, field in zip(starts, lengths_kept, list(PREFERENCE)[:3], strict=True)
+    ]
+    columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
+    heads = np.where(kept.prompt == 0, 2, 0).astype(np.int64)
+    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
 
 
 def chunks_of(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -254,51 +304,50 @@ def cuts_through_turns(
     return out
 
 
+def copies_together(some: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(D,) whether another copy of the same piece comes before it in its row.
+
+    Args:
+        some: (D,) the document of each piece.
+        row_offsets: (R + 1,) first piece of each row, then D.
+    """
+    out = np.zeros(len(pieces.documents), np.bool_)
+    if (some.copies > 1).any():
+        row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
+        order = np.lexsort((pieces.starts, pieces.documents, row))
+        keys = np.stack([row, pieces.documents, pieces.starts])[:, order]
+        out[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    return out
+
+
 class Account:
-    """Counts what is laid out, by source: trained labels, lost first labels, padding, tokens, cuts through turns."""
+    """Counts what is laid out, by source."""
 
     def __init__(self) -> None:
         self.tokens = self.max_docs = 0
-        self._weights: dict[int, float] = {}
-        self._totals = np.zeros((5, 0), np.int64)
+        self._totals: dict[int, list[float]] = {}
 
-    def add(self, sources: NDArray[np.int64], *counts: NDArray[Any]) -> None:
-        """Add the counts of each piece."""
-        more = np.stack([np.bincount(sources, weights=one).astype(np.int64) for one in counts])
-        size = max(more.shape[1], self._totals.shape[1])
-        totals = np.zeros((len(counts), size), np.int64)
-        for one in (self._totals, more):
-            totals[:, : one.shape[1]] += one
-        self._totals = totals
-
-    def add_laid(
-        self,
-        laid: LaidOut,
-        some: Documents,
-        segments: Segments,
-        pieces: Pieces,
-        padded: NDArray[np.int32],
-        sources: NDArray[np.int64],
+    def add(
+        self, sources: NDArray[np.int64], *counts: NDArray[Any], weights: NDArray[np.float64] | None = None
     ) -> None:
-        """Add what was laid out of pieces; see `lay_out_pieces`.
+        """Add the counts of each piece, in the order of `Written`.
 
         Args:
-            padded: (D,) the tokens of each piece with its padding.
+            weights: the sum of the weights of its labels.
         """
-        cuts = cuts_through_turns(some, segments, pieces.starts + pieces.repeated, pieces.starts + pieces.lengths)
-        self.add(sources, laid.trained, laid.heads, padded - pieces.lengths, padded, cuts)
-        if laid.weights is None:
-            return
-        sums = np.bincount(sources, weights=laid.weights)
-        for source in np.flatnonzero(sums).tolist():
-            self._weights[source] = self._weights.get(source, 0.0) + float(sums[source])
+        every = (*counts, np.zeros(len(sources)) if weights is None else weights)
+        columns = [np.bincount(sources, weights=one) for one in every]
+        for source in np.unique(sources).tolist():
+            more = [float(column[source]) for column in columns]
+            self._totals[source] = [a + b for a, b in zip(self._totals.get(source, [0.0] * 7), more, strict=True)]
 
-    def written(self) -> Written:
-        """The totals."""
-        trained, heads, padding, tokens, cuts = (
-            {source: int(row[source]) for source in np.flatnonzero(row).tolist()} for row in self._totals
-        )
-        return Written(trained, heads, padding, tokens, cuts, self._weights)
+    def written(self) -> dict[int, Written]:
+        """The totals, by the number of the source."""
+        found = {}
+        for source, (*counts, weight) in sorted(self._totals.items()):
+            trained, heads, padding, tokens, cuts, together = map(int, counts)
+            found[source] = Written(trained, heads, padding, tokens, cuts, together, weight)
+        return found
 
 
 @lru_cache(maxsize=1)

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers
-from ...stages.pack.best_fit import rows_needed
-from ...stages.pack.bounds import size_counts
 from ...stages.pack.plan import plan_rows
-from ...stages.pack.tight import WORK, tight_rows
 from ..store.open import Store
 from .arrow_files import put_arrow, put_batches
+from .copies import mixes
 from .table import HELD_OUT, SPLIT, Documents, Table
 from .windows import WINDOW_TOKENS, compose, mix64, window_seed
 
@@ -52,8 +50,6 @@ class WindowPlan:
     certificate: Certificate | None
     """Proof that no plan needs many fewer rows; None for preference pairs."""
     shards: tuple[ShardPlan, ...]
-    rows_unpadded: int = 0
-    """Rows that the same pieces would need without padding; 0 for preference pairs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +103,14 @@ def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDAr
         np.concatenate([one.repeated for one in found]),
     )
     found.clear()
-    often = table.documents.copies[out.documents]
-    return out.at(np.repeat(np.arange(len(often)), often)) if len(often) and often.max() > 1 else out
+    often = table.documents.copies[out.documents].astype(np.int64)
+    if not (often > 1).any():
+        return out
+    index = np.repeat(np.arange(len(often)), often)
+    # The first of r copies stands in the first r-th of the order, the second in the second, and so on. Equal repeats of
+    # all documents give one pass after another.
+    place = (ranges(0, often) + index / len(often)) / often[index]
+    return out.at(index[np.argsort(place, kind="stable")])
 
 
 def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: NDArray[Any]) -> Pieces:
@@ -149,14 +151,15 @@ def packed_in(table: Table, split: str, blocks: NDArray[np.int64]) -> Iterator[t
         yield here, rows
 
 
-def arrange(lengths: NDArray[np.int32], config: "RunConfig", seed: int) -> LayoutPlan:
+def arrange(pieces: Pieces, config: "RunConfig", seed: int) -> LayoutPlan:
     """Plan which piece goes into which row.
 
     Args:
         seed: of the order of rows, if they are shuffled.
     """
-    pack, align = config.pack, config.pack.alignment.document
-    plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align)
+    pack, align, length = config.pack, config.pack.alignment.document, config.truncate.max_length
+    same = (pieces.documents << 32) + pieces.starts if mixes(config) else None
+    plan = plan_rows(pieces.lengths, length, pack.strategy, max_docs=pack.max_docs, align=align, same=same)
     return permute_rows(plan, seed) if pack.shuffle else plan
 
 
@@ -187,7 +190,7 @@ def plan_window(
         weighted: whether the rows have `loss_weights`.
     """
     pieces = pieces_of(table, split_pieces, split, blocks)
-    plan = arrange(pieces.lengths, config, window_seed(config.seed, number))
+    plan = arrange(pieces, config, window_seed(config.seed, number))
     name = f"_run/layout/{split}-{number:05d}"
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -201,18 +204,7 @@ def plan_window(
     padded = config.pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
     shards = cut_shards(ends, plan.row_offsets, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
-    return WindowPlan(name, plan.certificate, shards, rows_unpadded(plan, config)), plan
-
-
-def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
-    """Count the rows that the pieces of a plan would need without padding, by the same strategy."""
-    pack = config.pack
-    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "tight", "bfd_split"):
-        return len(plan.row_offsets) - 1
-    counts = size_counts(plan.lengths, config.truncate.max_length)
-    if pack.strategy == "tight":
-        return len(tight_rows(plan.lengths, counts, pack.max_docs, WORK).row_offsets) - 1
-    return rows_needed(counts, pack.max_docs)
+    return WindowPlan(name, plan.certificate, shards), plan
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:

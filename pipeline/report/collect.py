@@ -1,4 +1,4 @@
-"""Makes a report: of a finished dataset, or from what is known before packing (`pipeline.run.forecast`).
+"""Makes a report: of a finished dataset, or from what is known before packing (`pipeline.run.plan`).
 
 Both call the same functions. In the report of a dataset, a section that cannot be made is left out, with the reason:
 files beside the data may be gone or damaged.

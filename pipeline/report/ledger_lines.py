@@ -75,6 +75,7 @@ def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
     reasons("never made", "examples_skipped")
     part("of these, in evaluation rows", "examples_contaminated")
     part("of these, further copies", "examples_repeated", "detail")
+    part("copies in a row with another one", "copies_together", "detail")
     part("of these, truncated", "examples_truncated", "detail")
     part("of these, in pieces", "examples_split", "detail")
     part("of these, without a label", "examples_without_labels", "detail")

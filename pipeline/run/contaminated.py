@@ -13,7 +13,7 @@ from ..inputs.formats import resolve_formats
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
 from ..store.local import LocalStore
-from .workspace import open_workers, open_workspace
+from .workers import open_workers, open_workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from ..pack.documents import NAME as DOCUMENTS
 from ..pack.documents import RECORD as DOCUMENTS_RECORD
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root
-from .driver import make_dataset
-from .workspace import open_workspace
+from .run import make_dataset
+from .workers import open_workspace
 
 ASIDE = "_run/manifest.damaged"
 """Name under which the manifest is kept while a new one is written."""

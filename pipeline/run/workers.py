@@ -1,12 +1,14 @@
-"""How much memory a run needs, and how many workers it has: as many as are configured, and fit into memory.
+"""What a run works with: its stores, and as many workers as are configured and fit into memory.
 
 Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, the table of documents) are in
 the page cache, which the system frees when it needs memory.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -14,8 +16,16 @@ import psutil
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
+from ..encode.known_parts import KnownParts
+from ..execute.executor import Executor
+from ..execute.pool import Pool
 from ..inputs.blocks import Block
+from ..observer import Observer
+from ..pack.shard import forget_table
 from ..pack.windows import WINDOW_TOKENS
+from ..store.cache_tag import mark_cache
+from ..store.local import LocalStore
+from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
@@ -142,3 +152,82 @@ def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *,
         )
     driver = DRIVER_BYTES + PART_BYTES * blocks + each * max(0, most - PIECES_FREE)
     return Need(driver, WORKER_BYTES, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Everything besides the configuration that the steps of a run share."""
+
+    base: Path
+    """Where relative paths of the configuration start."""
+    out: Store
+    parts: KnownParts
+    """The cache of encoded parts."""
+    observer: Observer
+
+    @property
+    def cache(self) -> Store:
+        """The store for encoded parts, and for notes that save work in the next run."""
+        return self.parts.cache
+
+    @property
+    def scratch(self) -> LocalStore:
+        """A local folder for temporary files: the cache itself if it is local."""
+        return scratch_of(self.cache)
+
+
+def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspace:
+    """Open the stores that a configuration names. Writes nothing.
+
+    Raises:
+        ConfigError, OutputError: a store cannot be used.
+    """
+    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+    place = resolve_place(config.out, base)
+    require_writable(place)
+    out = open_store(place, scratch=scratch)
+    cache = cache_root(config.cache, place, base)
+    require_writable(cache)
+    if not is_url(cache) and Path(cache).is_file():
+        raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
+    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
+
+
+@contextmanager
+def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
+    """Open a run's executor, and mark the cache as one.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker, or the executor's package is missing.
+    """
+    workers = count_workers(section)
+    if section.workers is not None and workers < section.workers:
+        work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
+    executor = _open_executor(section, workers)
+    mark_cache(work.scratch)
+    try:
+        yield executor
+    finally:
+        executor.close()
+        # Tasks that run in this process map files, which may be rewritten before the next run.
+        forget_table()
+
+
+def _open_executor(section: RunSection, workers: int) -> Executor:
+    if section.executor == "ray":
+        from ..execute.ray_cluster import RayExecutor
+
+        return RayExecutor(section.address, section.workers or workers, seconds=section.task_seconds)
+    return Pool(workers, seconds=section.task_seconds, shard=section.shard)
+
+
+def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:
+    """Limit the workers to what fits into memory, now that it is known how much they need.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker.
+    """
+    before, workers = count_workers(section), count_workers(section, need)
+    if workers < before and need.why:
+        observer.note(f"{workers:,} of {before:,} workers: {need.why}")
+    executor.limit(workers)

@@ -40,8 +40,8 @@ from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
-from ..run.steps import decontaminate
-from ..run.workspace import Workspace
+from ..run.run import decontaminate
+from ..run.workers import Workspace
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open import cache_root, open_store, resolve_place, scratch_of
@@ -144,7 +144,7 @@ class LiveWindows:
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
-        self.cache = _SweptOnce(_cache_folder(self.config, folder))
+        self.cache = LocalStore(_cache_folder(self.config, folder))
         mark_cache(self.cache)
         self._observer = observer or _Logged()
         self._stop = threading.Event()
@@ -301,20 +301,6 @@ class _Logged(Silent):
     def note(self, text: str) -> None:
         """See `Observer`."""
         _LOG.info(text)
-
-
-class _SweptOnce(LocalStore):
-    """A store that sweeps half-written files only once, because a stream encodes in many small portions."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self._swept: set[str] = set()
-
-    def sweep(self, folder: str = "") -> None:
-        """See `LocalStore`."""
-        if folder not in self._swept:
-            self._swept.add(folder)
-            super().sweep(folder)
 
 
 def _end(executor: Executor, stop: threading.Event) -> None:

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.layout import Certificate
-from ...schemas.ragged import offsets_of, sums_of
+from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
-from ...stages.pack.layout import LaidOut
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import Selected, loss_weights, select, weighs
 from ..pack.segments import Segments
-from ..pack.shard import Account, chunks_of, lay_out_pieces
+from ..pack.shard import Account, PlannedRows
 from ..pack.window_plan import arrange, pieces_of, planned_pieces
 from ..pack.windows import compose, window_seed
 from ..store.open import scratch_of
@@ -125,28 +124,35 @@ class PlannedWindow:
     def __init__(
         self, place: tuple[int, int], selected: Selected, blocks: NDArray[np.int64], split: str, seed: int
     ) -> None:
-        config, table = selected.config, selected.table
+        config, table, origins = selected.config, selected.table, selected.table.origins
         self.epoch, self.number = place
         self.ledger = selected.ledger
         self._names = [source.name for source in config.sources]
         self._places = table.places
-        self._alignment, self._pad_id = config.pack.alignment, selected.pad_id
-        self._loss = loss_weights(config) if stream_weighs(config) else None
-        self._segments = Segments.of(table, config)
-        pieces = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
-        plan = arrange(pieces.lengths, config, window_seed(window_seed(seed, place[0]), place[1]))
+        found = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
+        plan = arrange(found, config, window_seed(window_seed(seed, place[0]), place[1]))
         self.certificate: Certificate = plan.certificate
-        self._pieces = planned_pieces(plan, pieces)
-        self._documents = table.documents.at(self._pieces.documents)
-        self._part = np.searchsorted(table.origins.starts, self._pieces.documents, side="right") - 1
-        self._sources = np.array(table.origins.sources, dtype=np.int64)[self._part]
-        self._index = self._pieces.documents - table.origins.starts[self._part]  # of the document in its part
+        self._pieces, self._row_offsets = planned_pieces(plan, found), plan.row_offsets
+        self._part = np.searchsorted(origins.starts, self._pieces.documents, side="right") - 1
+        self._index = self._pieces.documents - origins.starts[self._part]  # of the document in its part
         self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
-        self._row_offsets = plan.row_offsets
-        self._padded = self._alignment.padded(plan.lengths, plan.row_offsets)
-        self.tokens: NDArray[np.int64] = sums_of(self._padded, plan.row_offsets)
+        self._rows = PlannedRows(
+            table.documents,
+            np.repeat(origins.sources, origins.segments),
+            Segments.of(table, config),
+            self._pieces,
+            self._row_offsets,
+            config.pack.alignment,
+            selected.pad_id,
+            loss_weights(config) if stream_weighs(config) else None,
+            self._doc_ids,
+        )
+        self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
-        self._close_ledger()
+        account = Account()
+        for _ in self._rows.batches(account):
+            pass  # all rows are laid out once, some at a time, to count what they hold
+        account_rows(self.ledger, self._names, [account.written()])
 
     @property
     def rows(self) -> int:
@@ -155,7 +161,7 @@ class PlannedWindow:
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
         """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
-        return self._laid(first, last).batch
+        return self._rows.lay_out(first, last)
 
     def documents(self, first: int, last: int) -> list[RowDocument]:
         """Return the origins of all pieces in rows `first` to `last - 1`."""
@@ -175,31 +181,6 @@ class PlannedWindow:
                 start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
                 out.append(RowDocument(row, int(self._doc_ids[piece]), name, source, label, line, start, tokens))
         return out
-
-    def _laid(self, first: int, last: int) -> LaidOut:
-        low, high = self._row_offsets[[first, last]].tolist()
-        here = slice(low, high)
-        return lay_out_pieces(
-            self._documents.at(here),
-            self._segments,
-            self._pieces.at(here),
-            self._doc_ids[here],
-            self._row_offsets[first : last + 1] - low,
-            self._alignment,
-            self._pad_id,
-            self._loss,
-            self._sources[here],
-        )
-
-    def _close_ledger(self) -> None:
-        """Lay out all rows once, some at a time, to count what they hold."""
-        account = Account()
-        for first, last in chunks_of(np.cumsum(self.tokens)):
-            here = slice(*self._row_offsets[[first, last]].tolist())
-            some, pieces = self._documents.at(here), self._pieces.at(here)
-            laid = self._laid(first, last)
-            account.add_laid(laid, some, self._segments, pieces, self._padded[here], self._sources[here])
-        account_rows(self.ledger, self._names, [account.written()])
 
 
 def stream_weighs(config: RunConfig) -> bool:

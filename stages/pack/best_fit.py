@@ -13,13 +13,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of, starts_of
+from ...schemas.ragged import offsets_of
 
 _BLOCK = 1 << 18
-"""Sequences sorted or placed at once: few enough that a block's arrays stay in the processor's cache."""
-
-_WORD = 9
-"""A word of the space index holds 2**9 spaces, so C = 131,072 takes 256 words and a summary of 256 bits."""
+"""Sequences placed at once: few enough that a block's arrays stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,46 +53,11 @@ class _Moves:
     """Rows opened in total."""
 
 
-class _Spaces:
-    """The free spaces of all open rows; finds the smallest one that fits in constant time.
-
-    A bitmap of two levels in Python integers. A sorted list would shift up to C entries at every change,
-    which costs most where C is large and nearly every space is in use.
-    """
-
-    __slots__ = ("_summary", "_words")
-
-    def __init__(self, capacity: int) -> None:
-        self._words = [0] * ((capacity >> _WORD) + 1)
-        self._summary = 0
-
-    def add(self, space: int) -> None:
-        word = space >> _WORD
-        self._words[word] |= 1 << (space & ((1 << _WORD) - 1))
-        self._summary |= 1 << word
-
-    def remove(self, space: int) -> None:
-        word = space >> _WORD
-        self._words[word] &= ~(1 << (space & ((1 << _WORD) - 1)))
-        if not self._words[word]:
-            self._summary &= ~(1 << word)
-
-    def smallest(self, size: int) -> int:
-        """The smallest space that is at least `size`, or -1."""
-        word = size >> _WORD
-        bits = self._words[word] >> (size & ((1 << _WORD) - 1))
-        if bits:
-            return size + (bits & -bits).bit_length() - 1
-        later = self._summary >> (word + 1)
-        if not later:
-            return -1
-        word += (later & -later).bit_length()
-        bits = self._words[word]
-        return (word << _WORD) + (bits & -bits).bit_length() - 1
-
-
 def best_fit_decreasing(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None
+    sizes: NDArray[np.integer],
+    counts: NDArray[np.int64],
+    max_docs: int | None = None,
+    most: NDArray[np.int64] | None = None,
 ) -> Placement:
     """Pack `sizes` into rows of capacity `C`, best fit, largest first.
 
@@ -106,13 +68,14 @@ def best_fit_decreasing(
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
         max_docs: close a row when it holds this many sequences.
+        most: (C + 1,) how many of each size a row may take; None for no limit.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
-    by_size = descending(sizes, counts)
-    moves = _walk(counts, len(counts) - 1, max_docs)
+    by_size = descending(sizes, len(counts) - 1)
+    moves = _walk(counts, len(counts) - 1, max_docs, counts if most is None else most)
     row_offsets = _row_offsets(moves)
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
 
@@ -124,103 +87,42 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
         max_docs: see `best_fit_decreasing`.
     """
-    if max_docs is not None:
-        return _walk(counts, len(counts) - 1, max_docs).opened
-    # Rows with equal space differ only in how long they have had it, which does not affect the number of rows.
-    capacity = len(counts) - 1
-    spaces = _Spaces(capacity)
-    smallest, rows_with = spaces.smallest, [0] * (capacity + 1)
-
-    def add(space: int, rows: int) -> None:
-        if not rows_with[space]:
-            spaces.add(space)
-        rows_with[space] += rows
-
-    # A sequence above half of the capacity gets a row of its own.
-    half = capacity // 2
-    alone = np.flatnonzero(counts[half + 1 :]) + half + 1
-    opened = int(counts[half + 1 :].sum())
-    for size, rows in zip(alone.tolist(), counts[alone].tolist(), strict=True):
-        if size < capacity:
-            add(capacity - size, rows)
-    present = np.flatnonzero(counts[: half + 1])[::-1]
-    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
-        while todo:
-            space = smallest(size)
-            if space < 0:
-                each = capacity // size
-                full, rest = divmod(todo, each)
-                if full and each * size < capacity:
-                    add(capacity - each * size, full)
-                if rest:
-                    add(capacity - rest * size, 1)
-                opened += full + (rest > 0)
-                break
-            each, rows = space // size, rows_with[space]
-            if todo >= each * rows:  # all of these rows; usually there is one
-                todo -= each * rows
-                rows_with[space] = 0
-                spaces.remove(space)
-                if each * size < space:
-                    add(space - each * size, rows)
-                continue
-            full, rest = divmod(todo, each)
-            todo = 0
-            rows_with[space] = rows - full - (rest > 0)
-            if not rows_with[space]:
-                spaces.remove(space)
-            if full and each * size < space:
-                add(space - each * size, full)
-            if rest:  # fewer than `each`: the last of this size
-                add(space - rest * size, 1)
-    return opened
+    return _walk(counts, len(counts) - 1, max_docs, counts).opened
 
 
-def descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
-    """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices.
+def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
+    nearest two copies of that size are apart.
 
-    Each block is sorted in cache, and its runs of equal size are then copied to the next free slots of that size. That
-    is one pass over memory; sorting all at once takes as many random passes as the keys have bytes.
+    Args:
+        same: (N,) a number that the copies of a sequence share.
     """
-    capacity = len(counts) - 1
-    wide = len(sizes) > np.iinfo(np.int32).max
-    result: NDArray[np.integer] = np.empty(len(sizes), dtype=np.int64 if wide else np.int32)
-    rank_counts = counts[::-1]  # rank = capacity - size, so that ascending ranks are descending sizes
-    cursor = starts_of(rank_counts)
-    position = np.arange(min(_BLOCK, len(sizes)), dtype=np.int64)
-    for begin in range(0, len(sizes), _BLOCK):
-        ranks = capacity - sizes[begin : begin + _BLOCK].astype(np.int64)
-        within = _radix_argsort(ranks, capacity)
-        if len(ranks) == len(sizes):
-            return within
-        here = np.bincount(ranks, minlength=capacity + 1)
-        shift = cursor - starts_of(here)
-        result[shift[ranks[within]] + position[: len(ranks)]] = within + begin
-        cursor += here
-    return result
+    rank = np.empty(len(sizes), dtype=np.int64)
+    rank[descending(sizes, len(counts) - 1)] = np.arange(len(sizes))
+    order = np.lexsort((rank, same))
+    first, second = order[:-1], order[1:]
+    copies = (same[first] == same[second]) & (sizes[first] == sizes[second])
+    out = counts.copy()
+    np.minimum.at(out, sizes[first[copies]], (rank[second] - rank[first])[copies])
+    return out
 
 
-def _radix_argsort(keys: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
-    """Stable argsort of keys in 0..largest. numpy's stable sort is a radix sort only for keys of up to 16 bits."""
-    order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
-    shift = 16
-    while largest >> shift:
-        digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
-        shift += 16
-    return order
+def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]:
+    """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices."""
+    kind = np.uint16 if capacity < 1 << 16 else np.int32  # of 16 bits, numpy's stable sort is a radix sort
+    return np.argsort((capacity - sizes.astype(np.int32)).astype(kind), kind="stable")
 
 
-def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Moves:
+def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None, most: NDArray[np.int64]) -> _Moves:
     """Place every size, largest first, in group moves.
 
     A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
     so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
     that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
-    which the group's rows were processed.
+    which the group's rows were processed. A row that may take no more of a size waits for the next one.
     """
     limit = max_docs if max_docs is not None else int(counts.sum()) + 1
-    spaces = _Spaces(capacity)
+    spaces = 0  # as bits: the free spaces of all open rows that may take more
     queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
     moves: list[tuple[int, int, int, int]] = []
     opened = 0
@@ -231,6 +133,14 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
         held = slot + each
         if not left or held >= limit:
             return
+        if left >= size:
+            waiting.append((row, rows, held, left))
+        else:
+            release(row, rows, held, left)
+
+    def release(row: int, rows: int, held: int, left: int) -> None:
+        """Let a group of rows take more."""
+        nonlocal spaces
         queue = queues.get(left)
         if queue:
             last_row, last_rows, last_held = queue[-1]
@@ -243,14 +153,15 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
             queues[left] = deque(((row, rows, held),))
         else:
             queue.append((row, rows, held))
-        spaces.add(left)
+        spaces |= 1 << left
 
     present = np.flatnonzero(counts)[::-1]
-    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
+    waiting: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
+    for size, todo, at_most in zip(present.tolist(), counts[present].tolist(), most[present].tolist(), strict=True):
         while todo:
-            space = spaces.smallest(size)
-            if space < 0:
-                each = min(capacity // size, limit)
+            fitting = spaces >> size
+            if not fitting:
+                each = min(capacity // size, limit, at_most)
                 full, rest = divmod(todo, each)
                 if full:
                     move(opened, full, 0, each, capacity - each * size)
@@ -258,8 +169,9 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
                     move(opened + full, 1, 0, rest, capacity - rest * size)
                 opened += full + (rest > 0)
                 break
+            space = size + (fitting & -fitting).bit_length() - 1
             queue = queues[space]
-            fits = space // size
+            fits = min(space // size, at_most)
             while queue and todo:
                 row, rows, slot = queue.popleft()
                 each = min(fits, limit - slot)
@@ -276,7 +188,10 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
                 if full < rows:
                     queue.appendleft((row + full, rows - full, slot))
             if not queue:
-                spaces.remove(space)
+                spaces ^= 1 << space
+        for group in waiting:
+            release(*group)
+        waiting.clear()
 
     table = np.array(moves, dtype=np.int64).reshape(len(moves), 4)
     return _Moves(table[:, 0], table[:, 1], table[:, 2], table[:, 3], opened)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
-from .best_fit import best_fit_decreasing
+from .best_fit import Placement, best_fit_decreasing, most_apart
 from .bounds import bound_of_whole_pieces, least_rows, size_counts
 from .tight import tight_rows
 
@@ -26,6 +26,8 @@ Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 `none`: each row holds the first C tokens of one document.
 """
 
+_FOR_COPIES = 0.01
+"""The share of further rows that keeping copies apart may cost."""
 _MOST = 1 << 24
 """The largest capacity; the planner keeps a few arrays with one entry per possible size."""
 
@@ -49,6 +51,7 @@ def plan_rows(
     *,
     max_docs: int | None = None,
     align: int = 1,
+    same: NDArray[np.int64] | None = None,
 ) -> LayoutPlan:
     """Decide which document piece goes into which row.
 
@@ -64,6 +67,8 @@ def plan_rows(
         max_docs: maximum number of pieces in a row. Not for `wrapped`.
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
             `max_length`. Not for `wrapped`.
+        same: (N,) a number that copies of a document share. A row of `bfd`, `tight` and `bfd_split` gets no two of
+            them, unless that needs more than 1 % (and more than one) further rows; then as few as that allows.
 
     Raises:
         ConfigError: an option is out of range, or two of them exclude each other.
@@ -85,6 +90,9 @@ def plan_rows(
     else:
         place = tight_rows if strategy == "tight" else best_fit_decreasing
         placement = place(sizes, counts, max_docs)
+        if same is not None:
+            of_pieces = same if pieces.order is None else same[pieces.order]
+            placement = _apart(placement, sizes, counts, max_docs, of_pieces, relaxes=strategy != "tight")
         index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
@@ -101,6 +109,32 @@ def plan_rows(
             moves=moves,
         ),
     )
+
+
+def _apart(
+    plain: Placement,
+    sizes: NDArray[np.integer],
+    counts: NDArray[np.int64],
+    max_docs: int | None,
+    same: NDArray[np.int64],
+    *,
+    relaxes: bool,
+) -> Placement:
+    """The sequences of a placement with copies in different rows, as far as that costs few rows.
+
+    Args:
+        relaxes: whether to try more copies in a row where none in a row costs too much. The rows of `tight` have fewer
+            copies than those of best-fit-decreasing with a weaker limit.
+    """
+    most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
+    while (most < counts).any():
+        found = best_fit_decreasing(sizes, counts, max_docs, most)
+        if len(found.row_offsets) - 1 <= rows + max(1, int(rows * _FOR_COPIES)):
+            return found
+        if not relaxes:
+            break
+        most *= 2
+    return plain
 
 
 def _check_options(max_length: int, strategy: str, max_docs: int | None, align: int) -> None:

@@ -41,7 +41,7 @@ def tight_rows(
     least, enough = len(placement.row_offsets) - 1, bound_of_whole_pieces(counts, max_docs)
     if least <= enough or (max_docs is not None and max_docs < 3):  # rows of up to two are already the fewest
         return placement
-    by_size = descending(sizes, counts)
+    by_size = descending(sizes, len(counts) - 1)
     best = None
     for flat, row_offsets in _ways(sizes[by_size], counts, max_docs, enough, Work(work)):
         if len(row_offsets) - 1 < least:

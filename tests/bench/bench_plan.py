@@ -126,8 +126,8 @@ def times(number: int, with_trl: bool) -> None:
         ours = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
         keys = (capacity - lengths).astype(np.uint16)
         argsort = median_seconds(lambda keys=keys: np.argsort(keys, kind="stable"))  # type: ignore[misc]
-        sort = median_seconds(lambda lengths=lengths, counts=counts: bestfit.descending(lengths, counts))  # type: ignore[misc]
-        walk = median_seconds(lambda counts=counts, capacity=capacity: bestfit._walk(counts, capacity, None))  # type: ignore[misc]
+        sort = median_seconds(lambda lengths=lengths, capacity=capacity: bestfit.descending(lengths, capacity))  # type: ignore[misc]
+        walk = median_seconds(lambda counts=counts, capacity=capacity: bestfit._walk(counts, capacity, None, counts))  # type: ignore[misc]
         cells = [f"{capacity:,}", f"{ours:.3f}", f"{argsort:.3f}", f"{sort:.3f}", f"{walk:.3f}"]
         cells += [f"{plan.certificate.moves:,}", f"{plan.rows:,}"]
         if with_trl:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packtrain.pipeline import demo
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 
 from tests.docs.markdown_page import ROOT
 

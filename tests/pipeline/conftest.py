@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli.main import main
 from packtrain.pipeline.run import repair
-from packtrain.pipeline.run.driver import run as run_packtrain
+from packtrain.pipeline.run.run import run as run_packtrain
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import PlannedWindow
 from packtrain.schemas.config.config import RunSection

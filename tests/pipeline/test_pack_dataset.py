@@ -1,4 +1,4 @@
-"""`pack_dataset` gives what `trl.pack_dataset` gives for rows that both pack together."""
+"""`pack_dataset` gives what `trl.pack_dataset` gives for a window of the whole dataset."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import Dataset, DatasetDict
 from packtrain.pipeline import pack_dataset as hub
 from packtrain.pipeline.pack_dataset import ColumnError, pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
@@ -39,11 +39,6 @@ def random_examples(seed: int, number: int = 300, longest: int = 40) -> dict[str
 # --- literal rows, small enough to check by eye ---
 
 
-def test_bfd() -> None:
-    packed = pack_dataset(Dataset.from_dict({"input_ids": [[1, 2, 3], [4, 5, 6, 7], [8]]}), 4)
-    assert packed[:] == {"input_ids": [[4, 5, 6, 7], [1, 2, 3, 8]], "seq_lengths": [[4], [3, 1]]}
-
-
 def test_bfd_truncates_and_carries_every_column() -> None:
     packed = pack_dataset(Dataset.from_dict(EXAMPLES), 4, "bfd")
     assert packed[:] == {
@@ -62,23 +57,6 @@ def test_bfd_split_keeps_the_overlong_rest() -> None:
     }
 
 
-def test_bfd_split_of_documents_many_rows_long() -> None:
-    packed = pack_dataset(Dataset.from_dict({"input_ids": [list(range(10)), [20, 21]]}), 4, "bfd_split")
-    assert packed[:] == {
-        "input_ids": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 20, 21]],
-        "seq_lengths": [[4], [4], [2, 2]],
-    }
-
-
-def test_a_length_that_is_no_power_of_two() -> None:
-    examples = {"input_ids": [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 13], [14]]}
-    packed = pack_dataset(Dataset.from_dict(examples), 5)
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3, 4, 5], [7, 8, 9, 10, 14], [11, 12, 13]],
-        "seq_lengths": [[5], [4, 1], [3]],
-    }
-
-
 def test_wrapped() -> None:
     packed = pack_dataset(Dataset.from_dict(EXAMPLES), 3, "wrapped")
     assert packed[:] == {
@@ -87,18 +65,10 @@ def test_wrapped() -> None:
     }
 
 
-def test_wrapped_stream() -> None:
-    stream = Dataset.from_dict(EXAMPLES).to_iterable_dataset()
-    packed = pack_dataset(stream, 3, "wrapped")
-    assert isinstance(packed, IterableDataset)
-    assert [row["input_ids"] for row in packed] == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11]]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("map_kwargs", [None, {"batch_size": 2}])
 @pytest.mark.parametrize("ids", [[], [[]], [[], [], []]])
-def test_nothing_to_pack(strategy: Strategy, map_kwargs: dict[str, Any] | None, ids: list[list[int]]) -> None:
-    packed = pack_dataset(Dataset.from_dict({"input_ids": ids}), 4, strategy, map_kwargs)
+def test_nothing_to_pack(strategy: Strategy, ids: list[list[int]]) -> None:
+    packed = pack_dataset(Dataset.from_dict({"input_ids": ids}), 4, strategy)
     columns = ["input_ids"] if strategy == "wrapped" else ["input_ids", "seq_lengths"]
     assert (len(packed), packed.column_names) == (0, columns)
 
@@ -110,52 +80,23 @@ def test_empty_and_missing_documents_are_skipped() -> None:
         assert packed[:] == {"input_ids": [[1, 2, 3]], "seq_lengths": [[2, 1]]}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_window_of_a_table_is_itself(strategy: Strategy) -> None:
-    """Each window is a slice: what lies before its offset belongs to another one."""
-    dataset = Dataset.from_dict({"input_ids": [[1, 1], [2, 2], [3, 3], [4, 4], [5]]})
-    for kind in (dataset, dataset.to_iterable_dataset()):
-        rows = [row["input_ids"] for row in pack_dataset(kind, 4, strategy, {"batch_size": 2})]
-        assert rows == [[1, 1, 2, 2], [3, 3, 4, 4], [5]]
-
-
 # --- TRL as the oracle ---
 
 
-def both(dataset: Any, length: int, strategy: str, ours: Any = None, theirs: Any = None) -> tuple[Any, Any]:
+def both(dataset: Dataset, length: int, strategy: Strategy) -> tuple[Any, Any]:
     trl = pytest.importorskip("trl")
-    packed = pack_dataset(dataset, length, strategy, ours)  # type: ignore[arg-type]
-    return packed, trl.pack_dataset(dataset, length, strategy, theirs)
+    packed = pack_dataset(dataset, length, strategy)
+    return packed, trl.pack_dataset(dataset, length, strategy, {"batch_size": len(dataset)})
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("length", [2, 7, 16, 64])
-def test_as_trl_when_it_is_handed_everything(strategy: str, length: int) -> None:
+def test_as_trl_when_it_is_handed_everything(strategy: Strategy, length: int) -> None:
     dataset = Dataset.from_dict(random_examples(length))
-    ours, theirs = both(dataset, length, strategy, None, {"batch_size": len(dataset)})
+    ours, theirs = both(dataset, length, strategy)
     assert len(ours) > 20
     assert ours.features == theirs.features
     assert ours[:] == theirs[:]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("batch_size", [1, 9, 100, 1000, -1])
-def test_as_trl_window_by_window(strategy: str, batch_size: int) -> None:
-    # TRL fails on a window without any token, so there is none in these.
-    examples = {k: [[*v, 1] for v in column] for k, column in random_examples(batch_size + 5).items()}
-    dataset = Dataset.from_dict(examples)
-    ours, theirs = both(dataset, 16, strategy, {"batch_size": batch_size}, {"batch_size": batch_size})
-    assert len(ours) > 20
-    assert ours[:] == theirs[:]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_as_trl_on_streams(strategy: str) -> None:
-    stream = Dataset.from_dict(random_examples(1, 2500, 12)).to_iterable_dataset(num_shards=1)
-    ours, theirs = both(stream, 16, strategy)
-    rows = list(ours)
-    assert len(rows) > 100
-    assert rows == list(theirs)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -163,7 +104,7 @@ def test_as_trl_on_streams(strategy: str) -> None:
 @pytest.mark.parametrize(
     "dtype", [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float32(), pa.bool_(), pa.string()]
 )
-def test_as_trl_for_other_types(strategy: str, wide: bool, dtype: pa.DataType) -> None:
+def test_as_trl_for_other_types(strategy: Strategy, wide: bool, dtype: pa.DataType) -> None:
     random = np.random.default_rng(7)
     rows = [random.integers(0, 100, n).tolist() for n in random.integers(0, 20, 80)]
     lists = pa.large_list if wide else pa.list_
@@ -180,7 +121,7 @@ def test_as_trl_for_other_types(strategy: str, wide: bool, dtype: pa.DataType) -
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_as_trl_on_selected_rows_and_many_chunks(strategy: str) -> None:
+def test_as_trl_on_selected_rows_and_many_chunks(strategy: Strategy) -> None:
     """Tables that are slices, made of chunks, or read through a selection of rows."""
     whole = Dataset.from_dict(random_examples(3))
     parts = datasets.concatenate_datasets([Dataset.from_dict(random_examples(i, 20)) for i in range(12)])
@@ -189,14 +130,14 @@ def test_as_trl_on_selected_rows_and_many_chunks(strategy: str) -> None:
     shuffled = whole.shuffle(seed=1)
     assert shuffled._indices is not None
     for dataset in (parts, sliced, shuffled, whole.select(range(50, 200)), parts.shuffle(seed=2)):
-        ours, theirs = both(dataset, 16, strategy)  # all have fewer rows than TRL's window
+        ours, theirs = both(dataset, 16, strategy)
         assert len(ours) > 20
         assert ours[:] == theirs[:]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("style", [None, "numpy", "torch", "arrow", "pandas"])
-def test_format_is_kept_as_trl_keeps_it(strategy: str, style: str | None) -> None:
+def test_format_is_kept_as_trl_keeps_it(strategy: Strategy, style: str | None) -> None:
     dataset = Dataset.from_dict(random_examples(4)).with_format(style)
     narrow = dataset.with_format(style, columns=["input_ids"])
     for given in (dataset, narrow):
@@ -204,9 +145,6 @@ def test_format_is_kept_as_trl_keeps_it(strategy: str, style: str | None) -> Non
         assert ours.format == theirs.format
         assert type(ours[0]) is type(theirs[0])
         assert ours.with_format(None)[:] == theirs.with_format(None)[:]
-    stream = dataset.to_iterable_dataset().with_format(style)
-    ours, theirs = both(stream, 16, strategy)
-    assert type(next(iter(ours))) is type(next(iter(theirs)))
 
 
 # --- all rows together ---
@@ -221,19 +159,13 @@ def test_a_dataset_is_packed_as_a_whole() -> None:
     assert len(trl.pack_dataset(dataset, 4)) > 1500
 
 
-def test_num_proc_does_not_change_the_rows() -> None:
-    dataset = Dataset.from_dict(random_examples(6))
-    assert pack_dataset(dataset, 16, map_kwargs={"num_proc": 2})[:] == pack_dataset(dataset, 16)[:]
-
-
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.from_dict(random_examples(8))
     for strategy in STRATEGIES:
-        for options in (None, {"batch_size": 150}):
-            whole = pack_dataset(dataset, 16, strategy, options)[:]
-            with monkeypatch.context() as patch:
-                patch.setattr(hub, "_BLOCK_TOKENS", 50)
-                assert pack_dataset(dataset, 16, strategy, options)[:] == whole
+        whole = pack_dataset(dataset, 16, strategy)[:]
+        with monkeypatch.context() as patch:
+            patch.setattr(hub, "_BLOCK_TOKENS", 50)
+            assert pack_dataset(dataset, 16, strategy)[:] == whole
 
 
 def test_on_disk_it_is_cached_by_what_it_depends_on(tmp_path: Path) -> None:
@@ -243,14 +175,9 @@ def test_on_disk_it_is_cached_by_what_it_depends_on(tmp_path: Path) -> None:
     assert first.cache_files, "a dataset on disk is packed to disk"
     assert pack_dataset(dataset, 16).cache_files == first.cache_files
     others = [pack_dataset(dataset, 17), pack_dataset(dataset, 16, "bfd_split")]
-    others += [pack_dataset(dataset, 16, map_kwargs={"batch_size": size}) for size in (10, 20)]
     others.append(pack_dataset(dataset.select_columns(["input_ids"]), 16))
     files = [first.cache_files[0]["filename"], *(other.cache_files[0]["filename"] for other in others)]
-    assert len(set(files)) == 6
-    again = pack_dataset(dataset, 16, map_kwargs={"cache_file_name": str(tmp_path / "here.arrow")})
-    assert (tmp_path / "here.arrow").exists()
-    assert again[:] == first[:]
-    assert not pack_dataset(dataset, 16, map_kwargs={"keep_in_memory": True}).cache_files
+    assert len(set(files)) == 4
 
 
 def test_what_the_dataset_says_of_itself_is_kept() -> None:
@@ -268,48 +195,29 @@ def test_what_the_dataset_says_of_itself_is_kept() -> None:
     assert packed[:]["tags"] == [[0, 1, 1]]
 
 
-@pytest.mark.parametrize("map_kwargs", [None, {"batch_size": 3}])
-def test_remove_columns_comes_before_packing(map_kwargs: dict[str, Any] | None) -> None:
-    dataset = Dataset.from_dict({**EXAMPLES, "text": ["a", "b", "c", "d"]})
-    for kind in (dataset, dataset.to_iterable_dataset()):
-        packed = pack_dataset(kind, 4, map_kwargs={**(map_kwargs or {}), "remove_columns": ["text"]})
-        assert set(next(iter(packed))) == {"input_ids", "attention_mask", "seq_lengths"}
-
-
 # --- dictionaries ---
 
 
-def test_splits_are_packed_by_themselves(tmp_path: Path) -> None:
+def test_splits_are_packed_by_themselves() -> None:
     splits = {name: Dataset.from_dict(random_examples(i)) for i, name in enumerate(("train", "test"))}
     packed = pack_dataset(DatasetDict(splits), 16)
     assert type(packed) is DatasetDict
-    streamed = pack_dataset(IterableDatasetDict({k: v.to_iterable_dataset() for k, v in splits.items()}), 16)
-    assert type(streamed) is IterableDatasetDict
     for name, split in splits.items():
-        alone = pack_dataset(split, 16)
-        assert packed[name][:] == alone[:]
-        assert list(streamed[name]) == list(alone)  # fewer rows than a window
-    files = {"train": str(tmp_path / "a.arrow"), "test": None}
-    pack_dataset(DatasetDict(splits), 16, map_kwargs={"cache_file_names": files})
-    assert (tmp_path / "a.arrow").exists()
+        assert packed[name][:] == pack_dataset(split, 16)[:]
 
 
 # --- refusals ---
 
 
-@pytest.mark.parametrize("map_kwargs", [None, {"batch_size": 2}])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_columns_that_cannot_be_packed(strategy: Strategy, map_kwargs: dict[str, Any] | None) -> None:
+def test_columns_that_cannot_be_packed() -> None:
     flat = Dataset.from_dict({"input_ids": [[1], [2]], "text": ["a", "b"]})
     uneven = Dataset.from_dict({"input_ids": [[1], [2, 3]], "labels": [[1], [2]]})
     with pytest.raises(TypeError, match="column 'text': holds string"):
-        pack_dataset(flat, 4, strategy, map_kwargs)
+        pack_dataset(flat, 4)
     with pytest.raises(ValueError, match="'input_ids' and 'labels': row 1 has lists of 2 and 1 elements"):
-        pack_dataset(uneven, 4, strategy, map_kwargs)
-    with pytest.raises(ColumnError, match="'text'"):
-        list(pack_dataset(flat.to_iterable_dataset(), 4, strategy))
+        pack_dataset(uneven, 4)
     with pytest.raises(ColumnError, match="no column"):
-        pack_dataset(Dataset.from_dict({}), 4, strategy, map_kwargs)
+        pack_dataset(Dataset.from_dict({}), 4)
 
 
 def test_options_that_cannot_be() -> None:
@@ -317,11 +225,6 @@ def test_options_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="strategy: 'ffd'"):
         pack_dataset(dataset, 4, "ffd")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="max_length: 1 "):
-        pack_dataset(dataset.to_iterable_dataset(), 1)
-    with pytest.raises(ConfigError):
-        pack_dataset(dataset, 4, map_kwargs={"drop_last_batch": True})
-    for kind in (dataset, dataset.to_iterable_dataset()):
-        with pytest.raises(ConfigError, match="with_indices"):
-            pack_dataset(kind, 4, map_kwargs={"with_indices": True, "batch_size": 2})
-    with pytest.raises(InputError):
-        pack_dataset([[1, 2]], 4)
+        pack_dataset(DatasetDict(), 1)
+    with pytest.raises(InputError, match="IterableDataset cannot be packed"):
+        pack_dataset(dataset.to_iterable_dataset(), 4)

@@ -63,6 +63,7 @@ TOLD = {
     "bytes_read",
     "examples_skipped",
     "examples_repeated",
+    "copies_together",
     "examples_truncated",
     "examples_split",
     "examples_without_labels",

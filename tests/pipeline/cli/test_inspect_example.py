@@ -177,7 +177,6 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
         {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
         {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
         {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
-        {"pack": {"window_tokens": 200}, "truncate": {"max_length": 100}},
         {"pack": {"parallel": {"cp": 4}}, "truncate": {"max_length": 64, "max_completion_length": 30}},
         {
             "mask": "all",
@@ -350,12 +349,11 @@ def test_what_is_left_without_cache_and_notes(configure: Configure, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet", "arrow", "csv", "url"])
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet", "arrow", "url"])
 def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
     import gzip
 
     import pyarrow as pa
-    import pyarrow.csv
 
     rows = [{"text": f"The mule number {n} went up."} for n in range(50)]
     table = pa.Table.from_pylist(rows)
@@ -363,16 +361,12 @@ def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     if suffix == "jsonl.gz":
         path.write_bytes(gzip.compress(lines))
-    elif suffix == "jsonl.zst":
-        path.write_bytes(pa.Codec("zstd").compress(lines, asbytes=True))
     elif suffix == "parquet":
         pq.write_table(table, path, row_group_size=7)
     elif suffix == "arrow":
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table, max_chunksize=9)
-    elif suffix == "csv":
-        pyarrow.csv.write_csv(table, path)
-    if suffix == "url":
+    else:
         path.write_bytes(lines)
     where = f"file://{path}" if suffix == "url" else str(path)
     config = configure(sources=[{"name": "s", "format": "text", "path": where, "max_rows": 40}])
@@ -387,7 +381,7 @@ def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
         follower.by_id("s/rows:51")
     path.write_bytes(path.read_bytes()[:-30])
     cut = follower.by_id("s/rows:8").origin
-    kept = suffix in ("jsonl.gz", "jsonl.zst", "csv", "url")  # the cache has a copy
+    kept = suffix in ("jsonl.gz", "url")  # the cache has a copy
     # An Arrow batch is whole without the footer.
     assert cut.state == ("same" if kept or suffix == "arrow" else "changed")
 
@@ -451,7 +445,7 @@ def test_rows_that_came_as_tokens_and_turns_of_their_own(configure: Configure, t
 
 
 def test_preference_pairs_are_shown_by_row(configure: Configure, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
-    from packtrain.pipeline.run.driver import run
+    from packtrain.pipeline.run.run import run
 
     rows = [{"prompt": f"say {n}", "chosen": f" it is {n}", "rejected": f" no, {n}"} for n in range(9)]
     path = write(tmp_path / "pairs.jsonl", rows)

@@ -16,7 +16,7 @@ import yaml
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.sections import print_report
-from packtrain.pipeline.run.forecast import plan
+from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from rich.console import Console
 

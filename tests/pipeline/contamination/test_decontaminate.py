@@ -14,9 +14,9 @@ from packtrain.pipeline.contamination import hits_file
 from packtrain.pipeline.contamination.hits_file import HitLine, put_hits
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
-from packtrain.pipeline.run.driver import run
-from packtrain.pipeline.run.forecast import plan
+from packtrain.pipeline.run.plan import plan
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError

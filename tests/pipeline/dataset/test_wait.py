@@ -13,7 +13,7 @@ from typing import Any
 import packtrain
 import pytest
 from packtrain.pipeline.dataset.wait import wait
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.driver_lock import driving
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.errors import TaskError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
-from packtrain.pipeline.run import workspace
+from packtrain.pipeline.run import workers
 from packtrain.pipeline.store.checksummed import UserCache
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Messages
@@ -54,7 +54,7 @@ def pack(config: dict[str, Any]) -> tuple[str, list[str]]:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "Pool", InThisProcess)
+    monkeypatch.setattr(workers, "Pool", InThisProcess)
 
 
 @pytest.fixture

@@ -241,7 +241,7 @@ import sys
 from pathlib import Path
 import executor_tasks
 from packtrain.pipeline.execute.pool import Pool
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 
 seen = set()
 close = Pool.close

@@ -16,7 +16,7 @@ import pytest
 from packtrain.pipeline.execute.executor import TRIES
 from packtrain.pipeline.execute.ray_cluster import RayExecutor
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.errors import ConfigError, TaskError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 
 SHAPES: dict[str, dict[str, Any]] = {
     "bfd": {},

@@ -14,7 +14,7 @@ import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.export.export import export
 from packtrain.pipeline.export.formats import FORMATS
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.rows import PACKED
 

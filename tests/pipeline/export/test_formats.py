@@ -8,7 +8,7 @@ import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.export import formats
 from packtrain.pipeline.export.export import Exported, export
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES

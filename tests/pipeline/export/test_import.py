@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.export.export import export
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 
 pytestmark = pytest.mark.xdist_group("exports")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import OutputError

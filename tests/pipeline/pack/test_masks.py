@@ -21,12 +21,6 @@ THINKING = (  # writes thoughts of every turn, and calls
     "{% for c in m.tool_calls or [] %}{{ '[' + c.function.name + c.function.arguments | tojson + ']' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}" + ASKED
 )
-LATE = (  # the system message stands before the last message only, and only if that is a question
-    "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
-    "{% set system = messages[0].content %}{% set turns = messages[1:] %}{% endif %}"
-    "{% for m in turns %}{% if m.role == 'user' %}[ASK]{% if loop.last and system %} {{ system }}\n\n{% endif %}"
-    " {{ m.content }}[/ASK]{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
-)
 LAST_THOUGHTS = (  # leaves thoughts of earlier turns out, and the system message unless the last one asks
     "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
     "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}"
@@ -65,14 +59,6 @@ THOUGHTS: list[Row] = [
     {"role": "tool", "content": "four"},
     {"role": "assistant", "content": "<think>done</think>It is four"},
 ]
-
-
-def late(system: bool) -> list[Row]:
-    """Ten conversations of two questions each, with a system message or without."""
-    rows = [said(f"Question {n}?", f"Answer {n}.", f"More {n}?", f"Yes {n}.") for n in range(10)]
-    for number, row in enumerate(rows):
-        row["messages"][:0] = [{"role": "system", "content": f"Rule {number}."}] * system
-    return rows
 
 
 class Runs:
@@ -289,28 +275,8 @@ def test_a_template_by_name(runs: Runs) -> None:
         runs("out-other", ROWS, "all", "other")
 
 
-def test_labels_do_not_depend_on_what_stands_beside_a_row(runs: Runs) -> None:
-    trained: dict[str, dict[str, list[str]]] = {}
-    for name, rows in {
-        "ab": late(False) + late(True),
-        "ba": late(True) + late(False),
-        "b": late(True),
-        "a": late(False),
-    }.items():
-        packed = runs(name, rows, "completion", LATE, allow_lost=["system"])
-        turns = runs(f"{name}-turns", rows, "assistant", LATE, allow_lost=["system"])
-        trained[name] = {"completion": sorted(runs.trained(packed)), "assistant": sorted(runs.trained(turns))}
-    assert trained["ab"] == trained["ba"]
-    # What precedes the answer is a space of the template's: it is trained where the prompt ends before it.
-    assert trained["a"]["completion"] == [f" Yes {index}.{END}" for index in range(10)]
-    assert {one.strip() for one in trained["b"]["completion"]} == {f"Yes {index}.{END}" for index in range(10)}
-    assert trained["ab"]["completion"] == sorted(trained["a"]["completion"] + trained["b"]["completion"])
-    assert trained["b"]["assistant"] == trained["a"]["assistant"]
-    assert trained["ab"]["assistant"] == sorted(trained["a"]["assistant"] * 2)
-
-
 def test_unknown_roles_and_special_tokens_in_contents_are_counted(runs: Runs) -> None:
-    rows = late(False)
+    rows = [said(f"Question {n}?", f"Answer {n}.", f"More {n}?", f"Yes {n}.") for n in range(10)]
     for row in rows[:3]:
         row["messages"][3]["role"] = "asistant"
     rows[5]["messages"][0]["content"] = "x<|im_end|>"

@@ -19,8 +19,8 @@ from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.report.card import NAME, card_front, dataset_card, own_place
 from packtrain.pipeline.report.markdown import split_front
-from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.escape import escape

@@ -19,7 +19,7 @@ from packtrain.pipeline.report.files import report_json
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
-from packtrain.pipeline.run.forecast import plan
+from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 

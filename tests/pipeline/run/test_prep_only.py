@@ -186,7 +186,6 @@ def test_rows_without_a_common_schema_are_refused(
     ("name", "format"),
     [
         ("chat/sgd_dev.jsonl", "messages"),
-        ("chat/tau_bench_gpt4o_airline.jsonl", "messages"),
         ("apps/train.jsonl", "apps"),
         ("longdoc/peps.jsonl", "text"),
     ],
@@ -199,14 +198,3 @@ def test_parquet_holds_what_jsonl_holds(realdata: Path, tmp_path: Path, name: st
         found.append([without_nulls(row) for row in read(tmp_path / f"out{suffix}")])
         assert len(found[-1]) == counts.examples > 100
     assert found[0] == found[1]
-
-
-def test_prompts_of_a_test_set(realdata: Path, tmp_path: Path) -> None:
-    source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(realdata / "apps/test.jsonl")})
-    counts = prepare_source(source, tmp_path, tmp_path / "out.jsonl", prompt_only=True)
-    rows = read(tmp_path / "out.jsonl")
-    assert counts.examples == counts.rows == len(rows) == 405
-    assert all(list(row) == ["id", "row", "prompt"] and row["prompt"][0]["role"] == "user" for row in rows)
-    assert [row["row"] for row in rows] == list(range(405))
-    asked = [json.loads(line)["id"] for line in (realdata / "apps/test.jsonl").read_bytes().splitlines()]
-    assert [row["id"] for row in rows] == [str(id) for id in asked]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.run.run import run
 from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError
 
 

@@ -9,8 +9,8 @@ import pytest
 from packtrain.pipeline.configfile import load_config
 from packtrain.pipeline.judge.problem_file import open_problems
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.prep_only import prepare_source
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError, TokenizerError

@@ -1,7 +1,5 @@
-"""Windows of every container and format: encoded by workers as in one process, or refused by name."""
+"""What a stream says of its inputs, and what it refuses."""
 
-import csv
-import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import packtrain.pipeline.inputs.scan as sources_module
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger
@@ -40,44 +36,8 @@ def chats(count: int) -> list[Row]:
     return rows
 
 
-def texts(count: int) -> list[Row]:
-    """Texts of 1 to 300 tokens in paragraphs."""
-    return [{"text": f"text {i}\n\n" + "word and number\n\n" * (i * i % 53)} for i in range(count)]
-
-
-def pairs(count: int) -> list[Row]:
-    """Prompts and completions of very different lengths."""
-    return [{"prompt": f"{i}? " * (1 + i % 9), "completion": "yes " * (1 + i * i % 71)} for i in range(count)]
-
-
 def lines(rows: list[Row]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
-def write_sources(folder: Path) -> None:
-    """Each container once: large row groups, small ones, two compressed files, values, record batches, plain lines."""
-    table = pa.Table.from_pylist(chats(120))
-    pq.write_table(table, folder / "large.parquet", row_group_size=120)
-    pq.write_table(table.slice(0, 60), folder / "small.parquet", row_group_size=4)
-    for name, part in (("a", texts(90)[:50]), ("b", texts(90)[50:])):
-        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines(part) + b"[]\n\n"))
-    with (folder / "pairs.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["prompt", "completion"])
-        writer.writeheader()
-        writer.writerows(pairs(80))
-    table = pa.Table.from_pylist(pairs(70))
-    with pa.ipc.new_stream(str(folder / "pairs.arrow"), table.schema) as out:
-        out.write_table(table, max_chunksize=50)
-    (folder / "chats.jsonl").write_bytes(lines(chats(90)))
-
-
-SOURCES: dict[str, list[str]] = {
-    "parquet": ["large.parquet", "small.parquet"],
-    "gz": ["a.jsonl.gz", "b.jsonl.gz"],
-    "values": ["pairs.csv"],
-    "arrow": ["pairs.arrow"],
-    "lines": ["chats.jsonl"],
-}
 
 
 @pytest.fixture(autouse=True)
@@ -85,27 +45,16 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources_module, "BLOCK_BYTES", BLOCK)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of sources, and of the cache that the tests of this file share."""
-    folder = tmp_path_factory.mktemp("inputs")
-    write_sources(folder)
-    return folder
-
-
 @pytest.fixture
-def make(data: Path, tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., Config]:
-    """A configuration of these sources, formats found out; `each` gives some of them further keys."""
+def make(tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., Config]:
+    """A configuration of chats, their format found out."""
+    (tmp_path / "chats.jsonl").write_bytes(lines(chats(90)))
 
-    def config(each: dict[str, Row] | None = None, **more: Any) -> Config:
+    def config(**more: Any) -> Config:
         return {
             "out": str(tmp_path / "out"),
-            "cache": str(data / "cache"),
             "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [
-                {"name": name, "path": [str(data / path) for path in paths], **(each or {}).get(name, {})}
-                for name, paths in SOURCES.items()
-            ],
+            "sources": [{"name": "chats", "path": str(tmp_path / "chats.jsonl")}],
             "truncate": {"max_length": 256},
             "run": {"workers": 1, "report": False},
         } | more
@@ -136,18 +85,6 @@ class Notes(Silent):
     def note(self, text: str) -> None:
         """See Observer."""
         self.notes.append(text)
-
-
-def test_the_formats_that_were_found_are_said(make: Callable[..., Config], live: Open) -> None:
-    heard = Notes()
-    live(make(), observer=heard)
-    assert [note.partition(",")[0] for note in heard.notes] == [
-        "source parquet: format messages",
-        "source gz: format text",
-        "source values: format prompt_completion",
-        "source arrow: format prompt_completion",
-        "source lines: format messages",
-    ]
 
 
 UNSURE = (  # of messages that say HIDE nothing can tell where their contents lie
@@ -194,8 +131,9 @@ def test_turns_that_are_not_proved_are_left_out_and_said_once(
 def test_what_needs_all_data_at_once_is_refused(make: Callable[..., Config], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"duplicates: drop .* PackedLoader"):
         LiveWindows(make(duplicates="drop"))
-    with pytest.raises(ConfigError, match=r"sources\.parquet\.weight: .* `repeat` .* PackedLoader"):
-        LiveWindows(make({name: {"weight": 2} for name in SOURCES}))
+    source = make()["sources"][0]
+    with pytest.raises(ConfigError, match=r"sources\.chats\.weight: .* `repeat` .* PackedLoader"):
+        LiveWindows(make(sources=[source | {"weight": 2}]))
     liked = [{"prompt": f"{i}?", "chosen": "yes", "rejected": "no"} for i in range(20)]
     (tmp_path / "liked.jsonl").write_bytes(lines(liked))
     source = {"name": "liked", "path": str(tmp_path / "liked.jsonl")}

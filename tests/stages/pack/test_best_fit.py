@@ -71,13 +71,15 @@ def test_literal_rows(sizes: list[int], capacity: int, expected: list[list[int]]
 @given(problems(), st.one_of(st.none(), st.integers(1, 6)))
 def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | None) -> None:
     sizes, capacity = problem
-    assert place(sizes, capacity, max_docs) == one_by_one(sizes, capacity, max_docs)
+    rows = one_by_one(sizes, capacity, max_docs)
+    assert place(sizes, capacity, max_docs) == rows
+    assert rows_needed(size_counts(np.array(sizes, np.int32), capacity), max_docs) == len(rows)
 
 
 @pytest.mark.parametrize("block", [1, 7, 64])
 @pytest.mark.parametrize("max_docs", [None, 3])
 def test_equal_across_block_borders(monkeypatch: pytest.MonkeyPatch, block: int, max_docs: int | None) -> None:
-    """Sorting and placing in blocks is for the caches alone: their size must not show."""
+    """Placing in blocks is for the caches alone: their size must not show."""
     random = np.random.default_rng(block)
     for _ in range(20):
         sizes = random.integers(1, 60, 150).tolist()
@@ -92,12 +94,6 @@ def test_sizes_beyond_sixteen_bits(capacity: int) -> None:
     random = np.random.default_rng(capacity)
     sizes = np.concatenate([random.integers(1, capacity + 1, 300), [capacity, capacity, 1, 1]]).tolist()
     assert place(sizes, capacity) == one_by_one(sizes, capacity)
-
-
-def test_sorted_like_a_stable_sort() -> None:
-    sizes = np.random.default_rng(5).integers(1, 131_073, 600_000).astype(np.int32)
-    order = bestfit.descending(sizes, size_counts(sizes, 131_072))
-    assert np.array_equal(order, np.argsort(-sizes, kind="stable"))
 
 
 def test_group_moves_do_not_grow_with_the_sequences() -> None:
@@ -130,12 +126,3 @@ def test_l2_by_its_definition() -> None:
                 spill = sizes[small].sum() - (medium.sum() * capacity - sizes[medium].sum())
                 by_threshold.append(alone.sum() + medium.sum() + max(0, int(np.ceil(spill / capacity))))
             assert martello_toth(size_counts(sizes, capacity), capacity) == max(by_threshold)
-
-
-@given(st.integers(1, 200), st.data())
-@examples(300)
-def test_rows_are_counted_without_being_made(capacity: int, data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=300))
-    max_docs = data.draw(st.none() | st.integers(1, 4))
-    counts = size_counts(np.array(sizes, dtype=np.int32), capacity)
-    assert rows_needed(counts, max_docs) == len(one_by_one(sizes, capacity, max_docs))

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
-from ...schemas.ledger import Ledger
 from ...schemas.report import Made, Report, Sample
 from ..configfile import load_config
 from ..contamination.hits_file import hit_lines
@@ -22,7 +21,6 @@ from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
-from ..pack.accounts import fate_of_rows
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, select, split_names
 from ..pack.segments import Segments
@@ -34,12 +32,12 @@ from ..report.lengths import candidates, choose
 from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
-from ..report.rejects import rejects_among
+from ..report.rejects import Rejects, rejects_among
 from ..report.shown import Shown
-from .closing_advice import on_default_mask
-from .estimate import require_room
-from .steps import decontaminate, encode_inputs, prepare_inputs
-from .workspace import Workspace, open_workers, open_workspace
+from .advice import fate_of_rows, on_default_mask, selection_notes
+from .prepare import require_room
+from .run import encode_inputs, prepare_inputs
+from .workers import Workspace, open_workers, open_workspace
 
 
 def plan(
@@ -84,17 +82,6 @@ class _Seen:
     sample: Sampled | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """What a run would pack."""
-
-    ledger: Ledger
-    selected: Selected | None
-    """The documents to pack; None if the run would stop."""
-    refused: str | None = None
-    """Why the run would stop; "" if it would not."""
-
-
 def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled | None = None) -> _Seen:
     """Prepare and encode, as a run does."""
     # With a share (--shard) it would see only a part of the data.
@@ -107,15 +94,14 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-        encoded = decontaminate(config, prepared, encoded, work, executor)
     default_mask = on_default_mask(config, prepared.formats)
     for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
         observer.note(note)
     return _Seen(config, work, prepared, encoded, sample)
 
 
-def _decide(seen: _Seen) -> _Decided:
-    """Decide what is kept of each document.
+def _select(seen: _Seen) -> Selected | str:
+    """Decide what is kept of each document; or say why a run would stop.
 
     Raises:
         InputError: nothing would be packed.
@@ -128,29 +114,34 @@ def _decide(seen: _Seen) -> _Decided:
             raise
         # The comparison of lengths can still show a length with which the run would not stop.
         seen.work.observer.note(str(error))
-        return _Decided(Ledger(), None, str(error))
-    total = selected.ledger.total()
+        return str(error)
+    whole, total = sample is None or sample.exhaustive, selected.ledger.total()
     if not total.examples_packed:
-        first, looked = first_reject(prepared.joined, encoded.records, mask_rejects(config)), ""
-        if sample is not None and not sample.exhaustive:
-            first, looked = _first_of(sample, seen), " in the sample"
-        fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
-        fix = fits or (
+        first = first_reject(prepared.joined, encoded.records, mask_rejects(config)) if whole else _first_of(seen)
+        fix = (not total.rows_used and what_fits(prepared.files, prepared.formats)) or (
             "Check each source's format and keys, truncate.max_length, the mask, and which rows the filters and "
             "limits leave"
         )
-        raise InputError(f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} {fix}")
-    return _Decided(selected.ledger, selected)
+        fate = fate_of_rows(total, "" if whole else " in the sample")
+        raise InputError(f"nothing would be left to pack: of {fate}.{first} {fix}")
+    for said in selection_notes(config, selected) if whole else ():
+        seen.work.observer.note(said)
+    return selected
 
 
-def _first_of(sample: Sampled, seen: _Seen) -> str:
+def _first_of(seen: _Seen) -> str:
     """Describe the first rejected row of a sample, by its place in the original input."""
-    files = seen.prepared.files
-    lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(seen.config)).splitlines()
-    for one in sample.true_rejects(rejects_among(lines[:1], files)).shown:
-        is_none = what_it_is(files[0], one.reason, line=False)
+    for one in _rejects(seen, 1).shown:
+        is_none = what_it_is(seen.prepared.files[0], one.reason, line=False)
         return f" The first: {one.file}: {one.reason}: {one.detail.removesuffix('.')}.{is_none}"
     return ""
+
+
+def _rejects(seen: _Seen, most: int | None = None) -> Rejects:
+    """The rejected rows, by their places in the original inputs."""
+    lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(seen.config)).splitlines()
+    rejects = rejects_among(lines[:most], seen.prepared.files)
+    return rejects if seen.sample is None else seen.sample.true_rejects(rejects)
 
 
 def _report(seen: _Seen, options: ReportOptions) -> Report:
@@ -159,9 +150,9 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     Raises:
         InputError: nothing would be packed.
     """
-    config, work, sample, pairs = seen.config, seen.work, seen.sample, seen.prepared.pairs
+    config, work, pairs = seen.config, seen.work, seen.prepared.pairs
     work.observer.begin("read lengths", 0, "")
-    decided = _decide(seen)
+    selected = _select(seen)
     absent = dict[str, str]()
     choice = packing = flow = overlap = training = None
     kinds = {}
@@ -171,28 +162,26 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         documents = _documents(seen, options)
         choice, kinds = choose(documents.stats, config, options, documents.in_all), documents.kinds
         packing = expected_packing(choice, config.pack)
-    selected = decided.selected
-    if selected is None:
-        absent["flow"] = absent["training"] = f"The run would stop: {decided.refused}."
+    if isinstance(selected, str):
+        absent["flow"] = absent["training"] = f"The run would stop: {selected}."
     else:
+        ledger = selected.ledger
         cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
         if not cuts and not pairs:
             _count_cuts(selected)
         _count_labels(selected)
-        lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
-        rejects = rejects_among(lines, seen.prepared.files)
-        flow = flow_of(decided.ledger, rejects if sample is None else sample.true_rejects(rejects))
+        flow = flow_of(ledger, _rejects(seen))
         if seen.encoded.contamination is not None:
             asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
-            overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, decided.ledger)
+            overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, ledger)
         notes = [
             *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
         ]
         shown = Shown(absent="There are no rows yet: a plan packs nothing.")
-        training = training_of(decided.ledger, kinds, shown, config.identity(), notes)
+        training = training_of(ledger, kinds, shown, config.identity(), notes)
     spec = seen.encoded.spec
-    configuration = configuration_of(sample.asked if sample is not None else config, work.base)
+    configuration = configuration_of(seen.sample.asked if seen.sample is not None else config, work.base)
     report = make_report(
         "plan",
         work.out.url,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.dataset.manifests import read_manifest
-from packtrain.pipeline.run.closing_advice import on_rows
+from packtrain.pipeline.run.advice import on_rows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.stages.pack.plan import plan_rows

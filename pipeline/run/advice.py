@@ -1,0 +1,267 @@
+"""What a run says of its documents: what limits a mixture, of which sources nothing is held out, why nothing is left.
+And its advice at the end: trained tokens lost to limits, examples without any, duplicates, padding, rows that another
+strategy may save.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...schemas.config.config import RunConfig
+from ...schemas.config.mask import SourceMaskConfig
+from ...schemas.layout import Certificate
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.reasons import NOT_DRAWN, OWN, REASONS
+from ...schemas.units import plural, share
+from ..inputs.formats import SourceFormat
+from ..pack.copies import repeated
+from ..pack.outcomes import CUT_UNTRAINED
+from ..pack.pack import Packed, Selected
+from ..pack.table import Table, count_groups
+
+_BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
+"""Reasons for dropped tokens that limits cause, or that never drop a trained token."""
+_MANY_ROWS, _ROWS_SHARE = 10, 0.003
+"""`tight` is named where it may save more than both: so many rows, and this share of them."""
+_MUCH = 0.01
+"""A loss is reported if it exceeds this share of the trained tokens."""
+_UNDONE = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
+"""Reasons for dropped examples that a larger limit undoes."""
+_EMPTY = frozenset({"empty", "empty_completion"})
+"""Reasons for rejected rows that have the format's columns."""
+_BY_TEMPLATE = frozenset({"lost_content", "template_error"})
+"""Reasons for rejected rows that another chat template undoes."""
+_SOURCES = 6
+"""A note names at most this many sources that do not limit the mixture."""
+
+
+def closing_advice(
+    config: RunConfig,
+    table: Table,
+    formats: Mapping[str, SourceFormat],
+    packed: Packed,
+) -> list[str]:
+    """List what the user may want to change, most important first."""
+    total = packed.ledger.total()
+    found = (
+        on_lost(config, total),
+        on_untrained(total),
+        on_default_mask(config, formats),
+        on_duplicates(config, table, total),
+        on_padding(config, packed),
+        on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
+    )
+    return [line for line in found if line is not None]
+
+
+def on_rejects(total: SourceLedger, rejects: str) -> str | None:
+    """Say how many rows were rejected, and where they are listed; of most of the rows, also why. None if none were.
+
+    Args:
+        total: the finished run's ledger over all sources.
+        rejects: the path of rejects.jsonl.
+    """
+    from ..report.collect import rejected_of
+
+    reasons = rejected_of(total)
+    rejected = sum(reasons.values())
+    if not rejected:
+        return None
+    what = plural(rejected, "row or example was", "rows or examples were")
+    if 2 * rejected <= total.rows_read:
+        return f"{what} rejected; see {rejects}"
+    most = next(iter(reasons))
+    return (
+        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
+        f"{rejects}"
+    )
+
+
+def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
+    """Say how many trained tokens the configured length loses; None if at most 1 %.
+
+    The ledger does not say how many trained tokens each reason dropped. So if examples were dropped for other reasons
+    than length, only tokens cut off packed examples are counted.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    asked = total.asked_encoded + total.asked_repeated
+    exact = total.tokens_dropped.keys() <= _BY_LENGTH
+    # Examples dropped as `untrained` have at most one such token each: the first, which no length would train.
+    first = min(total.asked_dropped, total.examples_dropped.get("untrained", 0))
+    lost = total.asked_truncated + (total.asked_dropped - first if exact else 0)
+    if lost <= _MUCH * asked:
+        return None
+    limits = config.truncate.max_completion_length is not None or config.truncate.max_prompt_length is not None
+    where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
+    least = "" if exact and not first else "at least "
+    return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
+
+
+def on_padding(config: RunConfig, packed: Packed) -> str | None:
+    """Say what padding costs in all splits; None if nothing is padded."""
+    rows = sum(split.rows for split in packed.splits.values())
+    padding = packed.ledger.total().tokens_created.get("alignment", 0)
+    if not padding:
+        return None
+    part = share(padding / (rows * config.truncate.max_length), 2)
+    return f"{plural(padding, 'token')} of padding for {config.pack.padded_for} take {part} of the rows"
+
+
+def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:
+    """Say what strategy `tight` may save; None if that is little. The bounds of the plans say it, without another plan.
+
+    Args:
+        certificates: of all planning windows.
+    """
+    rows, bound = sum(one.rows for one in certificates), sum(one.bound for one in certificates)
+    if config.pack.strategy != "bfd" or rows - bound <= max(_MANY_ROWS, _ROWS_SHARE * rows):
+        return None
+    return (
+        f"the rows are {rows:,}, and no plan needs fewer than {bound:,}; pack.strategy=tight may save "
+        f"up to {share(1 - bound / rows, 2)} of them"
+    )
+
+
+def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> str | None:
+    """What the default mask trains of chats, for those who did not choose it; None where a mask was chosen."""
+    if "mask" in config.model_fields_set or not {"messages", "sharegpt"} & {form.name for form in formats.values()}:
+        return None
+    if any(source.expand != "none" or source.mask != SourceMaskConfig() for source in config.sources):
+        return None
+    return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
+
+
+def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str | None:
+    """Say how many packed examples repeat an earlier one; None if there are none, or if duplicates are dropped.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    count, share_compared = repeated(table.documents) if config.duplicates == "keep" else (0, 1)
+    packed = sum(total.examples_packed.values())
+    if not count:
+        return None
+    about = "about " if share_compared > 1 else ""
+    return (
+        f"{about}{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
+        f"duplicates=drop drops them"
+    )
+
+
+def on_untrained(total: SourceLedger) -> str | None:
+    """Say how many examples truncation left without a trained token; None if there are none.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    dropped = total.examples_dropped.get(CUT_UNTRAINED, 0)
+    if not dropped:
+        return None
+    return (
+        f"truncation left nothing to train in {dropped:,} of {plural(total.examples_made, 'example')}, which "
+        f"{'was' if dropped == 1 else 'were'} dropped; packtrain plan compares other lengths"
+    )
+
+
+def selection_notes(config: RunConfig, selected: Selected) -> Iterator[str]:
+    """What to say before packing."""
+    mixture = on_mixture(config, selected.ledger)
+    if mixture is not None:
+        yield mixture
+    yield from on_holdout(config, selected)
+
+
+def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
+    """Say which sources limit a mixture by weights, and how much the others give; None if there are no weights.
+
+    A source limits it if it is used as often as its `repeat` allows or, in a mixture without any `repeat`, once: see
+    `stages.select.copies.passes_of`.
+    """
+    if all(source.weight is None for source in config.sources):
+        return None
+    repeats = any(source.repeat is not None for source in config.sources)
+    limits, others = list[str](), list[tuple[float, str]]()
+    for source in config.sources:
+        entry, name = ledger.sources[source.name], source.name
+        drawn, left = entry.examples_packed.get("train", 0), entry.examples_dropped.get(NOT_DRAWN, 0)
+        most = source.repeat if repeats else 1
+        if not drawn + left:
+            continue
+        if most is not None and not left and entry.examples_repeated == (most - 1) * drawn:
+            limits.append(f"{name} ({f'repeat {most:,}' if repeats else 'the most tokens for its weight, used once'})")
+        elif left:
+            part = left / (drawn + left)
+            others.append((-part, f"{left:,} of {plural(drawn + left, 'example')} of {name} are not drawn"))
+        else:
+            others.append((0.0, f"{name} is used {(drawn + entry.examples_repeated) / drawn:.2f} times"))
+    if not limits:
+        return None  # every example is held out, or left out for another reason
+    said = [text for _, text in sorted(others, key=lambda one: one[0])[:_SOURCES]]
+    if len(others) > _SOURCES:
+        said.append(f"and so on for {plural(len(others) - _SOURCES, 'other source')}")
+    return "; ".join([f"the mixture is limited by {' and '.join(limits)}", *said])
+
+
+def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
+    """Name the sources of which nothing is held out although the configuration asks for it."""
+    fraction = config.holdout.fraction
+    for number, source in enumerate(config.sources) if fraction else ():
+        packed = selected.ledger.sources[source.name].examples_packed
+        if not packed.get("train") or packed.get("holdout"):
+            continue
+        groups = plural(count_groups(selected.table, number, config), "group")
+        yield (
+            f"nothing of source {source.name} is held out: it has {groups}, and holdout.fraction is {share(fraction)}; "
+            "raise it, or give the source more groups"
+        )
+
+
+def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
+    """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
+    3); of 4 examples, all were left out (untrained 4)`.
+    """
+
+    def listed(reasons: dict[str, int]) -> str:
+        named = sorted(reasons.items(), key=lambda one: -one[1])
+        return f" ({', '.join(f'{reason} {count:,}' for reason, count in named)})" if named else ""
+
+    rows = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
+    said = f"{rows}{listed({**total.rows_rejected, **total.rows_filtered})}"
+    dropped = sum(total.examples_dropped.values())
+    if not dropped:
+        return said
+    every = "all were" if dropped == total.examples_made > 1 else plural(dropped, "was", "were")
+    every = "it was" if total.examples_made == 1 else every
+    return f"{said}; of {plural(total.examples_made, 'example')}, {every} left out{listed(total.examples_dropped)}"
+
+
+def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
+    """Say what to do if no example is left.
+
+    Args:
+        fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
+    """
+    if total.rows_read and total.rows_blank == total.rows_read:
+        return "All are blank: remove the file, or fill it"
+    too_short = sum(total.examples_dropped.get(reason, 0) for reason in _UNDONE)
+    if 2 * too_short > total.rows_read:
+        return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
+    if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
+        return (
+            "They have one token each, and the first token of a document is never trained: check which column is read "
+            "(keys.text=body), or pack them untrained (keep_untrained=true)"
+        )
+    if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
+        return (
+            "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
+            "trains the last message only if it is one), or take another mask (mask=all)"
+        )
+    if total.rows_used and not total.rows_rejected:
+        return "Check truncate.max_length, the mask, the filters and the limits"
+    if fits:
+        return f"All are in {rejects}. {fits}"
+    if _EMPTY.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Their columns are there but empty: check the program that wrote them"
+    if _BY_TEMPLATE.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Check tokenizer.chat_template"
+    return f"All are in {rejects}. Check each source's format, and its keys (keys.text=body)"

@@ -1,0 +1,330 @@
+"""The run: sources → encoded parts → plan → shards → manifest.
+
+1. Check the folder: is it finished, interrupted, or from another run?
+2. Prepare: scan the inputs, load the tokenizer, choose the engine.
+3. Encode the blocks that the cache lacks.
+4. Read lengths, and decide what is kept of each document.
+5. Plan the rows and write the shards, with documents.parquet beside them.
+6. Close the ledger and write the manifest last. Then write the card (README.md) and the report; they are not part of
+   the dataset.
+
+Steps 3 and 5 run in an executor. Each task is a pure function of its argument. After a crash the next run goes through
+the same steps, and does the tasks that have no finished file.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.config.config import RunConfig
+from ...schemas.errors import InputError
+from ...schemas.fingerprint import version
+from ...schemas.manifest import FileRecord, Manifest
+from ...schemas.names import PLAN, REJECTS
+from ...schemas.units import plural
+from ..configfile import load_config
+from ..contamination.driver import compare
+from ..contamination.hits_file import put_hits
+from ..dataset.manifests import read_manifest
+from ..dataset.open import Finished
+from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
+from ..dataset.run_notes import Request, is_asked_again, remember
+from ..encode.driver import Encoded, encode
+from ..encode.encode_spec import PAIRS_FORMAT
+from ..encode.notes import first_reject, notes, reject_lines
+from ..encode.prepared import Prepared
+from ..encode.sampling_notes import check_sampling, check_stops
+from ..execute.executor import Executor
+from ..inputs.formats import what_fits
+from ..inputs.in_memory import called, written
+from ..inputs.scan_cache import scan_inputs
+from ..observer import Observer, Printed, Silent
+from ..pack.outcomes import mask_rejects
+from ..pack.pack import Selected, pack, padding_id, select
+from ..report.files import HTML as REPORT
+from ..store.driver_lock import driving
+from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
+from .commit import commit, put_card, put_record
+from .prepare import RunEstimate, estimate_run, prepare, require_room, shards_written
+from .workers import Workspace, fit_workers, open_workers, open_workspace, packing_need
+
+if TYPE_CHECKING:
+    import datasets
+
+    from ..report.files import AtEnd
+
+
+def run(
+    config: "RunConfig | Mapping[str, Any] | str | Path",
+    *,
+    data: Mapping[str, "datasets.Dataset"] | None = None,
+    observer: Observer | None = None,
+    quiet: bool = False,
+    base: Path | None = None,
+) -> Manifest:
+    """Run packtrain and return the manifest of the finished dataset.
+
+    A finished dataset is left as it is; an interrupted run continues where it stopped.
+
+    Args:
+        config: a RunConfig, the same as plain data, or the path of a YAML file.
+        data: name → a dataset in memory, each a source of that name. The configuration may have a source of the same
+            name without `path`, which says how to use it. Each is written once into the cache, by its content.
+        observer: receives progress and notes. By default notes are printed on standard error.
+        quiet: print nothing.
+        base: the folder where relative paths of the configuration start. By default the folder of the file, or
+            the working directory.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError, OutputError: something that the user can fix.
+        StoreError, IntegrityError, TaskError: a failure.
+    """
+    data = data or {}
+    loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
+    work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
+    if not data:
+        return _find_or_make(loaded, work)
+    with written(loaded, data, work.scratch) as with_files:
+        return _find_or_make(with_files, work)
+
+
+def _find_or_make(config: RunConfig, work: Workspace) -> Manifest:
+    finished = find_finished(config, work)
+    if finished is None:
+        manifest = make_dataset(config, work).manifest
+        if (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
+            work.observer.note(said)
+        return manifest
+    put_card(work.out, finished, work.observer)  # an earlier version, or a run that was killed, may have left it out
+    return finished
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A finished run, with what is left to tell the user."""
+
+    manifest: Manifest
+    report: "AtEnd | None" = None
+    advice: tuple[str, ...] = ()
+    """Sentences on what the user may want to change."""
+
+
+def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = False) -> Manifest | None:
+    """Return the manifest if this same run is already finished, else None. Takes milliseconds, because inputs are
+    compared by size and time.
+
+    Args:
+        verify_inputs: also compare the inputs by content.
+
+    Raises:
+        OutputError: the folder holds something else.
+    """
+    check_folder(work.out)
+    check_config(work.out, config)
+    request = Request.of(config, work.base, packtrain_version())
+    manifest = read_manifest(work.out)
+    if manifest is None or not is_asked_again(work.out, request) or not all_there(work.out, manifest):
+        return None
+    if verify_inputs:
+        files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
+        if plan_inputs(files) != manifest.plan["inputs"]:
+            return None
+    work.observer.note(f"{work.out.url} is already finished; nothing to do")
+    if config.run.report and not work.out.exists(REPORT):
+        work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")
+    return manifest
+
+
+def make_dataset(config: RunConfig, work: Workspace) -> Made:
+    """Do the work that remains.
+
+    Raises:
+        BusyError: another driver is working on the same output folder.
+    """
+    with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
+        finished = find_finished(config, work) if lock.waited else None
+        return Made(finished) if finished is not None else _make(config, work)
+
+
+def _make(config: RunConfig, work: Workspace) -> Made:
+    out, observer = work.out, work.observer
+    # Taken before anything is read, so that a file that changes later counts as another input.
+    request = Request.of(config, work.base, packtrain_version())
+    with open_workers(config.run, work) as executor:
+        prepared, estimate = prepare_inputs(config, work, executor)
+        _say_cached(estimate, observer)
+        require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
+        encoded = encode_inputs(config, prepared, estimate, work, executor)
+        selected = _select(config, prepared, encoded, work, executor)
+
+        # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
+        # corrected run.
+        plan = _plan_of(config, prepared, encoded)
+        claim(out, plan)
+        documents = (record.counts.examples for record in encoded.records)
+        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places, documents)
+        lists = [_write_rejects(config, prepared, encoded, work)]
+        if encoded.contamination is not None:
+            lists.append(put_hits(encoded.contamination, out))
+        room = selected.tokens * (selected.token_bytes + 1) - shards_written(out)
+        require_room(room, "the shards", out)
+        packed = pack(selected, out, executor, observer)
+    manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
+    put_card(out, manifest, observer)
+    for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
+        observer.note(why)
+    advice = closing_advice(config, selected.table, prepared.formats, packed)
+    return Made(manifest, _write_report(config, work, manifest), tuple(advice))
+
+
+def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
+    """Prepare and estimate, then stop. Writes only notes in the cache."""
+    here = config.run.model_copy(update={"executor": "local", "shard": None})
+    with open_workers(here, work) as executor:
+        prepared = prepare(config, work, executor)
+        estimate = estimate_run(prepared, work)
+    for why in estimate.why_missing:
+        work.observer.note(why)
+    return prepared, estimate
+
+
+def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
+    """Prepare, and estimate what must be encoded.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
+    """
+    work.observer.begin("load inputs and tokenizer", 0, "")
+    prepared = prepare(config, work, executor)
+    estimate = estimate_run(prepared, work)
+    work.observer.end()
+    return prepared, estimate
+
+
+def _say_cached(estimate: RunEstimate, observer: Observer) -> None:
+    if estimate.cached:
+        of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
+        how_much = f"{estimate.cached:,} of {of}"
+        if estimate.cached == estimate.blocks:
+            how_much = "all blocks of the input are"
+        observer.note(f"{how_much} in the cache, already encoded")
+
+
+def encode_inputs(
+    config: RunConfig, prepared: Prepared, estimate: RunEstimate, work: Workspace, executor: Executor
+) -> Encoded:
+    """Encode what the cache lacks, report conversations that the mask cannot train as intended, and mark examples that
+    share text with evaluation rows.
+
+    Raises:
+        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
+            `mask.on_unproved: error`.
+        ConfigError: there is not enough memory for one worker.
+    """
+    if estimate.memory is not None:
+        fit_workers(config.run, estimate.memory, executor, work.observer)
+    encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
+    for said in notes(config, prepared.joined, encoded):
+        work.observer.note(said)
+    for said in check_sampling(config, prepared.joined, encoded):
+        work.observer.note(said)
+    if any(one.make().needs_template for one in prepared.formats.values()):
+        for said in check_stops(config, prepared.joined, encoded, work.cache, executor):
+            work.observer.note(said)
+    return decontaminate(config, prepared, encoded, work, executor)
+
+
+def decontaminate(
+    config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor
+) -> Encoded:
+    """Compare the examples with evaluation rows, if the configuration asks for it, and mark those that share text.
+
+    Raises:
+        InputError: an input has changed since it was scanned; a row has token ids instead of text.
+    """
+    section, evaluation = config.decontaminate, prepared.evaluation
+    if section is None or evaluation is None:
+        return encoded
+    found = compare(
+        prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
+        work.observer,
+    )  # fmt: skip
+    marked, said = found.marked()
+    work.observer.note(said)
+    each = zip(encoded.places, marked, strict=True)
+    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
+    return replace(encoded, places=places, contamination=found)
+
+
+def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
+    """Decide what is kept of each document, and limit the workers so that packing has enough memory.
+
+    Raises:
+        InputError: nothing is left to pack; the message says what happened to the rows, which are listed first.
+        ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; a weight needs
+            too many copies; or there is not enough memory for planning.
+    """
+    pad_id = padding_id(config, prepared.tokenizer)
+    work.observer.begin("plan", 0, "")
+    selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+    work.observer.end()
+    total = selected.ledger.total()
+    if not total.examples_packed:
+        if not work.out.exists(PLAN):
+            _write_rejects(config, prepared, encoded, work)
+        fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
+        fix = nothing_left(total, work.out.where(REJECTS), fits)
+        first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
+    blocks = len(selected.table.block_sources)
+    need = packing_need(selected.copies, total.tokens_packed, blocks, config, pairs=prepared.pairs)
+    fit_workers(config.run, need, executor, work.observer)
+    for said in selection_notes(config, selected):
+        work.observer.note(said)
+    return selected
+
+
+def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
+    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config))
+    return put_record(work.out, REJECTS, lines)
+
+
+def _plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
+    """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
+    tokenizer = prepared.tokenizer
+    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+    plan = {
+        "config": config.identity(),
+        "formats": {name: form.payload() for name, form in prepared.formats.items()},
+        "inputs": plan_inputs(prepared.files),
+        "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
+        "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+        **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
+        "versions": versions | {"packtrain": packtrain_version()},
+    }
+    read_back: dict[str, Any] = json.loads(json.dumps(plan))
+    return read_back
+
+
+def packtrain_version() -> str:
+    """The version of this package, imported late because the package imports this module."""
+    from ... import __version__
+
+    return __version__
+
+
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+    """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
+    failure here is reported as a note and never fails a finished run.
+    """
+    if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
+        return None
+    from ..dataset.decode import Decoder
+    from ..report.files import try_report
+
+    tokenizer = work.parts.reference
+    return try_report(
+        Finished(work.out, manifest), work.observer, Decoder(tokenizer) if tokenizer is not None else None
+    )
