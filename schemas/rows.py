@@ -90,7 +90,7 @@ class RunKind(IntEnum):
     """The same before the completion."""
     STOP_IN_NEXT_HEADER = 16
     """For templates that do not end turns themselves: the token with which the header after a turn of the completion
-    begins, and space before it. A model that generates it has ended its turn. `turn` and `train` are the turn's."""
+    begins, and space before it. A model that generates it has ended its turn. `turn` and `weight` are the turn's."""
     HISTORY_STOP_IN_NEXT_HEADER = 17
     """The same before the completion."""
     MIXED = 18
@@ -124,7 +124,7 @@ RUN = pa.struct(
         pa.field("end", pa.int32(), nullable=False),
         pa.field("kind", pa.int8(), nullable=False),
         pa.field("turn", pa.int16(), nullable=False),
-        pa.field("train", pa.bool_(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),
     ]
 )
 
@@ -137,17 +137,16 @@ ENCODED = pa.schema(
         pa.field("line", pa.int32(), nullable=False),
         pa.field("sub", pa.int32(), nullable=False),
         pa.field("straddles", pa.int16(), nullable=False),
-        pa.field("weights", pa.list_(pa.field("item", pa.float32(), nullable=False)), nullable=False),
     ]
 )
 """One example, tokenized at full length, with its structure but without a mask policy.
 
 A part does not depend on its file or run, so that runs can share it: `line` counts from the start of the block. `runs`
 cover the tokens from the left without gaps: each ends before token `end`, belongs to message `turn` (counted from 0; -1
-outside of conversations), and has the message's `train` flag. A token that straddles two runs belongs to the
-assistant's run if there is one, else to the later run; it is counted in `straddles`, unless it only straddles parts of
-a turn. `digest` covers the rendered text, the beginning of the completion, the `train` flags and the weights.
-`weights` has the loss weight of each run (message times example; 0 where `train` is false), or is empty if all are 1.
+outside of conversations), and has a loss `weight` (message times example; 0 where `train` is false). A token that
+straddles two runs belongs to the assistant's run if there is one, else to the later run; it is counted in `straddles`,
+unless it only straddles parts of a turn. `digest` covers the rendered text, the beginning of the completion and the
+weights.
 
 A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.

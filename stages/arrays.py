@@ -43,15 +43,6 @@ def lists(
     return pa.ListArray.from_arrays(numbers(offsets.astype(np.int32, copy=False)), child, type=kind)
 
 
-def booleans(array: pa.Array) -> NDArray[np.bool_]:
-    """(N,) an Arrow array of booleans without nulls as a numpy array."""
-    data = array.buffers()[1]
-    if data is None or not len(array):
-        return np.zeros(0, dtype=np.bool_)
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    return bits[array.offset : array.offset + len(array)].view(np.bool_)
-
-
 def view(array: pa.Array) -> NDArray[Any]:
     """(N,) an Arrow array of numbers without nulls as a read-only numpy array that shares its memory."""
     dtype = np.dtype(array.type.to_pandas_dtype())

@@ -78,7 +78,7 @@ class CachedParts:
         for batch in EncodedPart(part.place.path).batches:
             if row < batch.num_rows:
                 one = batch.slice(row, 1).to_pylist()[0]
-                runs = [(run["end"], run["kind"], run["turn"], run["train"]) for run in one["runs"]]
+                runs = [(run["end"], run["kind"], run["turn"], run["weight"] > 0) for run in one["runs"]]
                 return EncodedDocument(doc_id, one["line"], one["sub"], one["input_ids"], runs)
             row -= batch.num_rows
         where = self.store.where(part.place.part.name)

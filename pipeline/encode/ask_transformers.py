@@ -10,14 +10,13 @@ from typing import Any, TypedDict
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
 """Version of the answer; increase it whenever the answer changes."""
 
 
 class Answer(TypedDict):
     """What transformers knows; see `TokenizerSpec`."""
 
-    format: int
     json: str
     chat_template: str | dict[str, str] | None
     special_tokens: dict[str, str]
@@ -44,7 +43,6 @@ def _resolve(folder: str) -> Answer:
     backend.no_truncation()
     backend.no_padding()
     return {
-        "format": FORMAT,
         "json": backend.to_str(),
         "chat_template": tokenizer.chat_template,
         # Older versions of transformers also list the additional tokens here; templates do not use them by name.

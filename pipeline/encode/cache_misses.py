@@ -51,7 +51,7 @@ def why_missing(
         missing: tasks whose parts are not in the cache.
     """
     gone = {task.block.hash for task in missing}
-    for source, own in _by_source(files, tasks).items() if gone else ():
+    for source, own in _by_source(files, tasks).items():
         if own[0].block.hash not in gone:
             continue
         try:
@@ -76,11 +76,10 @@ def _by_source(files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> dict[
 
 def _settings(task: EncodeTask) -> dict[str, Any]:
     """What the part depends on besides the block, as JSON gives it back. The same for all blocks of a source."""
-    payload = task.payload()
-    encode = {"encoding" if key == "format" else key: value for key, value in payload.pop("encode").items()}
-    settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**payload, **encode}))
+    settings: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(task.payload()))
+    encode = {"encoding" if key == "format" else key: value for key, value in settings.pop("encode").items()}
     del settings["block"]
-    return settings
+    return settings | encode
 
 
 def _note(first: EncodeTask) -> str:

@@ -58,6 +58,7 @@ def encode_missing(
 ) -> Encoded:
     """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
+    prepared.spec.save(cache)
     found = parts.forget_damaged(tasks, observer)
     missing = parts.missing(tasks, found)
     for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
@@ -78,7 +79,7 @@ def encode_missing(
                 record = result.record
                 observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         except EngineMismatchError as error:
-            raise wrong_engine(prepared.spec, str(error)) from error
+            raise wrong_engine(prepared.spec, f"on {str(error)!r}") from error
         observer.end()
         found = parts.records(tasks)
     records = tuple(_there(found[task.key], task) for task in tasks)

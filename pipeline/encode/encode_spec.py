@@ -1,5 +1,6 @@
 """What encoded parts depend on besides their blocks, as the tasks find it in the store."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,13 @@ import msgspec
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
+from ...stages.mask.sampling import StopTokens
 from ...stages.tokenize.encode import SpecialTokenAffixes
+from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 
-FORMAT = 10
+FORMAT = 12
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
@@ -59,6 +62,15 @@ class EncodeSpec:
             **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
             **({"prove": True} if self.prove else {}),
         }
+
+    def stop_tokens(self, template: Iterable[str]) -> StopTokens:
+        """The tokens that end a generation.
+
+        Args:
+            template: the special tokens with which the chat template ends turns.
+        """
+        added = {token.content: token.id for token in tokenizer_head(self.tokenizer_json).added_tokens}
+        return StopTokens.of(template, self.generation_stops, self.around.eos, added)
 
     def save(self, store: Store) -> str:
         """Put the specification into the store for the tasks; return its name."""

@@ -1,61 +1,52 @@
-"""The first look at new data: which engine encodes it, and how many tokens its bytes become.
+"""The first look at new data: which engine encodes it, how many tokens its bytes become, and what ends turns.
 
-The fast engine is compared with the reference, on texts on which tokenizers are known to disagree and on the first rows
-of every source. A worker reads, renders and encodes with the fast engine; the driver, which needs the reference anyway,
-compares. The answer is kept in the cache, for later runs over the same first rows. That an engine agrees with the
-reference on the known texts depends only on the tokenizer, and is kept in the user's cache for all data.
+A worker encodes texts on which tokenizers are known to disagree, and the first rows of every source; the driver, which
+needs the reference tokenizer anyway, compares. The answer is kept in the cache, for later runs over the same first
+rows. That an engine agrees with the reference on the known texts depends only on the tokenizer, and is kept in the
+user's cache for all data.
 """
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...schemas.errors import RowRejectedError, TokenizerError
+from ...schemas.errors import EngineMismatchError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.jsontext import decode_note
-from ...schemas.rows import Example
-from ...stages.prep import Options, make_format
-from ...stages.template.render import Renderer
-from ...stages.tokenize.engine_check import compare, fuzz_texts
-from ...stages.tokenize.engines import (
-    ENGINES,
-    REFERENCE,
-    Engine,
-    EngineTokens,
-    load_engine,
-    make_engine,
-    tokenizer_head,
-)
+from ...stages.prep import make_format
+from ...stages.tokenize.encode import Encoder
+from ...stages.tokenize.encode_counts import EncodeCounts, Refused
+from ...stages.tokenize.engine_check import EngineSample, compare, fuzz_texts
+from ...stages.tokenize.engines import REFERENCE, load_engine, make_engine, tokenizer_head
+from ...stages.tokenize.preference import encode_pairs
 from ..execute.executor import Executor, perform
-from ..execute.template_watchdog import note, rows_of
-from ..inputs.blocks import Block
-from ..inputs.elsewhere import InputOrigin, here, origin_of
+from ..execute.template_watchdog import rows_of
+from ..inputs.elsewhere import here
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import About, UserCache, seal, unseal
 from ..store.open import Store, scratch_of
 from .encode_spec import EncodeSpec
-from .task import load_spec, make_renderer
+from .task import EncodeTask, load_encoder, load_spec, make_encoder, noted
 
 if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
 
 LOOKS = "engines"
 """The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
-_FORMAT = 1
+_FORMAT = 2
 """Version of the look; increase it when other texts are compared."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
-"""Maximum number of characters of a source's rows, and of one of its texts, which is cut: for a few megabytes, the
-reference needs a second, and hundreds of times the memory.
-"""
+"""Characters of a source's rows that suffice: for a few megabytes, the reference needs a second."""
+_ROW_BYTES = 1 << 20
+"""Longer rows are not looked at: encoding one may need more memory than a worker is sure to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +59,10 @@ class Look:
     """Tokens per byte of input, for estimating disk space; 0 if nothing could be measured."""
     why: str = ""
     """Why the reference encodes although the fast engine was wanted, or ""."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstRows:
-    """Where the first rows of a source are."""
-
-    path: Path
-    block: Block
-    format: str
-    options: Options
-    origin: InputOrigin | None = None
-    """See `EncodeTask`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """What an engine made of the texts that are to be compared."""
-
-    look: Look
-    """What will be found if all tokens are those of the reference."""
-    texts: list[str]
-    """Empty if the reference itself encodes."""
-    tokens: EngineTokens
+    header_stops: tuple[str, ...] = ()
+    """The special tokens in the next message's header with which the chat template ends turns."""
+    stops: tuple[str, ...] = ()
+    """All special tokens with which it ends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,30 +71,48 @@ class LookTask:
 
     requested: str
     """An engine, or `auto`."""
-    agreed: str
-    """The version of the fast engine that is known to agree with the reference on the known texts, or ""."""
-    spec: str
-    """Name in the cache of an EncodeSpec with the tokenizer and template; its engine is ignored."""
-    cache: Store
-    sources: tuple[FirstRows, ...]
+    agreed: bool
+    """Whether the fast engine is known to agree with the reference on the known texts."""
+    tasks: tuple[EncodeTask, ...]
+    """The task of the first block of each source."""
 
-    def run(self) -> Tried:
+    def run(self) -> tuple[Look, list[EngineSample]]:
         """Look at the sources.
+
+        Returns:
+            What is found if all tokens are those of the reference; and the texts to compare, with the engine's tokens.
 
         Raises:
             TokenizerError: an engine that was asked for by name refuses the tokenizer.
         """
-        spec = load_spec(self.cache, self.spec)
-        rows, size = _first_texts(self.sources, spec, scratch_of(self.cache).root)
-        engine, why = _load(self.requested, spec.tokenizer_json)
-        known: list[str] = []
-        if engine.name != REFERENCE and engine.version != self.agreed:
-            known = fuzz_texts([token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens])
-        texts = [*known, *rows]
-        tokens = engine.encode(texts)
-        of_rows = len(tokens.ids) - int(tokens.offsets[len(known)])
-        look = Look(engine.name, engine.version, of_rows / size if size else 0.0, why)
-        return Tried(look, texts if engine.name != REFERENCE else [], tokens)
+        cache, name = self.tasks[0].cache, self.tasks[0].spec
+        spec, why = load_spec(cache, name), ""
+        try:
+            load_engine(spec.engine, spec.tokenizer_json)
+        except TokenizerError as error:
+            if self.requested != "auto" or spec.engine == REFERENCE:
+                raise
+            why = str(error)
+        encoder = load_encoder(cache, name) if not why else _by_reference(spec)
+        texts: list[str] = []
+        if encoder.engine.name != REFERENCE and not self.agreed:
+            texts = fuzz_texts([token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens])
+        ids, offsets = encoder.engine.encode(texts)
+        samples = [EngineSample(text, ids[offsets[i] : offsets[i + 1]].tolist()) for i, text in enumerate(texts)]
+        size, tokens = 0.0, 0
+        try:
+            for task in self.tasks:
+                for row_size, row_tokens in _first_rows(task, encoder, samples):
+                    size += row_size
+                    tokens += row_tokens
+        except EngineMismatchError as error:  # found by the reference that places the boundaries of an unusual text
+            samples.append(EngineSample(str(error), []))
+        header: tuple[str, ...] = ()
+        stops: tuple[str, ...] = ()
+        if encoder.renderer is not None and any(task.conversational for task in self.tasks):
+            header, stops = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
+        look = Look(encoder.engine.name, encoder.engine.version, tokens / size if size else 0.0, why, header, stops)
+        return look, samples if look.engine != REFERENCE else []
 
     def __str__(self) -> str:
         return f"the first look at the rows, with the tokenizer engine {self.requested}"
@@ -138,43 +128,26 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         TokenizerError: an engine that was asked for by name refuses the tokenizer, or is wrong; or `tokenizers` cannot
             load it.
     """
-    sources = []
-    for source in prepared.sources:
-        file = next(file for file in prepared.files if file.source == source.name)
-        form, block = prepared.formats[source.name], file.blocks[0]
-        origin = origin_of(file, source.max_row_bytes)
-        sources.append(FirstRows(file.where(block), block, form.name, form.options, origin))
-    name = f"{LOOKS}/{_key(prepared, sources)}.json"
+    first = {file.source: file for file in reversed(prepared.joined)}
+    tasks = prepared.tasks(cache, [replace(one, blocks=one.blocks[:1]) for one in reversed(first.values())])
+    about = [_FORMAT, prepared.engine, version(REFERENCE), *[task.key for task in tasks]]
+    name = f"{LOOKS}/{fingerprint(about)}.json"
     with suppress(msgspec.MsgspecError):  # missing, or damaged
         return decode_note(unseal(cache.read(name), name), Look)
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
-    agreed, about = UserCache(LOOKS), _about(prepared.spec)
-    known = prepared.spec.engine_version if agreed.read(about) is not None else ""
-    task = LookTask(prepared.engine, known, prepared.spec.save(cache), cache, tuple(sources))
-    (tried,) = executor.map(perform, [task])
-    assert isinstance(tried, Tried)
-    look = _compared(tried, prepared)
-    if tried.texts and (look.engine, look.version) == (about["engine"], about["version"]):
-        agreed.keep(about, b"true")
+    prepared.spec.save(cache)
+    agreed, known = UserCache(LOOKS), _about(prepared.spec)
+    task = LookTask(prepared.engine, agreed.read(known) is not None, tuple(tasks))
+    (found,) = executor.map(perform, [task])
+    assert isinstance(found, tuple)
+    look, samples = _compared(found[0], found[1], prepared), found[1]
+    if samples and (look.engine, look.version) == (known["engine"], known["version"]):
+        agreed.keep(known, b"true")
     observer.end()
     if look.why:
         observer.note(f"{REFERENCE} encodes, which takes several times as long as the fast engine: {look.why}")
     cache.replace_bytes(name, seal(msgspec.json.encode(look), name))
     return look
-
-
-def _key(prepared: "Prepared", sources: Sequence[FirstRows]) -> str:
-    """A hash of everything that the answer depends on."""
-    versions = {}
-    for name in ENGINES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "absent"
-    data = [[one.block.hash, one.format, msgspec.to_builtins(one.options.payload())] for one in sources]
-    spec = prepared.spec.payload()
-    about = {"format": _FORMAT, "tokenizer": spec["tokenizer"], "template": spec["template"], "versions": versions}
-    return fingerprint({**about, "requested": prepared.engine, "sources": data})
 
 
 def _about(spec: EncodeSpec) -> About:
@@ -188,74 +161,50 @@ def _about(spec: EncodeSpec) -> About:
     }
 
 
-def _load(requested: str, tokenizer_json: str) -> tuple[Engine, str]:
-    """The engine to try, and why it is not the fast one."""
-    try:
-        return load_engine(next(iter(ENGINES)) if requested == "auto" else requested, tokenizer_json), ""
-    except TokenizerError as error:
-        if requested != "auto":
-            raise
-        return make_engine(REFERENCE, tokenizer_json), str(error)
+def _by_reference(spec: EncodeSpec) -> Encoder:
+    """An encoder with the reference, for a tokenizer that the fast engine refuses."""
+    return make_encoder(spec, make_engine(REFERENCE, spec.tokenizer_json))
 
 
-def _compared(tried: Tried, prepared: "Prepared") -> Look:
+def _compared(look: Look, samples: list[EngineSample], prepared: "Prepared") -> Look:
     """What is found, after the comparison with the reference.
 
     It stays loaded in this process (see `reference_tokenizer`) for the samples of the parts and for the report.
     """
-    if not tried.texts:
-        return tried.look
+    if not samples:
+        return look
     reference = make_engine(REFERENCE, prepared.spec.tokenizer_json)
-    found = compare(tried.tokens, reference, tried.texts)
+    found = compare(samples, reference)
     if not found.differing:
-        return tried.look
-    why = (
-        f"{tried.look.engine} differs from {REFERENCE} on {found.differing:,} of {len(tried.texts):,} texts, "
-        f"first {found.first}"
-    )
+        return look
+    texts = f"{found.differing:,} of {len(samples):,} texts, first {found.first}"
+    why = f"{look.engine} differs from {REFERENCE} on {texts}"
     if prepared.engine != "auto":
         raise TokenizerError(f"the tokenizer engine {why}; use tokenizer.engine=auto")
-    return Look(REFERENCE, reference.version, tried.look.tokens_per_byte, why)
+    return replace(look, engine=REFERENCE, version=reference.version, why=why)
 
 
-def _first_texts(sources: Sequence[FirstRows], spec: EncodeSpec, scratch: Path) -> tuple[list[str], int]:
-    """The texts of the first rows, long ones cut, and their number of input bytes."""
-    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    texts: list[str] = []
-    size = 0.0
-    for source in sources:
-        if source.block.too_long:
-            continue
-        form = make_format(source.format, source.options)
-        path = here(source.path, source.block, source.origin, scratch)
-        rows = read_rows(path, source.block, sys.maxsize, columns_of(form), _ROWS)
-        row_bytes = (source.block.end - source.block.start) // max(source.block.lines, 1)
-        characters = 0
-        for item in [*(rows.lines or ()), *(rows.records or ())]:
-            row_size, whole, before = len(item[1]) if rows.lines is not None else row_bytes, 0, characters
-            prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
-            with rows_of(source.path):
-                for example in prepared.examples:
-                    note.row = source.block.first_line + example.line
-                    text = _text(example, renderer)
-                    if text is not None:
-                        texts.append(text[:_CHARACTERS])
-                        characters += len(texts[-1])
-                        whole += len(text)
-            size += row_size * ((characters - before) / whole if whole else 1)
+def _first_rows(task: EncodeTask, encoder: Encoder, samples: list[EngineSample]) -> Iterator[tuple[float, int]]:
+    """Encode the first rows of a block; yield the bytes and tokens of each. Rows that cannot be used are left out:
+    encoding will reject them, and name their lines.
+
+    Args:
+        samples: gets all their texts.
+    """
+    form, block = make_format(task.format, task.options), task.block
+    path = here(task.path, block, task.origin, scratch_of(task.cache).root)
+    rows = read_rows(path, block, task.max_row_bytes, columns_of(form), _ROWS)
+    mean = (block.end - block.start) / max(block.lines, 1)
+    lines = ((len(one[1]), form.prepare([one])) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
+    records = ((mean, form.prepare_rows([one])) for one in rows.records or () if mean <= _ROW_BYTES)
+    counts, refused, characters = EncodeCounts(), list[Refused](), 0
+    encode = partial(encode_pairs, encoder) if task.pairs else encoder.encode
+    with rows_of(task.at):
+        for size, prepared in chain(lines, records):
+            before, done = counts.tokens, len(samples)
+            for _ in encode(noted(task, prepared.examples), counts, refused, samples, every=True):
+                pass
+            yield size, counts.tokens - before
+            characters += sum(len(sample.text) for sample in samples[done:])
             if characters > _CHARACTERS:
-                break
-    return texts, int(size)
-
-
-def _text(example: Example, renderer: Renderer | None) -> str | None:
-    if example.text is not None:
-        return example.text
-    if isinstance(example.prompt, str) and isinstance(example.completion, str):
-        return example.prompt + example.completion
-    if renderer is None or example.prompt is None:
-        return None
-    try:
-        return renderer(example.prompt, example.completion, example.tools)[0]  # type: ignore[arg-type]
-    except RowRejectedError:
-        return None  # encoding will reject the row, and name its line
+                return

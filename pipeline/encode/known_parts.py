@@ -12,7 +12,7 @@ import msgspec
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record, record_name
-from ...stages.tokenize.encode import differing
+from ...stages.tokenize.engine_check import compare
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..execute.checking import damaged
 from ..observer import Observer
@@ -34,7 +34,8 @@ class KnownParts:
 
     def __init__(self, cache: Store) -> None:
         self.cache = cache
-        self._reference: TokenizersEngine | None = None
+        self.reference: Tokenizer | None = None
+        """The reference tokenizer, if this process has compared samples."""
         self._whole: set[str] = set()
         """Parts that this process has made or checked."""
         self._far: dict[str, PartRecord] = {}
@@ -84,11 +85,6 @@ class KnownParts:
                 self._whole.add(file.name)
         return records
 
-    @property
-    def reference(self) -> "Tokenizer | None":
-        """The reference tokenizer, if this process has loaded it to compare samples."""
-        return self._reference.tokenizer if self._reference is not None else None
-
     def add(self, result: EncodeResult, spec: EncodeSpec) -> None:
         """Check a new part's samples against the reference, then write its record.
 
@@ -102,11 +98,11 @@ class KnownParts:
                 f"the template, and meanwhile use tokenizer.trace=false"
             )
         if spec.engine != REFERENCE and result.samples:
-            if self._reference is None:
-                self._reference = TokenizersEngine(spec.tokenizer_json)
-            sample = differing(self._reference, result.samples)
-            if sample is not None:
-                raise wrong_engine(spec, sample.text[:80])
+            engine = TokenizersEngine(spec.tokenizer_json)  # loaded once, see `reference_tokenizer`
+            self.reference = engine.tokenizer
+            found = compare(result.samples, engine)
+            if found.differing:
+                raise wrong_engine(spec, found.first)
         data = seal(msgspec.json.encode(result.record.to_json()))
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
@@ -148,9 +144,13 @@ def _note_use(path: Path) -> None:
             os.utime(path)
 
 
-def wrong_engine(spec: EncodeSpec, text: str) -> IntegrityError:
-    """The error of an engine that gave other tokens than the reference on a text."""
+def wrong_engine(spec: EncodeSpec, where: str) -> IntegrityError:
+    """The error of an engine that gave other tokens than the reference.
+
+    Args:
+        where: which text, and which tokens.
+    """
     return IntegrityError(
-        f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference on {text!r}; "
-        f"please report it, and use tokenizer.engine={REFERENCE}"
+        f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference {where}; please "
+        f"report it, and use tokenizer.engine={REFERENCE}"
     )

@@ -12,17 +12,22 @@ import msgspec
 from ...schemas.config.config import RunConfig
 from ...schemas.config.mask import MaskConfig, SourceMaskConfig
 from ...schemas.errors import InputError
-from ...schemas.escape import escape_json
+from ...schemas.escape import escape_json, escape_line
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
+from ...stages.mask.sampling import Outcome
 from ...stages.prep import sharegpt
 from ...stages.template.losses import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import InputFile
 from ..inputs.formats import what_it_is
 from .driver import Encoded
+from .first_look import Look
 from .parts import DROPPED, REJECTED, PartRecord
+from .prepared import Prepared
+from .sampled import kinds_tried, sampled_turns
 
 _ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
 """What the detail of a reject ends with."""
@@ -40,6 +45,19 @@ _UNLOCATED = {
     ),
 }
 """What is said of conversations to which a mask cannot be applied, and what to do."""
+_NOT_SAMPLED = {
+    Outcome.PREFIX: ("the text before {} is not the prompt that a model would be given",) * 2,
+    Outcome.PAST_STOP: (
+        "{} has more after a stop token, which a model would never be asked for",
+        "{} have more after a stop token, which a model would never be asked for",
+    ),
+    Outcome.NEXT_HEADER: ("the stop token of {} begins the next message's header, and is not trained",) * 2,
+    Outcome.MISSING: (
+        "{} has no stop token, so the model does not learn to stop there",
+        "{} have no stop token, so the model does not learn to stop there",
+    ),
+}
+"""What is said of one turn, and of several, that are not what a model would sample."""
 
 
 class Masked(NamedTuple):
@@ -71,15 +89,13 @@ def by_mask(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> 
     yield from sorted(groups.values(), key=lambda group: group.key != "mask")
 
 
-def notes(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[str]:
     """Yield sentences about conversations that are not trained as the user may expect.
-
-    Args:
-        files: the files as they were encoded, in order.
 
     Raises:
         InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
     """
+    files = prepared.joined
     yield from unlocated(config, files, encoded)
     lost = sum(record.counts.found.get(kind, {}).get(LOST, 0) for record in encoded.records for kind in _REFUSED)
     details = [place.detail for record in encoded.records for place in record.counts.places if place.name == LOST]
@@ -99,6 +115,11 @@ def notes(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> It
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
+    masks = list(by_mask(config, files, encoded))
+    for one in masks:
+        yield from _not_sampled(one)
+    if any(form.make().needs_template for form in prepared.formats.values()):
+        yield from _stops([one for one in masks if one.mask.policy != "all"], encoded, prepared.look)
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
@@ -150,6 +171,65 @@ def _meant(role: str) -> str:
     name = role.strip().lower()
     near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, _KNOWN_ROLES, n=1)), None)
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
+
+
+def _not_sampled(masked: Masked) -> Iterator[str]:
+    """Describe the turns that are not what a model would sample, if there are any."""
+    key, mask, files, records = masked
+    tried = sum((sampled_turns(record.counts, mask) for record in records), Counter[str]())
+    wrong = [outcome for outcome in _NOT_SAMPLED if tried[outcome]]
+    if not wrong:
+        return
+    said = [_NOT_SAMPLED[one][tried[one] > 1].format(plural(tried[one], "turn")) for one in wrong]
+    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in a sample")
+    _, first, message = found(files, records, *kinds_tried(mask), names=wrong)
+    advice = []
+    if tried[Outcome.PREFIX]:
+        own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")
+        advice.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
+    if tried[Outcome.NEXT_HEADER]:
+        advice.append(f"To train a stop token in the next header: {key}.stop=auto")
+    if tried[Outcome.MISSING]:
+        advice.append("A stop that the template does not write cannot be trained: take a template that writes one")
+    if not mask.prove:
+        advice.append("To count all turns: mask.prove=sampling")
+    yield f"{what}: {'; '.join(said)}. The first: {first}, message {message}. {'. '.join(advice)}"
+
+
+def _stops(masks: Sequence[Masked], encoded: Encoded, look: Look) -> Iterator[str]:
+    """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
+    stop.
+
+    Args:
+        masks: those that train turns.
+    """
+    spec = encoded.spec
+    if spec.template is None or not masks:
+        return
+    ending = [one for one in masks if one.mask.train_end] if look.header_stops else []
+    tokens = " or ".join(escape_line(name) for name in look.header_stops)
+    template = f"the chat template '{spec.template_name}'"
+    what = f"{template} ends no turn of the assistant; {tokens} in the next message's header"
+    for key, mask, _, _ in ending:
+        under = f"{what} does, and under {key}" if len(ending) > 1 else f"{what} does, and"
+        if mask.stop == "auto":
+            yield f"{under} is trained there. A last turn has no header after it, and so no stop token"
+        else:
+            yield f"{under} is not trained there. To train it: {key}.stop=auto"
+    stops = spec.stop_tokens(look.stops)
+    if not stops.unnamed:
+        return
+    names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}
+    own = ", ".join(escape_line(names[id]) for id in stops.unnamed)
+    others = stops.generation or (stops.eos,)
+    place = "its generation_config.json names" if stops.generation else "its end-of-sequence token is"
+    stop = ", ".join(escape_line(names.get(id or 0, f"id {id}")) for id in others)
+    ids = ", ".join(str(id) for id in stops.unnamed)
+    yield (
+        f"{template} ends turns of the assistant with {own}, at which a "
+        f"generation with this model would not stop: {place} {stop}. The template is believed; add {ids} to "
+        "eos_token_id in the model's generation_config.json"
+    )
 
 
 def reject_lines(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.names import check_hash, check_name
-from ...stages.arrays import booleans, view
+from ...stages.arrays import view
 from ...stages.mask.policy import Mask, run_weights, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
@@ -105,55 +105,27 @@ class EncodedPart:
                 f"the encoded part {path} cannot be read ({error}); delete it and run again to rebuild it"
             ) from error
 
-    def segments(self, mask: Mask) -> "list[Segment]":
-        """The part's segments, with the mask applied to their runs."""
-        return [Segment.of(batch, mask) for batch in self.batches]
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The runs of the K documents of a segment; see `schemas.rows.RUN`."""
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One record batch of a part, as flat arrays."""
-
-    tokens: NDArray[np.int32]
-    """(T,) tokens of all documents."""
-    offsets: NDArray[np.int32]
-    """(N + 1,) start of each document in `tokens`, and the end of the last one."""
-    runs: NDArray[np.int32]
-    """(runs,) where each run ends in its document; its bitwise complement if the run is not trained."""
-    run_offsets: NDArray[np.int32]
-    """(N + 1,) where each document's runs begin, and the end of the last one's."""
+    ends: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    turn: NDArray[np.int16]
+    supervised: NDArray[np.bool_]
+    """Whether the mask trains each."""
     weights: NDArray[np.float32] | None
-    """(runs,) the loss weight of each run's tokens, if trained; None if all are 1."""
+    """The loss weight of the tokens of each, if they are trained; None if all are 1."""
+    offsets: NDArray[np.integer[Any]]
+    """(K + 1,) where each document's runs begin."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Segment":
-        """Return the flat arrays of a batch of `schemas.rows.ENCODED`."""
-        ids, runs = batch.column("input_ids"), batch.column("runs")
-        structs = runs.values
-        ends, kind = view(structs.field("end")), view(structs.field("kind"))
-        weights = _weights_of(batch.column("weights"), view(runs.offsets))
-        supervised = supervised_runs(
-            kind,
-            view(structs.field("turn")),
-            booleans(structs.field("train")),
-            view(runs.offsets),
-            mask,
-        )
-        return cls(
-            tokens=view(ids.values),
-            offsets=view(ids.offsets),
-            runs=np.where(supervised, ends, ~ends),
-            run_offsets=view(runs.offsets),
-            weights=None if weights is None else run_weights(weights, kind, mask),
-        )
-
-
-def _weights_of(column: pa.ListArray, run_offsets: NDArray[np.int32]) -> NDArray[np.float32] | None:
-    """Return (runs,) the weights of all runs; None if no document has any."""
-    given = view(column.values)
-    if not len(given):
-        return None
-    sizes = np.diff(view(column.offsets))
-    out = np.ones(int(run_offsets[-1]), np.float32)
-    out[np.repeat(sizes > 0, np.diff(run_offsets))] = given
-    return out
+    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Runs":
+        """The runs of a segment."""
+        column = batch.column("runs")
+        ends, kind, turn, weights = (view(column.values.field(name)) for name in ("end", "kind", "turn", "weight"))
+        offsets = view(column.offsets)
+        supervised = supervised_runs(kind, turn, weights > 0, offsets, mask)
+        plain = bool(((weights == 0) | (weights == 1)).all())
+        return cls(ends, kind, turn, supervised, None if plain else run_weights(weights, kind, mask), offsets)

@@ -1,6 +1,6 @@
 """Describes what a run encodes, and how: the input of all later steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schemas.config.config import SourceConfig, TokenizerConfig
@@ -13,6 +13,7 @@ from ..inputs.first_rows import polars_version
 from ..inputs.formats import SourceFormat
 from ..store.open import Store
 from .encode_spec import EncodeSpec
+from .first_look import Look
 from .task import EncodeTask
 from .tokenizer import TokenizerSpec
 
@@ -35,21 +36,22 @@ class Prepared:
     """The configured engine, or `auto`."""
     spec: EncodeSpec
     """The encoding specification, with the chosen engine."""
-    tokens_per_byte: float
-    """Tokens per byte of input, measured on the first rows; 0 if not measured."""
+    look: Look
+    """What the first look at the rows found."""
     evaluation: Evaluation | None = None
     """The evaluation data to compare with."""
 
-    def tasks(self, cache: Store) -> list[EncodeTask]:
-        """One task for each block of `joined`, in the order of sources, files and blocks.
+    def tasks(self, cache: Store, files: Sequence[InputFile] | None = None) -> list[EncodeTask]:
+        """One task for each block, in the order of sources, files and blocks.
 
         Args:
-            cache: the store for parts; the specification is stored there for the tasks.
+            cache: the store for parts; before the tasks run, the specification must be saved there.
+            files: those whose blocks are meant; None for `joined`.
         """
-        name, payload = self.spec.save(cache), self.spec.payload()
+        name, payload = self.spec.name, self.spec.payload()
         sources = {source.name: source for source in self.sources}
         out = []
-        for file in self.joined:
+        for file in self.joined if files is None else files:
             source, form = sources[file.source], self.formats[file.source]
             conversational = not form.make().is_plain
             out += [

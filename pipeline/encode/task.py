@@ -15,15 +15,14 @@ from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
-from ...stages.mask.sampling import StopTokens
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
-from ...stages.tokenize.byte_lengths import ByteLengths
-from ...stages.tokenize.encode import Encoder, EngineSample, Refused
-from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts
-from ...stages.tokenize.engines import Engine, load_engine, reference_tokenizer, tokenizer_head
-from ...stages.tokenize.preference import PairEncoder
+from ...stages.tokenize.encode import Encoder
+from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts, Refused
+from ...stages.tokenize.engine_check import EngineSample
+from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
+from ...stages.tokenize.preference import encode_pairs
 from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.template_watchdog import note, rows_of, watch_templates
 from ..inputs.blocks import Block
@@ -138,14 +137,17 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     store = task.cache
     encoder = load_encoder(store, task.spec)
     key = task.key
-    prepared = _prepare(task)
+    form, where = (task.format, task.options), task.where[0] if task.where is not None else None
+    prepared = block_examples(
+        task.path, task.block, task.origin, form, task.max_row_bytes, where, scratch_of(store).root
+    )
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
     alone = list[PromptAlone]()
-    examples = _noted(task, prepared.examples)
+    examples = noted(task, prepared.examples)
     if task.pairs:
-        batches = PairEncoder(encoder).encode(examples, counts, refused, samples)
+        batches = encode_pairs(encoder, examples, counts, refused, samples)
     else:
         batches = encoder.encode(examples, counts, refused, samples, alone)
     with store.draft(folder) as draft:
@@ -153,8 +155,9 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         with pa.ipc.new_file(sink, ENCODED) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-                if alone:
-                    count_turns(counts, batch, alone, load_stops(store, task.spec).ids)
+                if alone and encoder.renderer is not None:
+                    stops = load_spec(store, task.spec).stop_tokens(encoder.renderer.stop_tokens)
+                    count_turns(counts, batch, alone, stops.ids)
                     alone.clear()
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
@@ -164,7 +167,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     return EncodeResult(key, record, samples, after - before, str(task))
 
 
-def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
+def noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
     """Yield the examples, after noting each one's row, which errors of its template name."""
     for example in examples:
         note.row = task.block.first_line + example.line
@@ -195,47 +198,8 @@ def load_encoder(store: Store, name: str) -> Encoder:
 
 def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
     """The encoder of a specification, with this engine."""
-
-    @lru_cache(maxsize=1)
-    def reference() -> Any:
-        return reference_tokenizer(spec.tokenizer_json)
-
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    table = ByteLengths.from_json(spec.tokenizer_json)
-    special = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens if token.special]
-    return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove, special=special)
-
-
-@dataclass(frozen=True, slots=True)
-class StopsTask:
-    """Find the stop tokens of a template, for which it renders samples."""
-
-    cache: Store
-    spec: str
-    """Name of the EncodeSpec in the cache; it has a template."""
-
-    def run(self) -> tuple[tuple[str, ...], StopTokens]:
-        """The stop tokens in the header of the next message, and all stop tokens."""
-        renderer = load_encoder(self.cache, self.spec).renderer
-        assert renderer is not None
-        return tuple(renderer.manner.header_stops), stop_tokens(load_spec(self.cache, self.spec), renderer)
-
-    def __str__(self) -> str:
-        return "finding the stop tokens of the chat template"
-
-
-@lru_cache(maxsize=2)
-def load_stops(store: Store, name: str) -> StopTokens:
-    """The stop tokens of a specification in a store; it must have a template."""
-    spec = load_spec(store, name)
-    assert spec.template is not None
-    return stop_tokens(spec, make_renderer(spec, spec.template))
-
-
-def stop_tokens(spec: EncodeSpec, renderer: Renderer) -> StopTokens:
-    """The stop tokens of a specification, with its renderer."""
-    added = {token.content: token.id for token in tokenizer_head(spec.tokenizer_json).added_tokens}
-    return StopTokens.of(renderer.stop_tokens, spec.generation_stops, spec.around.eos, added)
+    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, prove=spec.prove)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
@@ -249,13 +213,6 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
         others=[token.content for token in added if not token.special],
         allow_lost=spec.allow_lost,
     )
-
-
-def _prepare(task: EncodeTask) -> PreparedBlock:
-    """The block's examples, and the counts of its rows."""
-    form, where = (task.format, task.options), task.where[0] if task.where is not None else None
-    scratch = scratch_of(task.cache).root
-    return block_examples(task.path, task.block, task.origin, form, task.max_row_bytes, where, scratch)
 
 
 def _record(

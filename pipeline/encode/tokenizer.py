@@ -9,10 +9,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from blake3 import blake3
@@ -27,8 +28,6 @@ from .ask_transformers import FORMAT, Answer
 
 GENERATION_CONFIG = "generation_config.json"
 _MAX_BYTES = 1 << 20
-_MAX_STOPS = 64
-_MAX_ID = (1 << 31) - 1
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -87,6 +86,13 @@ def tokenizer_name(folder: Path) -> str:
     return folder.name
 
 
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
+class _GenerationConfig(msgspec.Struct):
+    eos_token_id: _Id | Annotated[list[_Id], msgspec.Meta(max_length=64)] | None = None
+
+
 def generation_stops(folder: Path) -> tuple[int, ...]:
     """`eos_token_id` of a folder's generation_config.json, in the order of the file.
 
@@ -95,16 +101,10 @@ def generation_stops(folder: Path) -> tuple[int, ...]:
     try:
         with (folder / GENERATION_CONFIG).open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            return ()
-        found: Any = msgspec.json.decode(content)
+        ids = msgspec.json.decode(content if len(content) <= _MAX_BYTES else b"", type=_GenerationConfig).eos_token_id
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return ()
-    ids = found.get("eos_token_id") if type(found) is dict else None
-    ids = ids if type(ids) is list else [ids]
-    if len(ids) > _MAX_STOPS or not all(type(id) is int and 0 <= id <= _MAX_ID for id in ids):
-        return ()
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
 
 
 ENVIRONMENT = {
@@ -156,8 +156,6 @@ class TokenizerSpec:
     """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
     generation_stops: tuple[int, ...] = ()
     """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
-    key: str = ""
-    """Where `kept_answer` finds what transformers said of the folder. Not part of `hash`."""
     template_from: str = ""
     """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
     key.
@@ -198,12 +196,16 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
         TaskError: the process that asks transformers was killed by a signal.
     """
     folder = find_tokenizer(str(folder.absolute()), Path())
-    key = _folder_key(folder)
-    answer = kept_answer(key) or _ask(folder, key)
-    spec = _spec(folder, key, answer)
+    kept, about = UserCache("tokenizers"), {"folder": _folder_key(folder)}
+    try:
+        answer = decode_note(kept.read(about), Answer)
+    except msgspec.MsgspecError:  # it is missing or damaged
+        answer = _ask(folder)
+        kept.keep(about, msgspec.json.encode(answer))
+    spec = _spec(folder, answer)
     if chat_template is None:
         return spec
-    template, origin = _template(chat_template, base, answer["chat_template"], spec.name)
+    template, origin = _template(chat_template, base, _named_templates(answer), spec.name)
     return replace(
         spec,
         chat_template=template,
@@ -213,17 +215,8 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
     )
 
 
-def kept_answer(key: str) -> Answer | None:
-    """What transformers said of a folder, from the user's cache; None if it must be asked."""
-    try:
-        answer = decode_note(UserCache("tokenizers").read({"folder": key}), Answer)
-    except msgspec.MsgspecError:
-        return None
-    return answer if answer["format"] == FORMAT else None
-
-
-def _ask(folder: Path, key: str) -> Answer:
-    """Ask transformers about a folder, and keep what it says."""
+def _ask(folder: Path) -> Answer:
+    """Ask transformers about a folder."""
     kills = out_of_memory_kills()
     # -P prevents the import of a folder called transformers in the working directory.
     command = [sys.executable, "-P", "-m", ask_transformers.__name__, str(folder)]
@@ -248,26 +241,20 @@ def _ask(folder: Path, key: str) -> Answer:
             f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}. The folder "
             f"holds: {listing}. transformers says: {said['error']}"
         )
-    UserCache("tokenizers").keep({"folder": key}, done.stdout)
     return msgspec.convert(said, Answer)
 
 
-def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
-    templates = answer["chat_template"]
-    names: tuple[str, ...] = ()
-    if isinstance(templates, dict):
-        template = templates.get("default")
-        names = () if template is not None else tuple(sorted(templates))
-    else:
-        template = templates
-    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "format", "json")}
+def _spec(folder: Path, answer: Answer) -> TokenizerSpec:
+    own = _named_templates(answer)
+    template = own.get("default")
+    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
     identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
     pad = answer["pad_id"]
     return TokenizerSpec(
         name=tokenizer_name(folder),
         json=answer["json"],
         chat_template=template,
-        template_names=names,
+        template_names=() if template is not None else tuple(sorted(own)),
         special_tokens=dict(answer["special_tokens"]),
         bos_id=answer["bos_id"],
         eos_token=answer["special_tokens"].get("eos_token"),
@@ -278,15 +265,22 @@ def _spec(folder: Path, key: str, answer: Answer) -> TokenizerSpec:
         hash=_blake3(identity),
         template_hash=_blake3(template.encode()) if template is not None else "",
         generation_stops=generation_stops(folder),
-        key=key,
     )
 
 
-def _template(given: str | Path, base: Path, own: Any, tokenizer: str) -> tuple[str, str]:
+def _named_templates(answer: Answer) -> dict[str, str]:
+    """A tokenizer's templates by name; the only one is called `default`."""
+    given = answer["chat_template"]
+    if isinstance(given, dict):
+        return given
+    return {} if given is None else {"default": given}
+
+
+def _template(given: str | Path, base: Path, own: Mapping[str, str], tokenizer: str) -> tuple[str, str]:
     """A template that replaces the tokenizer's, and where it comes from, for messages.
 
     Args:
-        own: the tokenizer's own templates.
+        own: the tokenizer's own templates, by name.
 
     Raises:
         TokenizerError: there is no such file or template.
@@ -295,36 +289,19 @@ def _template(given: str | Path, base: Path, own: Any, tokenizer: str) -> tuple[
         return given, "tokenizer.chat_template"
     path = base / given
     try:
-        is_file = path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # no possible path
-        is_file = False
-    if not is_file:
-        return _named_template(own, str(given), tokenizer), f"{tokenizer}, {given}"
-    try:
-        return path.read_text(encoding="utf-8"), path.name
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TokenizerError(
-            f"tokenizer.chat_template: cannot read {str(path)!r}: {reason}; "
-            "give the path of a jinja file, or the template itself"
-        ) from error
-
-
-def _named_template(templates: Any, name: str, tokenizer: str) -> str:
-    """Return one of a tokenizer's templates.
-
-    Raises:
-        TokenizerError: it has no template of that name.
-    """
-    own = templates if isinstance(templates, dict) else {"default": templates} if templates else {}
-    if name not in own:
-        has = f"its templates are {', '.join(sorted(own))}" if own else "it has no templates"
-        raise TokenizerError(
-            f"tokenizer.chat_template: cannot read {name!r}: there is no such file, and no template of that name in "
-            f"the tokenizer {tokenizer}: {has}; "
-            "give the path of a jinja file, one of these names, or the template itself"
-        )
-    return str(own[name])
+        if path.exists() and not path.is_dir():
+            return path.read_text(encoding="utf-8"), path.name
+        why = ""
+    except (OSError, ValueError) as error:  # no possible path, or no text
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if str(given) in own:
+        return own[str(given)], f"{tokenizer}, {given}"
+    has = f"its templates are {', '.join(sorted(own))}" if own else "it has no templates"
+    why = why or f"there is no such file, and no template of that name in the tokenizer {tokenizer}: {has}"
+    raise TokenizerError(
+        f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, the name of one "
+        "of the tokenizer's templates, or the template itself"
+    )
 
 
 def _folder_key(folder: Path) -> str:

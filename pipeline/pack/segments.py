@@ -11,8 +11,8 @@ from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
-from ..encode.parts import EncodedPart
-from .table import Documents, Runs, Table
+from ..encode.parts import EncodedPart, Runs
+from .table import Documents, Table
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
     from ...schemas.config.config import RunConfig

@@ -363,7 +363,7 @@ def _opened(
     documents, origins = open_table(table)
     paths = [part.path(cache) for part in origins.parts]
     segments = Segments(paths, origins.segments, [masks[source] for source in origins.sources])
-    return documents, np.repeat(origins.sources, origins.segments), segments
+    return documents, origins.owners, segments
 
 
 def forget_table() -> None:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
-from ...stages.arrays import booleans, numbers, view
-from ...stages.mask.policy import Mask, supervised_runs, supervised_tokens, supervised_turns, unlocated_documents
+from ...stages.arrays import numbers, view
+from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
 from ...stages.select.preference_limits import PairLengths, PairLimits
 from ...stages.select.truncate import Limits
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
-from ..encode.parts import EncodedPart, PartPlace, Segment
+from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
 from ..store.open import Store, StoredFile
@@ -105,31 +105,6 @@ class Documents:
         return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """The runs of the K documents of a segment; see `schemas.rows.RUN`."""
-
-    ends: NDArray[np.int32]
-    kind: NDArray[np.int8]
-    turn: NDArray[np.int16]
-    supervised: NDArray[np.bool_]
-    """Whether the mask trains each."""
-    weights: NDArray[np.float32] | None
-    """The loss weight of the tokens of each; None if all are 1."""
-    offsets: NDArray[np.integer[Any]]
-    """(K + 1,) where each document's runs begin."""
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Runs":
-        """The runs of a segment."""
-        column = batch.column("runs")
-        ends, kind, turn = (view(column.values.field(name)) for name in ("end", "kind", "turn"))
-        offsets = view(column.offsets)
-        supervised = supervised_runs(kind, turn, booleans(column.values.field("train")), offsets, mask)
-        weighs = len(batch.column("weights").values) > 0
-        return cls(ends, kind, turn, supervised, Segment.of(batch, mask).weights if weighs else None, offsets)
-
-
 COLUMNS: dict[str, np.dtype[Any]] = {
     name: np.dtype(get_args(get_args(kind)[1])[0]) for name, kind in get_type_hints(Documents).items()
 }
@@ -160,9 +135,9 @@ class Origins:
         return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
 
     @property
-    def segment_parts(self) -> NDArray[np.int64]:
-        """(segments,) the part of each."""
-        return np.repeat(np.arange(len(self.parts)), self.segments)
+    def owners(self) -> NDArray[np.int64]:
+        """(segments,) the source of each."""
+        return np.repeat(np.array(self.sources, np.int64), self.segments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,13 +26,12 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     RunKind,
 )
-from ...stages.arrays import view
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
-from ..encode.parts import EncodedPart, PartPlace, Segment
+from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
 from ..pack.table import HELD_OUT, Table, read_table
@@ -204,10 +203,10 @@ class _LengthsOfParts:
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
         first, encoded, mask = 0, EncodedPart(place.path), self._masks[place.source]
         kinds = self._kinds.setdefault(place.source, np.zeros((2, max(RunKind) + 1), dtype=np.int64))
-        for batch, segment in zip(encoded.batches, encoded.segments(mask), strict=True):
-            here = slice(first, first + len(segment.offsets) - 1)
+        for batch in encoded.batches:
+            here, segment = slice(first, first + batch.num_rows), Runs.of(batch, mask)
             first = here.stop
-            kinds += _tokens_by_kind(view(batch.column("runs").values.field("kind")), segment, taken[here])
+            kinds += _tokens_by_kind(segment, taken[here])
             runs = _supervised_runs(segment, taken[here], some.low[here], some.high[here])
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
         if self._table is not None:
@@ -259,17 +258,14 @@ class _LengthsOfParts:
         return out
 
 
-def _tokens_by_kind(kinds: NDArray[np.integer], segment: Segment, taken: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _tokens_by_kind(runs: Runs, taken: NDArray[np.bool_]) -> NDArray[np.int64]:
     """(2, kinds) tokens of the taken documents, and those that the mask selects.
 
     Args:
-        kinds: (runs,) of the segment.
-        taken: (N,) of its documents.
+        taken: (N,) of the documents of a segment.
     """
-    selected = segment.runs >= 0
-    ends, offsets = np.where(selected, segment.runs, ~segment.runs), segment.run_offsets.astype(np.int64)
-    sizes = np.where(np.repeat(taken, np.diff(offsets)), ends - begins_of(ends, offsets), 0)
-    counts = [np.bincount(kinds, weights, max(RunKind) + 1) for weights in (sizes, sizes * selected)]
+    sizes = np.where(np.repeat(taken, np.diff(runs.offsets)), runs.ends - begins_of(runs.ends, runs.offsets), 0)
+    counts = [np.bincount(runs.kind, weights, max(RunKind) + 1) for weights in (sizes, sizes * runs.supervised)]
     return np.array(counts, dtype=np.int64)
 
 
@@ -289,7 +285,7 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
 
 
 def _supervised_runs(
-    segment: Segment, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
+    runs: Runs, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], ...]:
     """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
 
@@ -297,16 +293,11 @@ def _supervised_runs(
         taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
             Starts and ends count from `low`.
     """
-    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(segment.run_offsets))
-    supervised = segment.runs >= 0
-    every = np.where(supervised, segment.runs, ~segment.runs)
-    begins = np.empty_like(every)
-    begins[1:] = every[:-1]
-    begins[segment.run_offsets[:-1]] = 0  # a document has at least one run
-    mine = supervised & taken[owners]
+    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(runs.offsets))
+    mine = runs.supervised & taken[owners]
     owners = owners[mine]
-    begins = np.maximum(begins[mine], low[owners]) - low[owners]
-    ends = np.minimum(every[mine], high[owners]) - low[owners]
+    begins = np.maximum(begins_of(runs.ends, runs.offsets)[mine], low[owners]) - low[owners]
+    ends = np.minimum(runs.ends[mine], high[owners]) - low[owners]
     there = begins < ends
     owners, begins, ends = owners[there], begins[there], ends[there]
     new = np.ones(len(owners), dtype=np.bool_)

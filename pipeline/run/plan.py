@@ -92,7 +92,7 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         prepared, estimate = prepare_inputs(config, work, executor)
         # Space for the encoded parts only: four bytes per token. The factor 1.2 allows for a sample that is off by a
         # fifth.
-        require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.tokens_per_byte), "encoding", work.scratch)
+        require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.look.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
     default_mask = on_default_mask(config, prepared.formats)
     for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
@@ -239,7 +239,7 @@ def _count_cuts(selected: Selected) -> None:
     """Add to the ledger the cuts through trained turns that truncation and splitting make."""
     config, table = selected.config, selected.table
     segments = Segments.of(table, config)
-    owners = np.repeat(table.origins.sources, table.origins.segments)
+    owners = table.origins.owners
     for split in split_names(config):
         for blocks in windows(table, split, config):
             pieces = pieces_of(table, selected.split_pieces, split, blocks)

@@ -13,7 +13,7 @@ from ...stages.tokenize.engines import preferred_engine
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.cache_misses import why_missing
-from ..encode.first_look import first_look
+from ..encode.first_look import Look, first_look
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
@@ -63,10 +63,12 @@ def prepare(
     readers = [one.name for one in config.sources if is_reader(one.format)]
     files = tuple(files)
     joined = tuple(join_small(files, readers)) if whole else files
-    guess = Prepared(config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
-    look = first_look(guess, cache, executor, work.observer)
-    spec = replace(spec, engine=look.engine, engine_version=look.version)
-    return replace(guess, spec=spec, tokens_per_byte=look.tokens_per_byte)
+    guess = Look(engine, version, 0.0)
+    prepared = Prepared(
+        config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, guess, evaluation
+    )
+    look = first_look(prepared, cache, executor, work.observer)
+    return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
@@ -108,8 +110,8 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
     tasks = prepared.tasks(work.cache)
     missing = work.parts.missing(tasks)
     missing_bytes = sum(task.block.end - task.block.start for task in missing)
-    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.tokens_per_byte)
-    new_tokens = int(missing_bytes * prepared.tokens_per_byte)
+    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.look.tokens_per_byte)
+    new_tokens = int(missing_bytes * prepared.look.tokens_per_byte)
     rooms = [room for one in (work.out, work.scratch) if (room := one.free_bytes()) is not None]
     return RunEstimate(
         blocks=len(tasks),

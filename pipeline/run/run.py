@@ -35,7 +35,6 @@ from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
-from ..encode.sampling_notes import check_sampling, check_stops
 from ..execute.executor import Executor
 from ..inputs.formats import what_fits
 from ..inputs.in_memory import called, written
@@ -226,13 +225,8 @@ def encode_inputs(
     if estimate.memory is not None:
         fit_workers(config.run, estimate.memory, executor, work.observer)
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
-    for said in notes(config, prepared.joined, encoded):
+    for said in notes(config, prepared, encoded):
         work.observer.note(said)
-    for said in check_sampling(config, prepared.joined, encoded):
-        work.observer.note(said)
-    if any(one.make().needs_template for one in prepared.formats.values()):
-        for said in check_stops(config, prepared.joined, encoded, work.cache, executor):
-            work.observer.note(said)
     return decontaminate(config, prepared, encoded, work, executor)
 
 

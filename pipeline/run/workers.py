@@ -5,11 +5,10 @@ the page cache, which the system frees when it needs memory.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -17,9 +16,9 @@ from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..encode.known_parts import KnownParts
+from ..encode.task import EncodeTask
 from ..execute.executor import Executor
 from ..execute.pool import Pool
-from ..inputs.blocks import Block
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..pack.windows import WINDOW_TOKENS
@@ -35,16 +34,14 @@ DRIVER_BYTES = 512 << 20
 """Memory that the driver always needs: the reference tokenizer, and one chunk of documents."""
 PART_BYTES = 4 << 10
 """Bytes that the driver keeps per block, with its task and record."""
-PIECE_BYTES = {"wrapped": 192}
-"""Bytes that planning needs per piece of a window, by strategy."""
-_PIECE_BYTES = 128
+PIECE_BYTES = 192
+"""Bytes that planning needs per piece of a window; `wrapped` needs them all, the other strategies two thirds."""
 PIECES_FREE = 1_000_000
 """Number of pieces that DRIVER_BYTES already covers."""
 PAIR_BYTES = 256
 """Bytes that planning needs per preference pair. All pairs are planned together."""
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
-_ENGINE_FACTOR = 48
 FEW_ROWS = 4
 """A block with no more rows than this may consist of one long row."""
 _GRAIN = 16 << 20
@@ -100,25 +97,14 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-class BlockTask(Protocol):
-    """What is needed of a task to encode a block."""
-
-    @property
-    def block(self) -> Block: ...
-    def at(self, row: int) -> str:
-        """The file and the number of a row of the file, counted from 0, in words."""
-        ...
-
-
-def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
+def encoding_need(tasks: Sequence[EncodeTask], engine: str) -> Need:
     """The memory that encoding needs, which depends on the longest row."""
-    count, longest, of = 0, 0, None
+    longest, of = 0, None
     for task in tasks:
-        count += 1
         block, long = task.block, task.block.end - task.block.start
         if block.lines <= FEW_ROWS and not block.too_long and long > longest:
             longest, of = long, task
-    factor = ENGINE_FACTOR.get(engine, _ENGINE_FACTOR)
+    factor = ENGINE_FACTOR[engine]
     worker = max(WORKER_BYTES, WORKER_BYTES // 2 + factor * longest)
     why = ""
     if of is not None and worker > WORKER_BYTES:
@@ -127,7 +113,7 @@ def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
             f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
             "smaller max_row_bytes for its source rejects such rows, and encodes the source again"
         )
-    return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)
+    return Need(DRIVER_BYTES + PART_BYTES * len(tasks), worker, why)
 
 
 def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *, pairs: bool) -> Need:
@@ -145,7 +131,7 @@ def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *,
     else:
         # There are at most as many cuts as full rows.
         most = int((documents + tokens // config.truncate.max_length) * min(1.0, limit / max(tokens, 1)))
-        each = PIECE_BYTES.get(strategy, _PIECE_BYTES)
+        each = PIECE_BYTES if strategy == "wrapped" else PIECE_BYTES * 2 // 3
         why = (
             f"the largest window has about {most:,} pieces to plan together; a smaller pack.window_tokens needs less "
             "memory, but gives other rows, so it needs another `out`"

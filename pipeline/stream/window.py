@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
-from ...schemas.layout import Certificate
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
 from ..encode.driver import Encoded
@@ -131,14 +130,13 @@ class PlannedWindow:
         self._places = table.places
         found = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
         plan = arrange(found, config, window_seed(window_seed(seed, place[0]), place[1]))
-        self.certificate: Certificate = plan.certificate
         self._pieces, self._row_offsets = planned_pieces(plan, found), plan.row_offsets
         self._part = np.searchsorted(origins.starts, self._pieces.documents, side="right") - 1
         self._index = self._pieces.documents - origins.starts[self._part]  # of the document in its part
         self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
         self._rows = PlannedRows(
             table.documents,
-            np.repeat(origins.sources, origins.segments),
+            origins.owners,
             Segments.of(table, config),
             self._pieces,
             self._row_offsets,

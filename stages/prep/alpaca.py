@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 from .conversation import conversation, is_blank, turn
 from .rowjson import decode_json
 
@@ -35,10 +35,6 @@ class AlpacaFormat(Format):
         "system": Column(str | None),
     }
     default_style = "chat"
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt_completion"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`, and `not_plain` for values that the

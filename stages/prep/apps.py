@@ -9,7 +9,7 @@ import msgspec
 
 from ...schemas.errors import RowFilteredError, RowRejectedError
 from ...schemas.rows import Example, Messages
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 
 
 class _Tests(msgspec.Struct):
@@ -40,10 +40,6 @@ class AppsFormat(Format):
         "starter_code": Column(str | None),
     }
     default_style = "chat"
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt" if self.options.prompt_only else "prompt_completion"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.

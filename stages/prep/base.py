@@ -120,7 +120,7 @@ class PreparedBlock:
 
 
 class Format(ABC):
-    """Turns source rows into examples: a table of columns and a function. Cheap to build; pickled as its options.
+    """Turns source rows into examples: a table of columns and a function. Cheap to build.
 
     Raises:
         ConfigError: see `read_columns`.
@@ -129,6 +129,8 @@ class Format(ABC):
     name: ClassVar[str]
     columns: ClassVar[Columns]
     """The columns that are read, by field; beside them, `weight` if the user names it."""
+    public: ClassVar[PublicForm] = "prompt_completion"
+    """The public columns of its examples; see `form`."""
     default_style: ClassVar[Literal["plain", "chat"]] = "plain"
     takes_arrays: ClassVar[bool] = False
     """Whether `convert` takes arrays for lists of integers."""
@@ -177,13 +179,12 @@ class Format(ABC):
                 raise ConfigError(f"keys.{key}: {name!r} is also the column of {other}; name another one")
         return names
 
-    def __reduce__(self) -> tuple[Any, tuple[Options]]:
-        return type(self), (self.options,)
-
     @property
-    @abstractmethod
     def form(self) -> PublicForm:
-        """The public columns of this format's examples."""
+        """The public columns of the examples with these options."""
+        if self.options.prompt_only:
+            return "prompt"
+        return "prompt_completion" if self.public == "messages" and self.options.per_turn else self.public
 
     @property
     def needs_template(self) -> bool:
@@ -208,17 +209,6 @@ class Format(ABC):
             RowRejectedError: a value of the row cannot be used.
             RowFilteredError: the row is well formed but filtered out.
         """
-
-    def weighted(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `examples`; with the weight of the row.
-
-        Raises:
-            RowRejectedError, RowFilteredError: as `examples`, and `weight`.
-        """
-        if "weight" not in self.keys:
-            return self.examples(row, line, skipped)
-        weight = check_weight(row.weight, self.keys["weight"])
-        return [one._replace(weight=weight * one.weight) for one in self.examples(row, line, skipped)]
 
     def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
@@ -294,7 +284,10 @@ class Format(ABC):
                 continue
             rows += 1
             try:
-                examples += self.weighted(parse(item), line, skipped)
+                row = parse(item)
+                weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
+                made = self.examples(row, line, skipped)
+                examples += made if weight == 1 else [one._replace(weight=weight * one.weight) for one in made]
             except RowRejectedError as error:
                 rejects.append((line, error.reason, error.detail))
             except RowFilteredError as error:

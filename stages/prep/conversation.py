@@ -13,7 +13,7 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, PublicForm, check_weight
+from .base import Column, Columns, Format, check_weight
 from .rowjson import decode_json
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
@@ -255,6 +255,7 @@ class MessagesFormat(Format):
     """
 
     name = "messages"
+    public = "messages"
     columns: ClassVar[Columns] = {
         "messages": Column(list[dict[str, Any]] | str, required=True, nested=True),
         "tools": TOOLS,
@@ -262,10 +263,6 @@ class MessagesFormat(Format):
         **MEDIA,
     }
     default_style = "chat"
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt_completion" if self.options.per_turn else "messages"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

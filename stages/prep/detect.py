@@ -9,6 +9,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ...schemas.config.source import FORMAT_KEYS
@@ -91,14 +92,10 @@ def _candidates(given: Keys) -> Iterator[_Candidate]:
         return given.get(name, name)
 
     yield _Candidate("apps", "`question`, `solutions` and `input_output` or `difficulty`", _is_apps, {})
-    for name in (given["messages"],) if "messages" in given else _CONVERSATIONS:
-        keys = {} if name == "messages" else {"messages": name}
-        wanted = f"`{name}`, a list of objects with `role`"
-        yield _Candidate("messages", wanted, lambda row, name=name: _turns(row.get(name)) == "role", keys)  # type: ignore[misc]
-    for name in (given["conversations"],) if "conversations" in given else _CONVERSATIONS:
-        keys = {} if name == "conversations" else {"conversations": name}
-        wanted = f"`{name}`, a list of objects with `from`"
-        yield _Candidate("sharegpt", wanted, lambda row, name=name: _turns(row.get(name)) == "from", keys)  # type: ignore[misc]
+    for format, key, said in (("messages", "messages", "role"), ("sharegpt", "conversations", "from")):
+        for name in (given[key],) if key in given else _CONVERSATIONS:
+            wanted = f"`{name}`, a list of objects with `{said}`"
+            yield _Candidate(format, wanted, partial(_has_turns, name, said), {} if name == key else {key: name})
     instruction, output = column("instruction"), column("output")
     yield _Candidate(
         "alpaca",
@@ -134,6 +131,10 @@ def _is_apps(row: Row) -> bool:
         and isinstance(row.get("solutions"), str | list)
         and ("input_output" in row or "difficulty" in row)
     )
+
+
+def _has_turns(name: str, said: str, row: Row) -> bool:
+    return _turns(row.get(name)) == said
 
 
 def _turns(value: Any) -> str:

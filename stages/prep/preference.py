@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 from .conversation import MEDIA, TOOLS, check_messages, is_blank, kind_of, refuse_media, require_answer, tools_of, turn
 from .sharegpt import spoken
 
@@ -21,6 +21,7 @@ class PreferenceFormat(Format):
     """
 
     name = "preference"
+    public = "preference"
     columns: ClassVar[Columns] = {
         "prompt": Column(_ANSWER | None, nested=True),
         "chosen": Column(_ANSWER, required=True, nested=True),
@@ -28,10 +29,6 @@ class PreferenceFormat(Format):
         "tools": TOOLS,
         **MEDIA,
     }
-
-    @property
-    def form(self) -> PublicForm:
-        return "preference"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
@@ -39,10 +39,6 @@ class PromptCompletionFormat(Format):
         if self.options.prompt_only:  # the decoder skips the values of other columns, without parsing them
             del names["completion"]
         return names
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt" if self.options.prompt_only else "prompt_completion"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

@@ -18,7 +18,7 @@ import msgspec
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
-from .base import Columns, Format, Options, PublicForm, ReaderCode, check_weight
+from .base import Columns, Format, Options, ReaderCode, check_weight
 from .conversation import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
@@ -29,15 +29,15 @@ from .tokenized import MASKS, TokenizedFormat
 
 Reader = Callable[[dict[str, Any]], Any]
 
-_FORMS: tuple[tuple[str, str, frozenset[str]], ...] = (
-    ("input_ids", "tokenized", frozenset({"labels", *MASKS})),
-    ("chosen", "preference", frozenset({"rejected", "prompt", "tools"})),
-    ("messages", "messages", frozenset({"tools"})),
-    ("conversations", "sharegpt", frozenset({"system", "tools"})),
-    ("prompt", "prompt_completion", frozenset({"completion", "tools"})),
-    ("text", "text", frozenset()),
-)
-"""(deciding key, form, optional keys) of each form. The first one whose deciding key a row has is used."""
+_FORMS: dict[str, tuple[type[Format], frozenset[str]]] = {
+    "input_ids": (TokenizedFormat, frozenset({"labels", *MASKS})),
+    "chosen": (PreferenceFormat, frozenset({"rejected", "prompt", "tools"})),
+    "messages": (MessagesFormat, frozenset({"tools"})),
+    "conversations": (ShareGPTFormat, frozenset({"system", "tools"})),
+    "prompt": (PromptCompletionFormat, frozenset({"completion", "tools"})),
+    "text": (TextFormat, frozenset()),
+}
+"""The format of a result and its optional keys, by the deciding key. The first that a result has is used."""
 MAX_RESULTS = 1_000_000
 """Maximum number of results for one row, so that an endless generator does not use up memory."""
 _DETAIL = 300
@@ -47,6 +47,7 @@ class ReaderFormat(Format):
     """Rows from a user's function, which may return one row, a list, a generator, or None to filter the row."""
 
     name = "python"
+    public = "any"
     columns: ClassVar[Columns] = {}
 
     def __init__(self, options: Options | None = None) -> None:
@@ -54,23 +55,9 @@ class ReaderFormat(Format):
         self._row_type = dict[str, Any]
         self._decoder = msgspec.json.Decoder(self._row_type)
         own = Options(per_turn=self.options.per_turn)
-        self._forms: dict[str, Format] = {
-            form.name: form(own)
-            for form in (
-                TokenizedFormat,
-                PreferenceFormat,
-                MessagesFormat,
-                ShareGPTFormat,
-                PromptCompletionFormat,
-                TextFormat,
-            )
-        }
+        self._forms = {key: form(own) for key, (form, _) in _FORMS.items()}
         self._reader = self.options.reader or ReaderCode(function="", code="")
         self._file = self._reader.path.replace("\\", "/").rsplit("/", 1)[-1]
-
-    @property
-    def form(self) -> PublicForm:
-        return "any"
 
     @property
     def is_plain(self) -> bool:
@@ -127,14 +114,14 @@ class ReaderFormat(Format):
     def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
         if not isinstance(row, Mapping):
             raise RowRejectedError("wrong_type", f"a row is a dict, or a list of dicts, got {type(row).__name__}")
-        found = next((form for form in _FORMS if form[0] in row), None)
-        if found is None:
+        decisive = next((key for key in _FORMS if key in row), None)
+        if decisive is None:
             keys = ", ".join(f"`{key}`" for key in row) or "no key"
             raise RowRejectedError(
-                "missing_key", f"a row has one of {', '.join(f'`{form[0]}`' for form in _FORMS)}; this has {keys}"
+                "missing_key", f"a row has one of {', '.join(f'`{key}`' for key in _FORMS)}; this has {keys}"
             )
-        decisive, name, others = found
-        known = {decisive, *others, "group"} | ({"weight"} if name != "preference" else set())
+        form = self._forms[decisive]
+        known = {decisive, *_FORMS[decisive][1], "group"} | ({"weight"} if decisive != "chosen" else set())
         for key in row:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, n=1)
@@ -143,7 +130,6 @@ class ReaderFormat(Format):
         group = row.get("group", "")
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
-        form = self._forms[name]
         own = form.typed({key: value for key, value in row.items() if key not in ("group", "weight")})
         weight, made = check_weight(row.get("weight"), "weight"), form.examples(own, line, skipped)
         return [one._replace(group=group or one.group, weight=weight) for one in made] if group or weight != 1 else made

@@ -35,10 +35,17 @@ def require_shallow(value: Any, what: str) -> None:
 
 def _deeper(value: Any, levels: int) -> bool:
     """Whether a value has more than `levels` lists and objects within one another."""
-    if not isinstance(value, dict | list):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(isinstance(one, dict | list) and _deeper(one, levels - 1) for one in inner)
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        if not layer:
+            return False
+        layer = [
+            inner
+            for one in layer
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if type(inner) is not str and isinstance(inner, (dict, list))
+        ]
+    return bool(layer)
 
 
 def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:
@@ -70,30 +77,22 @@ def exact(value: Any) -> Any:
     return JsonArray(value) if isinstance(value, list) else value
 
 
-def pruned(value: Any) -> Any:
+def pruned(value: Any, *, keep: str = "content") -> Any:
     """Messages or tools without the nulls that Arrow adds for keys of other rows.
 
     An Arrow column has one type, so a key that any message has becomes a null in all other messages. A null that was in
-    the data looks the same, unless the value was JSON text. Works at any depth; the `content` of a message is not
-    changed.
+    the data looks the same, unless the value was JSON text. Works at any depth.
+
+    Args:
+        keep: the key of an outermost object that stays if it is null.
     """
-    if isinstance(value, dict) and not isinstance(value, JsonObject):
-        return {key: _pruned(inner) for key, inner in value.items() if inner is not None or key == "content"}
-    if isinstance(value, list) and not isinstance(value, JsonArray):
-        return [pruned(one) if isinstance(one, dict) else _pruned(one) for one in value]
-    return _pruned(value)
-
-
-def _pruned(value: Any) -> Any:
     if isinstance(value, JsonObject):
         return dict(value)
     if isinstance(value, JsonArray):
         return list(value)
     if isinstance(value, dict):
-        return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_pruned(inner) for inner in value]
-    return value
+        return {key: pruned(inner, keep="") for key, inner in value.items() if inner is not None or key == keep}
+    return [pruned(inner, keep=keep) for inner in value] if isinstance(value, list) else value
 
 
 def unmarked(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
@@ -55,6 +55,7 @@ class ShareGPTFormat(Format):
     """
 
     name = "sharegpt"
+    public = "messages"
     columns: ClassVar[Columns] = {
         "conversations": Column(list[dict[str, Any]] | str, required=True, nested=True),
         "system": Column(str | None),
@@ -62,10 +63,6 @@ class ShareGPTFormat(Format):
         **MEDIA,
     }
     default_style = "chat"
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt_completion" if self.options.per_turn else "messages"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

@@ -5,18 +5,15 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 
 
 class TextFormat(Format):
     """Documents, kept unchanged, including whitespace at the ends."""
 
     name = "text"
+    public = "text"
     columns: ClassVar[Columns] = {"text": Column(str, required=True)}
-
-    @property
-    def form(self) -> PublicForm:
-        return "text"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`."""

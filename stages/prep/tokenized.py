@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS, Example
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
@@ -33,6 +33,7 @@ class TokenizedFormat(Format):
     """
 
     name = "tokenized"
+    public = "tokenized"
     columns: ClassVar[Columns] = {
         "ids": Column(list[int], required=True, name="input_ids"),
         "labels": Column(_NUMBERS),
@@ -48,10 +49,6 @@ class TokenizedFormat(Format):
         """See `Format.read_columns`."""
         names = super().read_columns()
         return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
-
-    @property
-    def form(self) -> PublicForm:
-        return "tokenized"
 
     def convert(self, row: Mapping[str, Any]) -> Any:
         """See `Format.convert`."""

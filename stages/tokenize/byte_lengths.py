@@ -38,7 +38,7 @@ class ByteLengths:
     """
 
     lengths: NDArray[np.uint16]
-    """(V,) bytes of UTF-8 text for each token id. Empty if the tokenizer is not supported."""
+    """(V,) bytes of UTF-8 text for each token id."""
     added: NDArray[np.bool_]
     """(V,) whether each id is an added token."""
     dummy: Dummy
@@ -46,17 +46,11 @@ class ByteLengths:
     """Unicode normalisation that the tokenizer applies; texts not in this form are not trusted."""
     space: str
     """The character for a space in the vocabulary (Metaspace), or "". Texts that contain it are not trusted."""
-    unsupported: str
-    """Why there is no table for this tokenizer, or ""."""
-
-    @property
-    def supported(self) -> bool:
-        """Whether there is a table. Without it every document needs the reference's offsets."""
-        return not self.unsupported
 
     @classmethod
-    def from_json(cls, tokenizer_json: str) -> "ByteLengths":
-        """Read the table from the content of a tokenizer.json: 0.1 s for 150,000 entries.
+    def from_json(cls, tokenizer_json: str) -> "ByteLengths | None":
+        """Read the table from the content of a tokenizer.json: 0.1 s for 150,000 entries. None if it would be wrong for
+        this tokenizer, so that every document needs the reference's offsets.
 
         Raises:
             TokenizerError: it is not the content of a tokenizer.json.
@@ -71,8 +65,8 @@ class ByteLengths:
             if isinstance(vocab, list):
                 raise _UnsoundError("its pieces have scores, as those of Unigram")
             return _table(head, vocab)
-        except _UnsoundError as reason:
-            return cls(np.zeros(0, np.uint16), np.zeros(0, np.bool_), "none", None, "", str(reason))
+        except _UnsoundError:
+            return None
 
     def trusted(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         """Return (N,) whether a matching sum of bytes proves that no byte of the text was moved.
@@ -80,8 +74,6 @@ class ByteLengths:
         A matching sum alone does not: a normaliser may shorten one place and lengthen another, or reorder combining
         marks, and there may be an unexpected second dummy space.
         """
-        if not self.supported:
-            return np.zeros(len(texts), np.bool_)
         trusted = np.ones(len(texts), np.bool_)
         form, space = self.form, self.space
         if form is not None:
@@ -202,7 +194,7 @@ def _with_added(
             lengths[piece] = size
     if lengths.max(initial=0) > np.iinfo(np.uint16).max:
         raise _UnsoundError("it has a token of more than 65,535 bytes")
-    return ByteLengths(lengths.astype(np.uint16), added, dummy, form, space, "")
+    return ByteLengths(lengths.astype(np.uint16), added, dummy, form, space)
 
 
 def _alphabet() -> set[str]:

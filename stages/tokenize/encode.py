@@ -2,13 +2,13 @@
 
 1. Render each example to its text and its runs, which say what each part of the text is.
 2. Encode the texts of a batch together (`Engine`), without special tokens.
-3. Find the tokens where runs begin (`spans`, `runs`).
+3. Find the tokens where runs begin (`token_spans`, `token_runs`).
 4. Add the tokenizer's own tokens around plain texts, never twice.
 
 Rows that are already tokens stay as they are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +25,12 @@ from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
-from .encode_counts import MOST_PLACES, EncodeCounts
+from .encode_counts import MOST_PLACES, EncodeCounts, Refused
 from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
-from .engines import Engine, EngineTokens
+from .engine_check import EngineSample
+from .engines import Engine, EngineTokens, reference_tokenizer, tokenizer_head
 from .prompts_alone import PromptAlone, digest_bits, prompts_alone
-from .token_runs import RunBatch
+from .token_runs import TextRuns
 from .token_spans import locate_boundaries
 
 ENGINE_CHECK = 0x3FF
@@ -59,52 +60,63 @@ class SpecialTokenAffixes:
     """A token appended to a text or completion that does not end with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSample:
-    """A text and the engine's tokens, for comparison with the reference."""
-
-    text: str
-    ids: list[int]
-
-
 @dataclass(slots=True)
-class Refused:
-    """An example that could not be rendered."""
+class Batch:
+    """Rendered examples that wait for the engine."""
 
-    line: int
-    sub: int
-    reason: str
-    detail: str
+    examples: list[Example] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    runs: list[Runs] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    """What distinguishes examples of the same text."""
+    characters: int = 0
+    ended: int = 0
+    """Texts that got an end-of-sequence token."""
+
+    def add(self, example: Example, rendered: Rendered) -> None:
+        """Append an example."""
+        text, begin, runs, *_ = rendered
+        if example.weight != 1:
+            runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
+        self.examples.append(example)
+        self.texts.append(text)
+        self.runs.append(runs)
+        self.characters += len(text)
+        if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
+            begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
+        self.seeds.append(begin)
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch is large enough to encode."""
+        return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
 
 class Encoder:
-    """Everything that turns examples into record batches; built once in a worker.
+    """Turns examples into record batches; built once in a worker.
 
     Args:
+        tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
-        table: how many bytes of text each token stands for.
-        reference: returns the reference tokenizer, needed for the few texts whose boundaries only it can find.
         prove: whether the prompts of all turns are rendered alone too, not only those of a sample.
-        special: the tokenizer's special tokens, to count those in contents.
     """
 
     def __init__(
         self,
+        tokenizer_json: str,
         engine: Engine,
         renderer: Renderer | None,
-        table: ByteLengths,
         around: SpecialTokenAffixes,
-        reference: Callable[[], Any],
         *,
         prove: bool = False,
-        special: Iterable[str] = (),
     ) -> None:
         self.engine = engine
         self.renderer = renderer
-        self.table = table
         self.around = around
-        self.reference = reference
         self.prove = prove
+        self._json = tokenizer_json
+        self._table = ByteLengths.from_json(tokenizer_json)
+        special = [token.content for token in tokenizer_head(tokenizer_json).added_tokens if token.special]
         self._contents = ContentCheck(special, renderer.template.source if renderer is not None else "")
 
     def encode(
@@ -114,6 +126,8 @@ class Encoder:
         refused: list[Refused],
         samples: list[EngineSample],
         alone: list[PromptAlone] | None = None,
+        *,
+        every: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
 
@@ -122,39 +136,43 @@ class Encoder:
         Args:
             alone: gets the prompts of some turns of the last batch, rendered and tokenized alone; of all turns, with
                 `prove`.
+            every: whether `samples` gets all texts.
         """
-        batch = Batch()
-        tokens = TokenBatch()
+        batch: Batch | TokenBatch = Batch()
         for example in examples:
-            if example.ids is not None:
-                if batch.texts:  # examples stay in the order of rows
-                    yield self.finish(batch, counts, samples, alone)
-                    batch = Batch()
-                try:
-                    tokens.add(example, self._vocabulary())
-                except RowRejectedError as error:
-                    refused.append(Refused(example.line, example.sub, error.reason, error.detail))
-                if tokens.full:
-                    yield counts.given(tokens.finish())
-                    tokens = TokenBatch()
-                continue
-            if tokens.examples:
-                yield counts.given(tokens.finish())
-                tokens = TokenBatch()
+            kind = Batch if example.ids is None else TokenBatch
+            if batch.full or (batch.examples and type(batch) is not kind):  # examples stay in the order of rows
+                yield self._finished(batch, counts, samples, alone, every=every)
+                batch = kind()
             try:
-                full = batch.add(example, self.rendered(example, batch, counts))
+                if example.ids is not None:
+                    batch = batch if isinstance(batch, TokenBatch) else TokenBatch()
+                    batch.add(example, self._vocabulary())
+                else:
+                    batch = batch if isinstance(batch, Batch) else Batch()
+                    batch.add(example, self.rendered(example, batch, counts))
             except RowRejectedError as error:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
-                continue
-            if full:
-                yield self.finish(batch, counts, samples, alone)
-                batch = Batch()
-        if tokens.examples:
-            yield counts.given(tokens.finish())
-        if batch.texts:
-            yield self.finish(batch, counts, samples, alone)
+        if batch.examples:
+            yield self._finished(batch, counts, samples, alone, every=every)
 
-    def rendered(self, example: Example, batch: "Batch", counts: EncodeCounts) -> Rendered:
+    def _finished(
+        self,
+        batch: Batch | TokenBatch,
+        counts: EncodeCounts,
+        samples: list[EngineSample],
+        alone: list[PromptAlone] | None,
+        *,
+        every: bool,
+    ) -> pa.RecordBatch:
+        if isinstance(batch, Batch):
+            return self.finish(batch, counts, samples, alone, every=every)
+        made = batch.finish()
+        counts.examples += made.num_rows
+        counts.tokens += len(made.column("input_ids").values)
+        return made
+
+    def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
         prompt, completion, text = example.prompt, example.completion, example.text
         if example.rejected is not None:
@@ -172,12 +190,7 @@ class Encoder:
         if self.around.eos and not text.endswith(self.around.eos):
             text += self.around.eos
             batch.ended += 1
-        kind = RunKind.COMPLETION if prompt is not None else RunKind.TEXT
-        if start:
-            runs = Runs((start, len(text)), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
-        else:
-            runs = Runs((len(text),), (kind,), (NO_TURN,), (True,))
-        return Rendered(text, start, runs, "")
+        return Rendered(text, start, two_runs(start, len(text), text_only=prompt is None), "")
 
     def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:
@@ -195,27 +208,36 @@ class Encoder:
                 counts.add(kind, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
+    def _reference(self) -> Any:
+        """The reference tokenizer, needed for the few texts whose boundaries only it can find."""
+        return reference_tokenizer(self._json)
+
     def _vocabulary(self) -> int:
         """Number of token ids of the tokenizer."""
-        if self.table.supported:
-            return len(self.table.lengths)
-        return int(self.reference().get_vocab_size(with_added_tokens=True))
+        if self._table is not None:
+            return len(self._table.lengths)
+        return int(self._reference().get_vocab_size(with_added_tokens=True))
 
     def finish(
         self,
-        batch: "Batch",
+        batch: Batch,
         counts: EncodeCounts,
         samples: list[EngineSample],
         alone: list[PromptAlone] | None = None,
+        *,
+        every: bool = False,
     ) -> pa.RecordBatch:
         """Tokenize the batch; see `encode`."""
-        texts = batch.texts
+        texts, runs = batch.texts, TextRuns.of(batch.runs)
         ids, offsets = self.engine.encode(texts)
-        bounds, bound_offsets = batch.runs.bounds()
-        found = locate_boundaries(EngineTokens(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
-        counts.boundaries += len(bounds) - batch.runs.divisions
+        bounds, bound_offsets = runs.bounds()
+        found = locate_boundaries(
+            EngineTokens(ids, offsets), self._table, texts, bounds, bound_offsets, self._reference
+        )
+        counts.boundaries += len(bounds) - runs.divisions
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
-        for index in np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0).tolist():
+        chosen = np.arange(len(texts)) if every else np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0)
+        for index in chosen.tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
                 samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
 
@@ -223,84 +245,45 @@ class Encoder:
         counts.tokens += len(ids)
         counts.end_of_sequence += batch.ended
         prefix = np.zeros(len(texts), dtype=np.int64)
-        if (self.around.prefix or self.around.suffix) and any(plain := batch.plain()):
+        if self.around.prefix or self.around.suffix:
             before = len(ids)
-            ids, offsets, prefix = self._put_around(texts, plain, ids, offsets)
+            ids, offsets, prefix = self._put_around(batch, ids, offsets)
             counts.tokens += len(ids) - before
             counts.special += len(ids) - before
 
-        runs, straddles = batch.runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
+        token_runs, straddles = runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles)
+        return encoded_batch(batch.examples, ids, offsets, token_runs, hashes, straddles)
 
     def _put_around(
-        self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
+        self, batch: Batch, ids: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Return ids and offsets including the tokenizer's own tokens around plain texts, and (N,) how many of these
         come before each text.
         """
-        around = self.around
-        left = [
-            one and not (around.prefix_text and text.startswith(around.prefix_text))
-            for one, text in zip(plain, texts, strict=True)
-        ]
-        right = [
-            one and not (around.suffix_text and text.endswith(around.suffix_text))
-            for one, text in zip(plain, texts, strict=True)
-        ]
-        begin = np.array(left) * len(around.prefix)
-        end = np.array(right) * len(around.suffix)
+        around, nothing = self.around, np.zeros(0, np.int32)
+        prefix, suffix = np.array(around.prefix, np.int32), np.array(around.suffix, np.int32)
         pieces: list[NDArray[np.int32]] = []
-        prefix = np.array(around.prefix, dtype=np.int32)
-        suffix = np.array(around.suffix, dtype=np.int32)
-        for index, (has_left, has_right) in enumerate(zip(left, right, strict=True)):
-            if has_left:
-                pieces.append(prefix)
-            pieces.append(ids[offsets[index] : offsets[index + 1]])
-            if has_right:
-                pieces.append(suffix)
-        sizes = np.diff(offsets) + begin + end
-        return np.concatenate(pieces), offsets_of(sizes), begin
+        for index, (example, text) in enumerate(zip(batch.examples, batch.texts, strict=True)):
+            plain = example.prompt is None or isinstance(example.prompt, str)
+            begins = not plain or (around.prefix_text and text.startswith(around.prefix_text))
+            ends = not plain or (around.suffix_text and text.endswith(around.suffix_text))
+            own = ids[offsets[index] : offsets[index + 1]]
+            pieces += [nothing if begins else prefix, own, nothing if ends else suffix]
+        sizes = np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 3)
+        return np.concatenate(pieces), offsets_of(sizes.sum(axis=1)), sizes[:, 0]
 
 
-@dataclass(slots=True)
-class Batch:
-    """Rendered examples that wait for the engine."""
+def two_runs(begin: int, length: int, *, text_only: bool = False) -> Runs:
+    """The runs of a text without turns: its prompt, if there is one, and what follows.
 
-    examples: list[Example] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    runs: RunBatch = field(default_factory=RunBatch)
-    characters: int = 0
-    ended: int = 0
-
-    def add(self, example: Example, rendered: Rendered) -> bool:
-        """Append an example; return whether the batch is large enough to encode."""
-        text, begin, runs, *_ = rendered
-        if example.weight != 1:
-            runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
-        self.examples.append(example)
-        self.texts.append(text)
-        self.runs.add(runs)
-        self.characters += len(text)
-        if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
-            begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
-        self.seeds.append(begin)
-        return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
-
-    def plain(self) -> list[bool]:
-        """Return whether each example is a plain text; the tokenizer adds its own tokens around these."""
-        return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
-
-
-def differing(reference: Engine, samples: Sequence[EngineSample]) -> EngineSample | None:
-    """Return the first sample that the reference encodes differently, or None."""
-    if not samples:
-        return None
-    ids, offsets = reference.encode([sample.text for sample in samples])
-    for index, sample in enumerate(samples):
-        if ids[offsets[index] : offsets[index + 1]].tolist() != sample.ids:
-            return sample
-    return None
+    Args:
+        begin: where the prompt ends, in characters.
+        text_only: whether it is a plain text, without a prompt.
+    """
+    kind = RunKind.TEXT if text_only else RunKind.COMPLETION
+    if not begin:
+        return Runs((length,), (kind,), (NO_TURN,), (True,))
+    return Runs((begin, length), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))

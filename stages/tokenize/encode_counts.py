@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import pyarrow as pa
-
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
 
@@ -19,6 +17,15 @@ class Place(NamedTuple):
     sub: int
     """Number of the example of the row, or -1."""
     detail: str = ""
+
+
+class Refused(NamedTuple):
+    """An example that could not be rendered."""
+
+    line: int
+    sub: int
+    reason: str
+    detail: str
 
 
 @dataclass(slots=True)
@@ -52,9 +59,3 @@ class EncodeCounts:
     def of(self, *kinds: str) -> int:
         """How many were found of some kinds."""
         return sum(sum(self.found.get(kind, {}).values()) for kind in kinds)
-
-    def given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count a batch of examples that were given as tokens, and return it."""
-        self.examples += batch.num_rows
-        self.tokens += len(batch.column("input_ids").values)
-        return batch

@@ -12,7 +12,7 @@ from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example
 from ..arrays import digests as binary
 from ..arrays import lists, numbers, strings
-from .token_runs import RunLists, token_lists
+from .token_runs import token_lists
 
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
@@ -78,19 +78,18 @@ def encoded_batch(
     examples: list[Example],
     ids: NDArray[np.int32],
     offsets: NDArray[np.int64],
-    runs: RunLists,
+    runs: pa.ListArray,
     hashes: list[bytes],
     straddles: NDArray[np.int64],
 ) -> pa.RecordBatch:
     """A batch of `schemas.rows.ENCODED`."""
     arrays = [
         lists(offsets, ids, ENCODED.field("input_ids").type),
-        runs.runs,
+        runs,
         strings([example.group for example in examples]),
         binary(hashes, 16),
         numbers(np.array([example.line for example in examples], np.int32)),
         numbers(np.array([example.sub for example in examples], np.int32)),
         numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
-        runs.weights,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)

@@ -5,12 +5,11 @@ The texts depend only on the tokenizer's added tokens.
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
 
-import numpy as np
-
-from .engines import Engine, EngineTokens
+from .engines import Engine
 
 MAX_ADDED_TOKENS = 128
 """Maximum number of added tokens to test; some vocabularies have thousands of reserved ones."""
@@ -61,6 +60,14 @@ _LOOK_ALIKES = """
 _GLUE = ["", " ", "  ", "\n", "\n\n", "\t", "\r\n", " \n", "\n ", "'", "_", "-", ".", "\xa0", "\u200d", "\u0301"]
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """A text and the engine's tokens, for comparison with the reference."""
+
+    text: str
+    ids: list[int]
+
+
 class Comparison(NamedTuple):
     """What an engine made of some texts, beside what the reference made of them."""
 
@@ -70,23 +77,18 @@ class Comparison(NamedTuple):
     """The first difference as a sentence, or ""."""
 
 
-def compare(tokens: EngineTokens, reference: Engine, texts: Sequence[str]) -> Comparison:
+def compare(samples: Sequence[EngineSample], reference: Engine) -> Comparison:
     """Compare an engine's tokens of some texts with those of the reference."""
     differing, first = 0, ""
-    for start in range(0, len(texts), _BATCH):
-        batch = texts[start : start + _BATCH]
-        expected = reference.encode(batch)
-        bounds = tokens.offsets[start : start + len(batch) + 1]
-        ids = tokens.ids[bounds[0] : bounds[-1]]
-        if np.array_equal(bounds - bounds[0], expected.offsets) and np.array_equal(ids, expected.ids):
-            continue
-        for i, text in enumerate(batch):
-            a = tokens.ids[bounds[i] : bounds[i + 1]].tolist()
-            b = expected.ids[expected.offsets[i] : expected.offsets[i + 1]].tolist()
+    for start in range(0, len(samples), _BATCH):
+        batch = samples[start : start + _BATCH]
+        ids, offsets = reference.encode([sample.text for sample in batch])
+        for sample, begin, end in zip(batch, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            a, b = sample.ids, ids[begin:end].tolist()
             if a != b:
                 at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-                shown = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-                first = first or f"on {shown!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
+                text = sample.text if len(sample.text) <= _SHOWN else sample.text[: _SHOWN - 3] + "..."
+                first = first or f"on {text!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
                 differing += 1
     return Comparison(differing, first)
 

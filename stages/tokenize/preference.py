@@ -21,90 +21,83 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
-from ..template.rendered import Rendered, Runs
+from ..template.rendered import Rendered
 from .content_check import ROLES, TOKENS, count_names
-from .encode import DROPPED, NO_TURN, Batch, Encoder, EngineSample, Refused
-from .encode_counts import EncodeCounts
-from .token_runs import completion_starts
+from .encode import DROPPED, NO_TURN, Batch, Encoder, two_runs
+from .encode_counts import EncodeCounts, Refused
+from .engine_check import EngineSample
+from .token_runs import completion_starts, run_lists
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
 
 
-class PairEncoder:
-    """Encodes preference pairs with an `Encoder`'s engine and renderer."""
+def encode_pairs(
+    encoder: Encoder,
+    examples: Iterable[Example],
+    counts: EncodeCounts,
+    refused: list[Refused],
+    samples: list[EngineSample],
+    *,
+    every: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+    `counts`, `refused` and `samples` are filled as by `Encoder.encode`. A prompt's tokens are counted once.
+    """
 
-    def encode(
-        self,
-        examples: Iterable[Example],
-        counts: EncodeCounts,
-        refused: list[Refused],
-        samples: list[EngineSample],
-    ) -> Iterator[pa.RecordBatch]:
-        """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
-
-        `counts`, `refused` and `samples` are filled while batches are made. A prompt's tokens are counted once.
-        """
-        batch = Batch()
-        for example in examples:
-            ended = batch.ended
-            try:
-                sides = self._sides(example, batch, counts)
-            except RowRejectedError as error:
-                batch.ended = ended
-                refused.append(Refused(example.line, example.sub, error.reason, error.detail))
-                continue
-            full = [batch.add(side, rendered) for side, rendered in sides]
-            if any(full):
-                yield self._finish(batch, counts, samples)
-                batch = Batch()
-        if batch.texts:
-            yield self._finish(batch, counts, samples)
-
-    def _sides(self, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
-        """Return the pair as two examples, each with its rendering.
-
-        Raises:
-            RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of the two.
-        """
-        if example.rejected is None:
-            raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
-        out = []
-        # A preference loss does not depend on turns, so they need not be located.
-        unused = EncodeCounts()
-        for completion in (example.completion, example.rejected):
-            side = example._replace(completion=completion, rejected=None)
-            rendered = self.encoder.rendered(side, batch, unused)
-            text, begin, runs = rendered[:3]
-            if not all(train == 1 for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
-                raise RowRejectedError(
-                    "train_flags",
-                    "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
-                    "whole completions, all tokens alike; remove it, or the row",
-                )
-            out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
-        for what in unused.found.get(DROPPED, ()):  # located with either completion
-            counts.add(DROPPED, what, example.line)
-        for kind in (ROLES, TOKENS):
-            count_names(counts, kind, unused.found.get(kind, ()), example.line)
-        return out
-
-    def _finish(self, batch: Batch, counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:
-        made = self.encoder.finish(batch, counts, samples)
-        folded, prompts, special = fold(made)
+    def finished(batch: Batch) -> pa.RecordBatch:
+        folded, prompts, special = fold(encoder.finish(batch, counts, samples, every=every))
         counts.examples -= len(prompts)
         counts.tokens -= int(prompts.sum())
         counts.special -= int(special.sum())
         return folded
 
+    batch = Batch()
+    for example in examples:
+        if batch.full:
+            yield finished(batch)
+            batch = Batch()
+        ended = batch.ended
+        try:
+            sides = _sides(encoder, example, batch, counts)
+        except RowRejectedError as error:
+            batch.ended = ended
+            refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+            continue
+        for side, rendered in sides:
+            batch.add(side, rendered)
+    if batch.texts:
+        yield finished(batch)
 
-def _two_runs(begin: int, length: int) -> Runs:
-    if not begin:
-        return Runs((length,), (RunKind.COMPLETION,), (NO_TURN,), (True,))
-    return Runs((begin, length), (RunKind.PROMPT, RunKind.COMPLETION), (NO_TURN, NO_TURN), (True, True))
+
+def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
+    """Return the pair as two examples, each with its rendering.
+
+    Raises:
+        RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of the two.
+    """
+    if example.rejected is None:
+        raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
+    out = []
+    # A preference loss does not depend on turns, so they need not be located.
+    unused = EncodeCounts()
+    for completion in (example.completion, example.rejected):
+        side = example._replace(completion=completion, rejected=None)
+        rendered = encoder.rendered(side, batch, unused)
+        text, begin, runs = rendered[:3]
+        if not all(train == 1 for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
+            raise RowRejectedError(
+                "train_flags",
+                "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
+                "whole completions, all tokens alike; remove it, or the row",
+            )
+        out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
+    for what in unused.found.get(DROPPED, ()):  # located with either completion
+        counts.add(DROPPED, what, example.line)
+    for kind in (ROLES, TOKENS):
+        count_names(counts, kind, unused.found.get(kind, ()), example.line)
+    return out
 
 
 def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int64]]:
@@ -132,28 +125,19 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
     pair_offsets = offsets_of(pair_ends[:, 2])
 
     count = len(prompts)
-    structs = pa.StructArray.from_arrays(
-        [
-            numbers(pair_ends.astype(np.int32).reshape(-1)),
-            numbers(np.tile(np.array(RUNS, dtype=np.int8), count)),
-            numbers(np.full(3 * count, NO_TURN, dtype=np.int16)),
-            numbers(np.ones(3 * count, dtype=np.bool_)),
-        ],
-        fields=list(ENCODED.field("runs").type.value_type),
-    )
+    kinds, turns, ones = np.tile(RUNS, count), np.full(3 * count, NO_TURN), np.ones(3 * count)
     said = batch.column("digest").to_pylist()
     hashes = [xxhash.xxh3_128_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)]
     places = {name: view(batch.column(name))[0::2] for name in ("line", "sub")}
     straddles = view(batch.column("straddles"))
     arrays = [
         lists(pair_offsets, ids[: int(offsets[-1])][keep], ENCODED.field("input_ids").type),
-        lists(np.arange(count + 1) * 3, structs, ENCODED.field("runs").type),
+        run_lists(pair_ends.reshape(-1), kinds, turns, ones, np.arange(count + 1) * 3),
         strings(batch.column("group").to_pylist()[0::2]),
         digests(hashes, 16),
         numbers(places["line"]),
         numbers(places["sub"]),
         numbers(straddles[0::2] + straddles[1::2]),
-        lists(np.zeros(count + 1, np.int64), np.zeros(0, np.float32), ENCODED.field("weights").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
 

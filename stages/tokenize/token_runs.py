@@ -4,10 +4,10 @@ A token that spans a boundary belongs to the assistant's side if one side is the
 it belongs to the later of two parts of a turn. Those between parts of one turn are not counted.
 """
 
-from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from ...schemas.rows import (
     MIXED_KINDS,
     NEXT_STOP_KINDS,
     PART_KINDS,
+    RUN,
     UNPROVED_KINDS,
     RunKind,
 )
@@ -85,82 +86,52 @@ def completion_starts(
 _MAX_TURN = int(np.iinfo(np.int16).max)
 
 
-class RunLists(NamedTuple):
-    """Two columns of `schemas.rows.ENCODED` for N documents."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TextRuns:
+    """The runs over characters of N documents, one after another. Only the only run of a document may be empty."""
 
-    runs: pa.ListArray
-    weights: pa.ListArray
-
-
-class _Columns(NamedTuple):
-    """The runs of a batch as arrays."""
-
-    counts: NDArray[np.int64]
-    """(N,)"""
-    inner: NDArray[np.bool_]
-    """(runs,) whether another run of the document follows."""
     ends: NDArray[np.int64]
+    """(runs,) each ends before this character of its document."""
     kinds: NDArray[np.int8]
     turns: NDArray[np.int64]
     weights: NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class RunBatch:
-    """The runs of N documents, one after another: each ends before character `ends` of its document."""
-
-    ends: list[int] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    trains: list[float] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    counts: NDArray[np.int64]
     """(N,) number of runs of each document, at least one."""
-    _made: _Columns | None = None
+    inner: NDArray[np.bool_]
+    """(runs,) whether another run of the document follows."""
 
-    def add(self, runs: Runs) -> None:
-        """Append a document. Empty runs are left out if it has others."""
-        if not runs.ends[0] or len(set(runs.ends)) < len(runs.ends):
-            runs = solid(runs)
-        self.ends += runs.ends
-        self.kinds += runs.kinds
-        self.turns += runs.turns
-        self.trains += runs.trains
-        self.counts.append(len(runs.ends))
+    @classmethod
+    def of(cls, documents: Sequence[Runs]) -> "TextRuns":
+        """The runs of N documents. Empty runs are left out if the document has others."""
+        runs = [solid(one) if not one.ends[0] or len(set(one.ends)) < len(one.ends) else one for one in documents]
+        counts = np.fromiter((len(one.ends) for one in runs), np.int64, len(runs))
+        total = int(counts.sum())
+        inner = np.ones(total, np.bool_)
+        inner[np.cumsum(counts) - 1] = False
+        return cls(
+            np.fromiter(chain.from_iterable(one.ends for one in runs), np.int64, total),
+            np.fromiter(chain.from_iterable(one.kinds for one in runs), np.int8, total),
+            np.minimum(np.fromiter(chain.from_iterable(one.turns for one in runs), np.int64, total), _MAX_TURN),
+            np.fromiter(chain.from_iterable(one.trains for one in runs), np.float32, total),
+            counts,
+            inner,
+        )
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (B,) the places, in characters, where one run ends and the next begins, and (N + 1,) where each
         document's places begin in that array.
         """
-        counts, inner, ends, *_ = self._columns
-        return ends[inner], offsets_of(counts - 1)
+        return self.ends[self.inner], offsets_of(self.counts - 1)
 
     @property
     def divisions(self) -> int:
         """How many places only divide parts of a turn, or of the header after it."""
-        _, inner, _, kinds, turns, weights = self._columns
-        return int(((parts_of_turn(kinds, turns, weights) | IS_NEXT_STOP[kinds]) & inner).sum())
-
-    @property
-    def _columns(self) -> _Columns:
-        """Made once all documents are there."""
-        if self._made is None or len(self._made.counts) < len(self.counts):
-            # Through `array` and `bytes`, lists become arrays in a third of the time that numpy takes.
-            counts = np.array(self.counts, dtype=np.int64)
-            inner = np.ones(len(self.ends), dtype=np.bool_)
-            inner[np.cumsum(counts) - 1] = False
-            self._made = _Columns(
-                counts,
-                inner,
-                np.frombuffer(array("q", self.ends), np.int64),
-                np.frombuffer(bytes(self.kinds), np.int8),
-                np.minimum(np.frombuffer(array("q", self.turns), np.int64), _MAX_TURN),
-                np.frombuffer(array("f", self.trains), np.float32),
-            )
-        return self._made
+        parts = parts_of_turn(self.kinds, self.turns, self.weights)
+        return int(((parts | IS_NEXT_STOP[self.kinds]) & self.inner).sum())
 
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
-    ) -> tuple[RunLists, NDArray[np.int64]]:
+    ) -> tuple[pa.ListArray, NDArray[np.int64]]:
         """Return the runs over tokens, and (N,) how many tokens of each document span a boundary.
 
         Args:
@@ -168,8 +139,8 @@ class RunBatch:
             lengths: (N,) tokens of each document, including those added around the text.
             prefix: (N,) how many tokens were added before the text; they form a separate run.
         """
-        counts, inner, _, kinds, turns, weights = self._columns
-        total, last = len(kinds), np.cumsum(counts) - 1
+        counts, inner, kinds, turns, weights = self.counts, self.inner, self.kinds, self.turns, self.weights
+        total = len(kinds)
         owner = np.repeat(np.arange(len(counts)), counts)
 
         crossing = np.zeros(total, dtype=np.bool_)
@@ -184,7 +155,7 @@ class RunBatch:
         leaving[:-1] = said[:-1] & ~said[1:]
         places += crossing & leaving
         places += prefix[owner]
-        places[last] = lengths
+        places[~inner] = lengths
         # A token that one boundary moved must not be moved again by the next.
         base = starts_of(lengths)[owner]
         places = np.maximum.accumulate(places + base) - base
@@ -206,41 +177,31 @@ def _lists(
     turns: NDArray[np.int64],
     weights: NDArray[np.float32],
     counts: NDArray[np.int64],
-) -> RunLists:
+) -> pa.ListArray:
     """Runs as Arrow lists, without empty ones; an empty document keeps its last run."""
     offsets = offsets_of(counts)
     keep = places > begins_of(places, offsets)
     kept = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
     keep[(offsets[1:] - 1)[kept == 0]] = True
-    offsets = offsets_of(np.maximum(kept, 1))
-    structs = pa.StructArray.from_arrays(
-        [
-            numbers(places[keep].astype(np.int32)),
-            numbers(kinds[keep]),
-            numbers(turns[keep].astype(np.int16)),
-            numbers(weights[keep] > 0),
-        ],
-        fields=list(ENCODED.field("runs").type.value_type),
-    )
-    return RunLists(lists(offsets, structs, ENCODED.field("runs").type), _weight_lists(weights[keep], offsets))
+    return run_lists(places[keep], kinds[keep], turns[keep], weights[keep], offsets_of(np.maximum(kept, 1)))
 
 
-def _weight_lists(weights: NDArray[np.float32], offsets: NDArray[np.int64]) -> pa.ListArray:
-    """The runs' weights as Arrow lists, empty for documents without another weight than 0 and 1."""
-    sizes = np.zeros(len(offsets) - 1, dtype=np.int64)
-    odd = (weights != 0) & (weights != 1)
-    if odd.any():
-        has = np.logical_or.reduceat(odd, offsets[:-1])
-        sizes[has] = np.diff(offsets)[has]
-        weights = weights[np.repeat(has, np.diff(offsets))]
-    else:
-        weights = weights[:0]
-    return lists(offsets_of(sizes), weights, ENCODED.field("weights").type)
+def run_lists(
+    ends: NDArray[np.integer[Any]],
+    kinds: NDArray[np.integer[Any]],
+    turns: NDArray[np.integer[Any]],
+    weights: NDArray[np.floating[Any]],
+    offsets: NDArray[np.int64],
+) -> pa.ListArray:
+    """(runs,) runs and (N + 1,) where those of each document begin as Arrow lists of `schemas.rows.RUN`."""
+    columns = (ends.astype(np.int32), kinds.astype(np.int8), turns.astype(np.int16), weights.astype(np.float32))
+    structs = pa.StructArray.from_arrays([numbers(one) for one in columns], fields=list(RUN))
+    return lists(offsets, structs, ENCODED.field("runs").type)
 
 
 def token_lists(
     trained: "Sequence[list[bool] | NDArray[np.bool_] | None]", weights: list[float], lengths: NDArray[np.int64]
-) -> RunLists:
+) -> pa.ListArray:
     """The runs of N documents given as tokens, from flags of which tokens are trained (None: all), and the weight of
     each document. A document without tokens has one run, which ends at 0.
     """

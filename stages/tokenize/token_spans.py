@@ -15,40 +15,92 @@ from ...schemas.errors import EngineMismatchError
 from .byte_lengths import ByteLengths
 from .engines import EngineTokens
 
-__all__ = [
-    "Boundaries",
-    "byte_bounds",
-    "locate_boundaries",
-    "reference_boundaries",
-    "token_boundaries",
-]
-
 
 class Boundaries(NamedTuple):
     """Where B boundaries of N documents lie among their tokens."""
 
     tokens: NDArray[np.int64]
-    """(B,) index, within its document, of the first token right of the boundary; the number of tokens if there is none;
-    -1 if the document is not exact."""
+    """(B,) index, within its document, of the first token right of the boundary; the number of tokens if there is none.
+    """
     straddles: NDArray[np.bool_]
     """(B,) whether the token at that index begins left of the boundary."""
     exact: NDArray[np.bool_]
-    """(N,) whether each document's boundaries were found exactly."""
+    """(N,) whether the byte lengths sufficed for each document."""
 
 
-def byte_bounds(
-    texts: Sequence[str], char_bounds: NDArray[np.int64], bound_offsets: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Convert boundaries in characters to UTF-8 bytes.
+def locate_boundaries(
+    encoded: EngineTokens,
+    table: ByteLengths | None,
+    texts: Sequence[str],
+    bounds: NDArray[np.int64],
+    bound_offsets: NDArray[np.int64],
+    reference: Callable[[], Any],
+) -> Boundaries:
+    """Find the boundaries of every document: by the byte lengths of its tokens where they add up to the length of its
+    text, which takes about 2 ns per token; else by the offsets of the reference tokenizer.
 
     Args:
-        texts: N texts.
-        char_bounds: (B,) in characters, ascending within each document.
-        bound_offsets: (N + 1,) text i has `char_bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
+        encoded: N documents, T tokens.
+        table: byte lengths of the tokenizer that encoded them, if there are any.
+        texts: the N texts.
+        bounds: (B,) in characters, ascending within each document.
+        bound_offsets: (N + 1,) document i has `bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
+        reference: returns `engines.reference_tokenizer(...)`; called only if a document needs it.
 
-    Returns:
-        (B,) the boundaries in bytes, and (N,) the texts' lengths in bytes.
+    Raises:
+        EngineMismatchError: the reference gives a document other tokens than `encoded` has.
     """
+    if table is None:
+        found = Boundaries(np.zeros(len(bounds), np.int64), np.zeros(len(bounds), np.bool_), np.zeros(len(texts), bool))
+    else:
+        found = _by_lengths(encoded, table, texts, bounds, bound_offsets)
+    for i in np.flatnonzero(~found.exact & (np.diff(bound_offsets) > 0)).tolist():
+        part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
+        ids, tokens, straddles = _by_offsets(reference(), texts[i], bounds[part])
+        if not np.array_equal(ids, encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]]):
+            raise EngineMismatchError(texts[i][:80])
+        found.tokens[part] = tokens
+        found.straddles[part] = straddles
+    return found
+
+
+def _by_lengths(
+    encoded: EngineTokens,
+    table: ByteLengths,
+    texts: Sequence[str],
+    char_bounds: NDArray[np.int64],
+    bound_offsets: NDArray[np.int64],
+) -> Boundaries:
+    """The boundaries of the documents whose tokens' lengths add up to the length of the text. For the others the
+    tokenizer changed the text.
+    """
+    bounds, text_bytes = _in_bytes(texts, char_bounds, bound_offsets)
+    first, last = encoded.offsets[:-1], encoded.offsets[1:]
+    ends = np.zeros(len(encoded.ids) + 1, np.int64)
+    np.cumsum(table.lengths[encoded.ids], dtype=np.int64, out=ends[1:])
+    origin = ends[first]
+    excess = ends[last] - origin - text_bytes
+    exact = excess == 0
+    if table.dummy != "none":
+        dummy = excess == 1
+        # No space is added before an added token, so the extra byte is not the text's first.
+        dummy[dummy] = ~table.added[encoded.ids[first[dummy]]]
+        exact |= dummy
+        origin = origin + dummy
+    exact &= table.trusted(texts)
+    owner = np.repeat(np.arange(len(texts)), np.diff(bound_offsets))
+    low, high, place = first[owner], last[owner], origin[owner] + bounds
+    # Tokens of no bytes must not move a boundary into the next document.
+    found = np.minimum(np.searchsorted(ends[1:], place, side="right"), high)
+    found = np.where(bounds <= 0, low, found)
+    straddles = (ends[found] < place) & (found < high) & (bounds > 0)
+    return Boundaries(found - low, straddles, exact)
+
+
+def _in_bytes(
+    texts: Sequence[str], char_bounds: NDArray[np.int64], bound_offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (B,) the boundaries in bytes of UTF-8, and (N,) the texts' lengths in bytes."""
     text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
     wide = [i for i, text in enumerate(texts) if not text.isascii()]
     if not wide:
@@ -65,66 +117,10 @@ def byte_bounds(
     return bounds, text_bytes
 
 
-def token_boundaries(
-    encoded: EngineTokens,
-    table: ByteLengths,
-    text_bytes: NDArray[np.int64],
-    trusted: NDArray[np.bool_],
-    bounds: NDArray[np.int64],
-    bound_offsets: NDArray[np.int64],
-) -> Boundaries:
-    """Find boundaries by adding up the tokens' lengths: about 2 ns per token.
-
-    Args:
-        encoded: N documents, T tokens.
-        table: byte lengths of the tokenizer that encoded them.
-        text_bytes: (N,) length of each text in UTF-8 bytes.
-        trusted: (N,) `table.trusted(texts)`.
-        bounds: (B,) in bytes of the document's text, each at the beginning of a character.
-        bound_offsets: (N + 1,) document i has `bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
-
-    If a document's lengths do not add up to the length of its text, the tokenizer changed the text. Such a document is
-    not exact and needs `reference_boundaries`.
-    """
-    documents = len(encoded.offsets) - 1
-    tokens = np.full(len(bounds), -1, np.int64)
-    straddles = np.zeros(len(bounds), np.bool_)
-    exact = np.zeros(documents, np.bool_)
-    if not table.supported:
-        return Boundaries(tokens, straddles, exact)
-    first = encoded.offsets[:-1]
-    ends = np.zeros(len(encoded.ids) + 1, np.int64)
-    np.cumsum(table.lengths[encoded.ids], dtype=np.int64, out=ends[1:])
-    origin = ends[first]
-    excess = ends[encoded.offsets[1:]] - origin - text_bytes
-    exact = excess == 0
-    if table.dummy != "none":
-        dummy = excess == 1
-        # No space is added before an added token, so the extra byte is not the text's first.
-        dummy[dummy] = ~table.added[encoded.ids[first[dummy]]]
-        exact |= dummy
-        origin = origin + dummy
-    exact &= trusted
-    if len(bounds):
-        owner = np.repeat(np.arange(documents), np.diff(bound_offsets))
-        low, high, place = first[owner], encoded.offsets[1:][owner], origin[owner] + bounds
-        # Tokens of no bytes must not move a boundary into the next document.
-        found = np.minimum(np.searchsorted(ends[1:], place, side="right"), high)
-        found = np.where(bounds <= 0, low, found)
-        straddles = (ends[found] < place) & (found < high) & (bounds > 0) & exact[owner]
-        tokens = np.where(exact[owner], found - low, -1)
-    return Boundaries(tokens, straddles, exact)
-
-
-def reference_boundaries(
+def _by_offsets(
     tokenizer: Any, text: str, char_bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
     """Find the boundaries of one text by the offsets that `tokenizers` reports: slow, but right for normalised texts.
-
-    Args:
-        tokenizer: `engines.reference_tokenizer(...)`; one whose post-processor trims offsets would be wrong.
-        text: one text.
-        char_bounds: (B,) in characters.
 
     Returns:
         (T,) the tokens, (B,) index of the first token right of each boundary, (B,) whether it straddles.
@@ -143,39 +139,3 @@ def reference_boundaries(
         tokens[b] = right[0] if len(right) else len(ids)
         straddles[b] = bool(len(right)) and bool(starts[right[0]] < bound)
     return ids, tokens, straddles
-
-
-def locate_boundaries(
-    encoded: EngineTokens,
-    table: ByteLengths,
-    texts: Sequence[str],
-    char_bounds: NDArray[np.int64],
-    bound_offsets: NDArray[np.int64],
-    reference: Callable[[], Any],
-) -> Boundaries:
-    """Find the boundaries of every document, by the table where that is exact, else by the reference tokenizer.
-
-    Args:
-        encoded: N documents.
-        table: byte lengths of the tokenizer that encoded them.
-        texts: the N texts.
-        char_bounds: (B,) in characters, ascending within each document.
-        bound_offsets: (N + 1,) as in `byte_bounds`.
-        reference: returns `engines.reference_tokenizer(...)`; called only if a document needs it.
-
-    Returns:
-        Boundaries without -1; `exact` says for which documents the table sufficed.
-
-    Raises:
-        EngineMismatchError: the reference gives a document other tokens than `encoded` has.
-    """
-    bounds, text_bytes = byte_bounds(texts, char_bounds, bound_offsets)
-    found = token_boundaries(encoded, table, text_bytes, table.trusted(texts), bounds, bound_offsets)
-    for i in np.flatnonzero(~found.exact & (np.diff(bound_offsets) > 0)).tolist():
-        part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
-        ids, tokens, straddles = reference_boundaries(reference(), texts[i], char_bounds[part])
-        if not np.array_equal(ids, encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]]):
-            raise EngineMismatchError(texts[i][:80])
-        found.tokens[part] = tokens
-        found.straddles[part] = straddles
-    return found

@@ -130,11 +130,6 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
     ],
 )
 def test_a_generation_config_is_only_data(tmp_path: Path, content: bytes, stops: tuple[int, ...]) -> None:
+    assert generation_stops(tmp_path) == (), "there is none"
     (tmp_path / NAME).write_bytes(content)
     assert generation_stops(tmp_path) == stops
-
-
-def test_no_generation_config(tmp_path: Path) -> None:
-    assert generation_stops(tmp_path) == ()
-    (tmp_path / NAME).mkdir()
-    assert generation_stops(tmp_path) == ()

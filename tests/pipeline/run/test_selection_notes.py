@@ -11,6 +11,8 @@ def test_the_source_whose_repeat_limits_the_mixture_is_named(tmp_path: Path) -> 
     config = kit.configure(tmp_path, kit.source("chats", weight=1), few, kit.source("texts", weight=0.5, repeat=9))
     made = kit.packed(kit.merged(config, {"run": {"report": True}}))
     (said,) = [note for note in made.notes if "mixture" in note]
+    ahead = kit.cli("plan", kit.saved(config | {"out": str(tmp_path / "planned")}), "--json")
+    assert said in " ".join(ahead.err.split()), "a plan says it, too"
     limit, *others = said.split("; ")
     assert limit == "the mixture is limited by pairs (repeat 2)"
     left = {name: made.ledger[name]["examples_dropped"]["not_sampled"] for name in ("chats", "texts")}

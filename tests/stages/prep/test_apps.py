@@ -67,17 +67,12 @@ def test_chat() -> None:
 
 
 def test_chat_call_based() -> None:
+    assert "reads standard input" in prompt_of(starter_code="def f():")
+    assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
     assert prompt_of(**CALLED) == (
         "Add two numbers.\n\n"
         "Starter code:\n\n```python\ndef add(a, b):\n```\n\n"
         "Your Python code will be tested by calling `add`: return the answer, do not print it."
-    )
-
-
-def test_chat_says_nothing_about_input_that_the_row_does_not_tell() -> None:
-    assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
-    assert prompt_of(input_output="not JSON", starter_code="def f():\n") == (
-        "Add two numbers.\n\nStarter code:\n\n```python\ndef f():\n```\n\nComplete the starter code in Python."
     )
 
 
@@ -92,31 +87,16 @@ def test_classic() -> None:
     assert classic_of(input_output="", starter_code="def f():").endswith("def f():\nUse Call-Based format\nANSWER:\n")
 
 
-def test_starter_code_beside_plain_tests_uses_standard_input() -> None:
-    assert "reads standard input" in prompt_of(starter_code="def f():")
-    assert classic_of(starter_code="def f():").endswith("\nUse Standard Input format\nANSWER:\n")
-
-
 @pytest.mark.parametrize(
     ("tests", "function"),
     [
-        (None, None),
-        ("", None),
-        ("  ", None),
-        ("{}", None),
-        ("[1]", None),
-        ("{", None),
-        (5, None),
+        *((one, None) for one in (None, "", "  ", "{}", "[1]", "{", 5)),
         ([1], None),
-        ('{"fn_name": 5}', None),
-        ('{"fn_name": ""}', None),
-        ('{"inputs": [], "outputs": []}', ""),
-        ('{"inputs": ["fn_name"], "outputs": []}', ""),
-        ('{"fn_name": null, "inputs": []}', ""),
-        ('{"fn_name": "f"}', "f"),
-        ({"fn_name": "f", "inputs": []}, "f"),
-        ({"inputs": []}, ""),
         ({}, None),
+        *((one, None) for one in ('{"fn_name": 5}', '{"fn_name": ""}')),
+        *((one, "") for one in ('{"inputs": ["fn_name"], "outputs": []}', '{"fn_name": null, "inputs": []}')),
+        *((one, "f") for one in ('{"fn_name": "f"}', {"fn_name": "f", "inputs": []})),
+        ({"inputs": []}, ""),
         ('{"inputs": ["' + "1 " * 500_000 + '"]}', ""),
         ('{"inputs": ["' + "1 " * 500_000 + '"], "fn_name": "f"}', "f"),
         ('{"inputs": ["fn_name' + "1 " * 500_000, None),
@@ -136,13 +116,6 @@ def test_duplicates_are_of_content_and_limits_come_after() -> None:
     assert len(done.examples) + done.skipped.total() == len(solutions)
 
 
-def test_a_lone_first_solution_is_kept_as_it_is() -> None:
-    classic = examples(Options(style="classic"), solutions=["  x \n\n"])
-    assert [e.completion for e in classic] == ["  x \n\n"]
-    chat = examples(solutions=["  x \n\n"])
-    assert chat[0].completion == [{"role": "assistant", "content": "```python\n  x\n```"}]
-
-
 @given(st.text(alphabet="`\nx ", max_size=30))
 def test_a_fence_closes_where_it_should(code: str) -> None:
     opening, *inside, closing = fenced(code).split("\n")
@@ -152,7 +125,7 @@ def test_a_fence_closes_where_it_should(code: str) -> None:
     assert closing not in code
 
 
-@pytest.mark.parametrize("nothing", ["", " \n", None, "null", "[]", [], '[""]', ["", "\n"]])
+@pytest.mark.parametrize("nothing", [" \n", None, "null", [], '[""]'])
 def test_no_solution_filters_the_row_unless_only_the_prompt_is_wanted(nothing: Any) -> None:
     with pytest.raises(RowFilteredError, match="no_solution"):
         examples(solutions=nothing)
@@ -160,14 +133,6 @@ def test_no_solution_filters_the_row_unless_only_the_prompt_is_wanted(nothing: A
     assert (only.sub, only.completion) == (-1, [])
     (only,) = examples(Options(prompt_only=True, style="classic"), solutions=nothing)
     assert (only.sub, only.completion) == (-1, "")
-
-
-def test_difficulties() -> None:
-    only = Options(difficulties=("interview", "competition"))
-    assert len(examples(only, difficulty="interview")) == 2
-    for other in ("introductory", None):
-        with pytest.raises(RowFilteredError, match="difficulty"):
-            examples(only, difficulty=other)
 
 
 def test_groups() -> None:

@@ -1,13 +1,12 @@
 """Decoding, its complaints, and the account that `prepare` keeps."""
 
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.errors import RowFilteredError, RowRejectedError
+from packtrain.schemas.errors import RowRejectedError
 from packtrain.stages.prep import FORMATS, Format, Options, ReaderCode, make_format
 
 
@@ -70,84 +69,22 @@ JSON = st.recursive(
 )
 """Any value; texts hold no surrogates."""
 
-MESSAGE = st.dictionaries(
-    st.sampled_from(["role", "content", "train", "weight", "tool_calls", "function_call", "from", "value", "name"]),
-    JSON | st.sampled_from(["user", "assistant", "function", "gpt", "function_call"]),
-    max_size=5,
-)
-PART = st.fixed_dictionaries({}, optional={"type": JSON | st.just("text"), "text": JSON})
-FIELD = {
-    "apps": ["question", "id", "solutions", "input_output", "difficulty", "starter_code"],
-    "prompt_completion": ["prompt", "completion", "tools"],
-    "messages": ["messages", "tools"],
-    "text": ["text"],
-    "sharegpt": ["conversations", "system", "tools"],
-    "alpaca": ["instruction", "input", "output", "history", "system"],
-    "preference": ["prompt", "chosen", "rejected", "tools"],
-    "tokenized": ["input_ids", "labels", "loss_mask", "attention_mask", "seq_lengths"],
-    "python": ["text", "messages", "prompt", "completion", "input_ids", "chosen", "rejected", "group", "other"],
-}
-VALUE = (
-    JSON
-    | st.text(min_size=1)
-    | st.lists(MESSAGE, max_size=3)
-    | st.lists(st.fixed_dictionaries({"role": st.text(), "content": st.lists(PART, max_size=2)}), max_size=2)
-    | st.lists(st.integers(-101, 5), max_size=3)
-    | st.sampled_from(['["a"]', "[1]", "{}", '{"fn_name": 3}', '{"fn_name": "f"}', "[", " "])
-)
-
-
 AS_IT_IS = Options(reader=ReaderCode(function="read", code="def read(row):\n    return row\n"))
+
+
+OPTIONS = {
+    "apps": [Options(), Options(style="classic"), Options(prompt_only=True, max_solutions=1)],
+    "prompt_completion": [Options(), Options(prompt_only=True), Options(style="chat", per_turn=True)],
+    "messages": [Options(), Options(per_turn=True)],
+    "alpaca": [Options(), Options(style="plain"), Options(per_turn=True)],
+    "preference": [Options(), Options(style="chat")],
+    "tokenized": [Options(), Options(keys={"mask": "attention_mask"})],
+    "python": [AS_IT_IS],
+}
 
 
 def any_format(name: str) -> Format:
     return make_format(name, AS_IT_IS if name == "python" else None)
-
-
-@given(data=st.data())
-@pytest.mark.parametrize("name", FORMATS)
-def test_no_value_whatever_raises_anything_else(name: str, data: st.DataObject) -> None:
-    options: list[Any] = [None]
-    if name == "python":
-        options = [AS_IT_IS]
-    if name == "alpaca":
-        options = [Options(), Options(style="plain"), Options(per_turn=True)]
-    if name == "preference":
-        options = [Options(), Options(style="chat")]
-    if name == "tokenized":
-        options = [Options(), Options(keys={"mask": "attention_mask"})]
-    if name == "messages":
-        options = [Options(), Options(per_turn=True)]
-    if name == "apps":
-        options = [
-            Options(),
-            Options(style="classic"),
-            Options(prompt_only=True, max_solutions=1),
-        ]
-    if name == "prompt_completion":
-        options = [
-            Options(),
-            Options(prompt_only=True),
-            Options(style="chat", per_turn=True),
-        ]
-    made = make_format(name, data.draw(st.sampled_from(options)))
-    row = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELD[name], VALUE)))
-    outcomes: list[int | str] = []
-    details: list[str] = []
-    for decoded in (False, True):
-        try:
-            typed = made.convert(row) if decoded else made.decode(json.dumps(row).encode())
-            outcomes.append(len(made.examples(typed, 0, Counter())))
-        except RowRejectedError as error:
-            outcomes.append(error.reason)
-            if error.reason not in ("invalid_json", "invalid_utf8"):
-                details.append(error.detail)
-        except RowFilteredError as error:
-            outcomes.append(error.reason)
-    assert all("`" in detail for detail in details)  # each names the key
-    # The two ways differ on purpose in what JSON has no form for, and in nulls within messages.
-    if not any(word in json.dumps(row) for word in ("NaN", "Infinity", "null")):
-        assert outcomes[0] == outcomes[1]
 
 
 TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}]
@@ -184,16 +121,26 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 @given(data=st.data())
 @pytest.mark.parametrize("name", FORMATS)
 def test_one_wrong_value_anywhere_is_an_example_or_told_by_name(name: str, data: st.DataObject) -> None:
-    made = any_format(name)
-    assert len(made.prepare([(0, json.dumps(VALID[name]).encode())]).examples) == 1
+    """And a decoded row gives what a line gives."""
+    made = make_format(name, data.draw(st.sampled_from(OPTIONS.get(name, [Options()]))))
     place = data.draw(st.sampled_from(places(VALID[name])[1:]))
     row = changed(VALID[name], place, data.draw(JSON | st.sampled_from([-1, 0.5, "", "[", [], {}])))
-    for done in (made.prepare([(7, json.dumps(row).encode())]), made.prepare_rows([(7, row)])):
+    by_line, by_row = made.prepare([(7, json.dumps(row).encode())]), made.prepare_rows([(7, row)])
+    for done in (by_line, by_row):
         assert done.rows == 1 == len(done.rejects) + done.filtered.total() + len({one.line for one in done.examples})
         for line, reason, detail in done.rejects:
             assert line == 7
             assert reason.isidentifier()
             assert "`" in detail or reason == "invalid_json"
+    # The two ways differ on purpose in what JSON has no form for, and in nulls within messages.
+    if not any(word in json.dumps(row) for word in ("NaN", "Infinity", "null")):
+        assert [reason for _, reason, _ in by_line.rejects] == [reason for _, reason, _ in by_row.rejects]
+        assert (len(by_line.examples), by_line.filtered) == (len(by_row.examples), by_row.filtered)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_valid_row_is_an_example(name: str) -> None:
+    assert len(any_format(name).prepare([(0, json.dumps(VALID[name]).encode())]).examples) == 1
 
 
 @given(st.binary(max_size=60))

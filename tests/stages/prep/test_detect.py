@@ -80,20 +80,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "from", "a"]), inner),
     max_leaves=6,
 )
-COLUMNS = st.sampled_from(
-    [
-        "messages",
-        "conversations",
-        "prompt",
-        "completion",
-        "chosen",
-        "rejected",
-        "text",
-        "input_ids",
-        "question",
-        "solutions",
-    ]
-)
+COLUMNS = st.sampled_from(["messages", "conversations", "prompt", "chosen", "rejected", "text", "input_ids"])
 
 
 @given(st.lists(st.dictionaries(COLUMNS, JSON, max_size=5) | JSON, max_size=4))

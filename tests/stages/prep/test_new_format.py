@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format, PublicForm
+from .base import Column, Columns, Format
 
 
 class ForumFormat(Format):
@@ -26,10 +26,6 @@ class ForumFormat(Format):
 
     name = "forum"
     columns: ClassVar[Columns] = {"asked": Column(str, required=True), "best": Column(str, required=True)}
-
-    @property
-    def form(self) -> PublicForm:
-        return "prompt_completion"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`."""

@@ -63,22 +63,9 @@ def test_a_reader_may_yield() -> None:
         examples(None, "def read(row):\n    while True:\n        yield row\n")
 
 
-def test_nothing_is_a_row_that_is_not_wanted() -> None:
-    nothing: list[Any] = [None, []]
-    for give in nothing:
-        with pytest.raises(RowFilteredError, match="not_wanted"):
-            examples(give)
-
-
 def test_nulls_stay_as_they_are() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": None}}}]}
     assert examples({"messages": [USER, call]})[0].completion == [call]
-
-
-def test_a_reader_may_reject_and_filter_by_name() -> None:
-    code = "from packtrain.schemas.errors import RowRejectedError as No\ndef read(row):\n    raise No('odd', '`x`')\n"
-    with pytest.raises(RowRejectedError, match="odd: `x`"):
-        examples(1, code)
 
 
 def test_what_is_hashed_is_the_text_and_not_its_place() -> None:

@@ -14,7 +14,7 @@ def said(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-A, B, C = said("user", "A"), said("user", "B"), said("user", "C")
+A, B = said("user", "A"), said("user", "B")
 a, b, c = said("assistant", "a"), said("assistant", "b"), said("assistant", "c")
 
 
@@ -30,15 +30,6 @@ def messages(*chat: dict[str, Any], skipped: "Counter[str] | None" = None, **mor
 def test_one_conversation_is_one_group_and_another_is_another() -> None:
     groups = [{one.group for one in messages(*chat)} for chat in ((A, a, B, b), (A, a, B, b), (A, a, B, c))]
     assert groups[0] == groups[1] != groups[2]
-    assert all(len(group) == 1 for group in groups)
-
-
-def test_turns_that_are_not_to_be_trained_are_context_only() -> None:
-    skipped: Counter[str] = Counter()
-    chat = [A, a | {"train": False}, B, b, C, c | {"weight": 0}]
-    (only,) = messages(*chat, skipped=skipped)
-    assert (only.sub, only.prompt, only.completion) == (0, chat[:3], [b])
-    assert skipped == {"not_trained": 2}
 
 
 TURN = st.builds(

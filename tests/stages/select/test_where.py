@@ -83,25 +83,6 @@ def test_wrong_conditions(condition: str, says: str) -> None:
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("condition", "taken"),
-    [
-        ("LENGTH(text) - LENGTH(REPLACE(text, ' ', '')) = 2", [0]),
-        ("ARRAY_LENGTH(STRING_TO_ARRAY(text, ' ')) = 3 AND SPLIT_PART(text, ' ', 1) = 'a'", [0]),
-        ("CASE WHEN prompt IS NULL THEN FALSE ELSE LOWER(prompt) ILIKE 'W%' END", [1, 4]),
-        ("COALESCE(text, prompt) IN ('Why?', 'it''s', 'a -- /* short */')", [1]),
-        ("TRIM(BOTH 'W' FROM prompt) = 'hy?' OR SUBSTRING(prompt FROM 1 FOR 3) = 'Whi'", [1, 4]),
-        ("completion ~ '^[A-Z][a-z]{1,20}\\.$' AND NOT (completion RLIKE 'No')", [1]),
-        ("ROUND(CAST(LENGTH(prompt) AS DOUBLE) / LENGTH(completion)) = 2", [3, 4]),
-        ("CONCAT(prompt, '/', completion) = 'Which?/left' AND rejected IS DISTINCT FROM 'left'", [4]),
-        ("IF(\"group\" = 'g', true, false) AND POSITION('42' IN completion) > 0", [3]),
-        ("MOD(ABS(-LENGTH(text)), 2) = 0 AND GREATEST(LENGTH(text), 3) BETWEEN 4 AND 99", [0]),
-    ],
-)
-def test_what_conditions_can_say(condition: str, taken: list[int]) -> None:
-    assert [index for index, flag in enumerate(Where(condition)(EXAMPLES)) if flag] == taken
-
-
 def test_a_value_that_cannot_be_computed() -> None:
     where = Where("CAST(text AS INTEGER) > 3")
     assert where([example(text="4"), example(text="2")]) == [True, False]

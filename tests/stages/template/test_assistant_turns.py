@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from packtrain.schemas.rows import Example, RunKind
-from packtrain.stages.arrays import booleans, view
+from packtrain.stages.arrays import view
 from packtrain.stages.mask.policy import Mask, Policy, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
-from packtrain.stages.tokenize.byte_lengths import ByteLengths
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
-from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer, tokenizer_head
+from packtrain.stages.tokenize.engines import make_engine, tokenizer_head
 
 Message = dict[str, Any]
 
@@ -256,13 +255,7 @@ def encoder_of(tokenizer: Any, template: str, trace: bool) -> Encoder:
         others=[token.content for token in added if not token.special],
         allow_lost=["assistant", "tools"],
     )
-    return Encoder(
-        make_engine("tokenizers", text),
-        renderer,
-        ByteLengths.from_json(text),
-        SpecialTokenAffixes(),
-        lambda: reference_tokenizer(text),
-    )
+    return Encoder(text, make_engine("tokenizers", text), renderer, SpecialTokenAffixes())
 
 
 def ours(
@@ -278,7 +271,7 @@ def ours(
     for batch in encoder.encode(examples, counts, [], []):
         structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
         kind, turn = view(structs.field("kind")), view(structs.field("turn"))
-        asked = supervised_runs(kind, turn, booleans(structs.field("train")), offsets, Mask(Policy.ASSISTANT))
+        asked = supervised_runs(kind, turn, view(structs.field("weight")) > 0, offsets, Mask(Policy.ASSISTANT))
         ends = view(structs.field("end"))
         for index, (line, ids) in enumerate(
             zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)

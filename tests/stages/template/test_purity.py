@@ -17,10 +17,10 @@ from packtrain.schemas.errors import PacktrainError
 from packtrain.schemas.rows import Example, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts
-from packtrain.stages.tokenize.engines import Engine, make_engine, reference_tokenizer
+from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
+from packtrain.stages.tokenize.engine_check import EngineSample
+from packtrain.stages.tokenize.engines import Engine, make_engine
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 TOKENIZER = (Path(demo.__file__).parent / "tokenizer" / "tokenizer.json").read_text()
@@ -131,16 +131,10 @@ def engine() -> Engine:
     return make_engine("tokenizers", TOKENIZER)
 
 
-@functools.cache
-def table() -> ByteLengths:
-    """How many bytes of text each token stands for."""
-    return ByteLengths.from_json(TOKENIZER)
-
-
 def encoder_of(source: str) -> Encoder:
     """A fresh one, which has met no row."""
     renderer = Renderer(ChatTemplate(source, VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=LOSABLE)
-    return Encoder(engine(), renderer, table(), SpecialTokenAffixes(), lambda: reference_tokenizer(TOKENIZER))
+    return Encoder(TOKENIZER, engine(), renderer, SpecialTokenAffixes())
 
 
 def outcomes(encoder: Encoder, rows: list[Any]) -> list[Any]:
@@ -184,9 +178,7 @@ def require_pure(source: str, rows: list[Any], seed: int) -> None:
     encoder = encoder_of(source)
     encoder.renderer = exact
     for row, wanted in zip(rows, outcomes(encoder, rows), strict=True):
-        assert outcomes(Encoder(engine(), quick, encoder.table, SpecialTokenAffixes(), encoder.reference), [row]) == [
-            wanted
-        ]
+        assert outcomes(Encoder(TOKENIZER, engine(), quick, SpecialTokenAffixes()), [row]) == [wanted]
 
 
 @pytest.mark.parametrize(

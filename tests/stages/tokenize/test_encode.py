@@ -13,15 +13,9 @@ from packtrain.schemas.rows import ENCODED, Example, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize import encode as module
-from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import (
-    Encoder,
-    EngineSample,
-    Refused,
-    SpecialTokenAffixes,
-    differing,
-)
-from packtrain.stages.tokenize.encode_counts import EncodeCounts
+from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
+from packtrain.stages.tokenize.engine_check import EngineSample, compare
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 
 from tests import kit
@@ -50,13 +44,7 @@ def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
     def make(around: SpecialTokenAffixes = PLAIN, template: str = TEMPLATE) -> Encoder:
         renderer = Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
-        return Encoder(
-            make_engine("tokenizers", tokenizer_json),
-            renderer,
-            ByteLengths.from_json(tokenizer_json),
-            around,
-            lambda: reference_tokenizer(tokenizer_json),
-        )
+        return Encoder(tokenizer_json, make_engine("tokenizers", tokenizer_json), renderer, around)
 
     return make
 
@@ -266,19 +254,18 @@ def test_batches_do_not_matter(
 
 
 def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
-    """About one text in 1,024, the same ones whatever stands around them; a liar among them is found."""
+    """About one text in 1,024, the same ones whatever stands around them; or all of them."""
     encoder = make_encoder()
     everything = [text(f"number {n}", n) for n in range(6000)]
 
-    def sampled(some: list[Example]) -> list[EngineSample]:
+    def sampled(some: list[Example], *, every: bool = False) -> list[EngineSample]:
         samples: list[EngineSample] = []
-        list(encoder.encode(some, EncodeCounts(), [], samples))
+        list(encoder.encode(some, EncodeCounts(), [], samples, every=every))
         return samples
+
+    assert [sample.text for sample in sampled(everything[:3], every=True)] == [f"number {n}{END}" for n in range(3)]
 
     samples = sampled(everything)
     assert 1 <= len(samples) <= 20
     assert {sample.text for sample in sampled(everything[::-1])} == {sample.text for sample in samples}
-    assert differing(encoder.engine, samples) is None
-    lie = EngineSample(samples[0].text, [*samples[0].ids[:-1], samples[0].ids[-1] + 1])
-    assert differing(encoder.engine, [*samples, lie]) == lie
-    assert differing(encoder.engine, []) is None
+    assert compare(samples, encoder.engine).differing == 0

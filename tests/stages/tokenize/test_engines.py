@@ -1,55 +1,74 @@
-"""Engines against `tokenizers`, on small tokenizers that are trained here."""
+"""Engines against `tokenizers`, on small tokenizers that are trained here; and how engines that err are found."""
 
 import json
+import os
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import TokenizerError
+from packtrain.stages.tokenize import engines
+from packtrain.stages.tokenize.engine_check import EngineSample, compare, fuzz_texts
 from packtrain.stages.tokenize.engines import ENGINES, Engine, make_engine, reference_tokenizer
 
 from tests.support.examples import examples
 
 NAMES = list(ENGINES)
+ADDED = ["<|im_start|>", "<|im_end|>"]
+CHAT = "<|im_start|>user\nWhat's 12+30?<|im_end|>\n<|im_start|>assistant\n42 🐍\r\n<|im_end|>\n"
+# A regular expression that fastokens knows: what stands around it in HARD is what it may overlook.
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CHAT = "<|im_start|>user\nWhat's 12+30?<|im_end|>\n<|im_start|>assistant\n42 🐍\r\n<|im_end|>\n"
+SPLIT = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
 @cache
 def tiny(**changes: str) -> str:
     """A byte-level BPE in the manner of Qwen; `changes` are JSON values by top-level key."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(GPT4_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=600,
+        vocab_size=700,
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|im_start|>", "<|im_end|>"],
+        special_tokens=ADDED,
     )
-    tokenizer.train_from_iterator(
-        [CHAT, "the theme of this thesis is there " * 3, "def f(x):\n    return x\n"] * 9, trainer
-    )
+    tokenizer.train_from_iterator([*fuzz_texts([]), *[CHAT, "the theme of this thesis is there "] * 9], trainer)
     whole = json.loads(tokenizer.to_str())
+    whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT, BYTES]}
     whole.update({key: json.loads(value) for key, value in changes.items()})
     return json.dumps(whole)
 
 
+def split_by(*steps: Any) -> str:
+    """A tokenizer with these pre-tokenizers."""
+    return tiny(pre_tokenizer=json.dumps({"type": "Sequence", "pretokenizers": steps}))
+
+
+@cache
+def built(name: str, content: str) -> Engine:
+    return make_engine(name, content)
+
+
+def encoded(engine: Engine, texts: Sequence[str]) -> list[EngineSample]:
+    ids, offsets = engine.encode(texts)
+    return [EngineSample(text, ids[a:b].tolist()) for text, (a, b) in zip(texts, pairwise(offsets), strict=True)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_is_flat_ids_and_offsets(name: str) -> None:
-    engine = make_engine(name, tiny())
+    engine = built(name, tiny())
     texts = ["the", "", CHAT, "\u00e9 🐍"]
     ids, offsets = engine.encode(texts)
     assert ids.dtype == np.int32
@@ -57,45 +76,16 @@ def test_a_batch_is_flat_ids_and_offsets(name: str) -> None:
     assert offsets[0] == 0
     assert offsets[-1] == len(ids) > 10
     expected = [reference_tokenizer(tiny()).encode(text, add_special_tokens=False).ids for text in texts]
-    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+    assert [sample.ids for sample in encoded(engine, texts)] == expected
     assert expected[1] == []
     assert (engine.name, engine.version[0].isdigit()) == (name, True)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_repeated_prompts_are_encoded_like_new_ones(name: str) -> None:
-    engine, reference = make_engine(name, tiny()), make_engine("tokenizers", tiny())
-    prompt = "<|im_start|>user\n" + "the theme of this thesis is 1 é 🐍\n" * 20 + "<|im_end|>\n<|im_start|>assistant\n"
-    texts = [f"{prompt}return {i}\n<|im_end|>" for i in range(50)]
-    expected = reference.encode(texts)
-    for _ in range(3):
-        got = engine.encode(texts)
-        assert np.array_equal(got.ids, expected.ids)
-        assert np.array_equal(got.offsets, expected.offsets)
-        # The same words around other segments, so that what was kept meets another neighbour.
-        other = [text.replace("\n<|im_end|>\n", "<|im_end|>") for text in texts]
-        assert np.array_equal(engine.encode(other).ids, reference.encode(other).ids)
-
-
 @examples(150)
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=6))
-def test_fast_engines_agree_on_any_text(texts: list[str]) -> None:
-    expected = built("tokenizers").encode(texts)
+def test_engines_agree_on_any_text(texts: list[str]) -> None:
     for name in NAMES:
-        got = built(name).encode(texts)
-        assert np.array_equal(got.ids, expected.ids), name
-        assert np.array_equal(got.offsets, expected.offsets), name
-
-
-@cache
-def built(name: str) -> Engine:
-    return make_engine(name, tiny())
-
-
-def test_the_reference_keeps_white_space_in_its_offsets() -> None:
-    trimming = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    tokenizer = reference_tokenizer(tiny(post_processor=json.dumps(trimming)))
-    assert tokenizer.encode("a    ").offsets[-1] == (1, 5) or tokenizer.encode("a    ").offsets[1][0] == 1
+        assert compare(encoded(built(name, tiny()), texts * 2), built("tokenizers", tiny())) == (0, ""), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,24 +95,78 @@ def test_a_random_tokenizer_is_refused(name: str) -> None:
         make_engine(name, tiny(model=json.dumps(model)))
 
 
-SPLIT = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-
-
-def test_fastokens_is_not_trusted_with_a_prefix_space() -> None:
+def test_fastokens_is_not_trusted_with_what_it_encodes_wrongly() -> None:
     with pytest.raises(TokenizerError, match=r"^fastokens .*add_prefix_space"):
-        make_engine(
-            "fastokens",
-            tiny(
-                pre_tokenizer=json.dumps(
-                    {"type": "Sequence", "pretokenizers": [SPLIT, BYTES | {"add_prefix_space": True}]}
-                )
-            ),
-        )
+        make_engine("fastokens", split_by(SPLIT, BYTES | {"add_prefix_space": True}))
+    for key in ("end_of_word_suffix", "continuing_subword_prefix"):
+        model = json.loads(tiny())["model"] | {key: "</w>"}
+        with pytest.raises(TokenizerError, match=f"^fastokens .*{key}"):
+            make_engine("fastokens", tiny(model=json.dumps(model)))
 
 
-@pytest.mark.parametrize("key", ["end_of_word_suffix", "continuing_subword_prefix"])
-def test_fastokens_is_not_trusted_with_marks_on_pieces(key: str) -> None:
-    model = json.loads(tiny())["model"] | {key: "</w>"}
-    with pytest.raises(TokenizerError, match=f"^fastokens .*{key}"):
-        make_engine("fastokens", tiny(model=json.dumps(model)))
+def test_the_known_texts_are_few_short_and_the_same_every_time() -> None:
+    texts = fuzz_texts(ADDED)
+    assert texts == fuzz_texts(ADDED)
+    whole = "".join(texts)
+    assert 100_000 < len(whole.encode()) < 300_000
+    assert {ord(c) >> 16 for c in whole} >= {0, 1, 2, 3, 14, 15, 16}
+    assert {chr(c) for c in range(0x100)} <= set(whole)
+    assert {"", "<|im_end|><|im_end|>", "a<|im_end|>b"} <= set(texts)
+
+
+def test_a_difference_names_text_and_tokens() -> None:
+    reference = built("tokenizers", tiny())
+    right = encoded(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
+    assert compare(right, reference) == (0, "")
+    wrong = [EngineSample(one.text, [*one.ids[:-1], 7]) if "\r\n" in one.text else one for one in right]
+    found = compare(wrong, reference)
+    assert found.differing == 2
+    assert "'b\\r\\n'" in found.first
+    assert "[7]" in found.first or ", 7]" in found.first
+
+
+HARD: dict[str, list[Any]] = {
+    "digits": [SPLIT, {"type": "Digits", "individual_digits": True}, BYTES],
+    "punctuation": [SPLIT, {"type": "Punctuation", "behavior": "Isolated"}, BYTES],
+    "whitespace": [{"type": "WhitespaceSplit"}, BYTES],
+    "string": [SPLIT, SPLIT | {"pattern": {"String": "e"}}, BYTES],
+    "prefix": [SPLIT, BYTES | {"add_prefix_space": True}],
+    "regex": [SPLIT, BYTES | {"use_regex": True}],
+    "word": [SPLIT | {"pattern": {"Regex": r"\w+|\W+"}}, BYTES],
+}
+ERRS = "word"
+"""Seen to load and to encode wrongly, without a word, in the pinned version."""
+
+
+@pytest.mark.parametrize("case", HARD)
+def test_what_passes_is_right_on_unseen_text(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the list of known errors switched off, the comparison alone must stop every tokenizer that errs."""
+    pytest.importorskip("fastokens")
+    monkeypatch.setattr(engines, "fastokens_supported", lambda _: None)
+    unusual = split_by(*HARD[case])
+    try:
+        engine = make_engine("fastokens", unusual)
+    except TokenizerError:
+        assert case != ERRS
+        return
+    reference = make_engine("tokenizers", unusual)
+    passes = not compare(encoded(engine, fuzz_texts(ADDED)), reference).differing
+    assert not (passes and case == ERRS)
+    if passes:
+        here = Path(__file__).read_text()
+        unseen = [here[i : i + 211] for i in range(0, len(here), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
+        assert compare(encoded(engine, unseen), reference) == (0, "")
+
+
+REAL = os.environ.get("PACKTRAIN_REALDATA")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
+@pytest.mark.parametrize("folder", ["qwen3", "deepseek-coder-instruct", "olmo-gpt-neox"])
+def test_real_tokenizers(folder: str) -> None:
+    root = Path(str(REAL))
+    content = (root / "tokenizers" / folder / "tokenizer.json").read_text()
+    lines = (root / "apps" / "train.jsonl").read_text().splitlines()[:60]
+    engine, reference = make_engine("fastokens", content), make_engine("tokenizers", content)
+    assert compare(encoded(engine, [*fuzz_texts(ADDED), *lines]), reference) == (0, "")

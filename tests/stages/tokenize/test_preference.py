@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from packtrain.schemas.rows import ENCODED, Example, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts
+from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
+from packtrain.stages.tokenize.engine_check import EngineSample
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
-from packtrain.stages.tokenize.preference import PairEncoder
+from packtrain.stages.tokenize.preference import encode_pairs
 
 from tests import kit
 
@@ -33,7 +33,7 @@ CUNNING = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-MakeEncoder = Callable[..., PairEncoder]
+MakeEncoder = Callable[..., Encoder]
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,16 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 @pytest.fixture(scope="module")
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
-    def make(around: SpecialTokenAffixes = PLAIN, template: str = kit.CHATML) -> PairEncoder:
+    def make(around: SpecialTokenAffixes = PLAIN, template: str = kit.CHATML) -> Encoder:
         renderer = Renderer(ChatTemplate(template, {}, "test"), stops=[BOS, "<|im_start|>", END])
-        engine, table = make_engine("tokenizers", tokenizer_json), ByteLengths.from_json(tokenizer_json)
-        return PairEncoder(Encoder(engine, renderer, table, around, lambda: reference_tokenizer(tokenizer_json)))
+        return Encoder(tokenizer_json, make_engine("tokenizers", tokenizer_json), renderer, around)
 
     return make
 
 
-def encoded(encoder: PairEncoder, examples: list[Example]) -> tuple[list[Any], EncodeCounts, list[Refused]]:
+def encoded(encoder: Encoder, examples: list[Example]) -> tuple[list[Any], EncodeCounts, list[Refused]]:
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
-    batches = list(encoder.encode(examples, counts, refused, samples))
+    batches = list(encode_pairs(encoder, examples, counts, refused, samples))
     assert all(batch.schema == ENCODED for batch in batches)
     return pa.Table.from_batches(batches, ENCODED).to_pylist(), counts, refused
 

@@ -16,14 +16,8 @@ from numpy.typing import NDArray
 from packtrain.schemas.errors import EngineMismatchError
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
 from packtrain.stages.tokenize.engine_check import fuzz_texts
-from packtrain.stages.tokenize.engines import Engine, EngineTokens, make_engine, reference_tokenizer
-from packtrain.stages.tokenize.token_spans import (
-    Boundaries,
-    byte_bounds,
-    locate_boundaries,
-    reference_boundaries,
-    token_boundaries,
-)
+from packtrain.stages.tokenize.engines import EngineTokens, TokenizersEngine, make_engine, reference_tokenizer
+from packtrain.stages.tokenize.token_spans import Boundaries, locate_boundaries
 
 from tests.support.examples import examples
 
@@ -112,34 +106,27 @@ def bounds_of(texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[ND
 
 
 @cache
-def built(content: str) -> tuple[Engine, ByteLengths, Any]:
-    return make_engine("tokenizers", content), ByteLengths.from_json(content), reference_tokenizer(content)
+def built(content: str) -> tuple[TokenizersEngine, ByteLengths | None]:
+    return TokenizersEngine(content), ByteLengths.from_json(content)
 
 
-def by_table(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> Boundaries:
-    engine, table, _ = built(content)
+def located(content: str, texts: Sequence[str], places: Sequence[Sequence[int]], *, table: bool = True) -> Boundaries:
+    """By the table where it is exact; or all by the reference's offsets."""
+    engine, lengths = built(content)
     encoded = engine.encode(texts)
     chars, offsets = bounds_of(texts, places)
-    bounds, text_bytes = byte_bounds(texts, chars, offsets)
-    return token_boundaries(encoded, table, text_bytes, table.trusted(texts), bounds, offsets)
+    own = lengths if table else None
+    return locate_boundaries(encoded, own, texts, chars, offsets, lambda: engine.tokenizer)
 
 
 def check(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Compare every exact document with the offsets' rule; returns (exact documents, straddles)."""
-    found = by_table(content, texts, places)
-    _, _, tokenizer = built(content)
-    at = straddles = 0
-    for i, (text, row) in enumerate(zip(texts, places, strict=True)):
-        part = slice(at, at + len(row))
-        at += len(row)
-        if not found.exact[i]:
-            assert (found.tokens[part] == -1).all()
-            continue
-        _, tokens, crossing = reference_boundaries(tokenizer, text, np.asarray(row, np.int64))
-        assert found.tokens[part].tolist() == tokens.tolist(), (text, row)
-        assert found.straddles[part].tolist() == crossing.tolist(), (text, row)
-        straddles += int(crossing.sum())
-    return int(found.exact.sum()), straddles
+    """Compare every document with the offsets' rule; returns (exact documents, their straddles)."""
+    found, truth = located(content, texts, places), located(content, texts, places, table=False)
+    assert not truth.exact.any()
+    owner = np.repeat(np.arange(len(texts)), [len(row) for row in places])
+    for b in np.flatnonzero((found.tokens != truth.tokens) | (found.straddles != truth.straddles)).tolist():
+        raise AssertionError((texts[owner[b]], places[owner[b]]))
+    return int(found.exact.sum()), int(found.straddles[found.exact[owner]].sum())
 
 
 # "a", "b" and the space are bytes; "🐍" is F0 9F 90 8D, written ð Ł Ĳ į in a byte-level vocabulary.
@@ -155,7 +142,7 @@ def test_boundaries_by_hand() -> None:
     texts = ["a 🐍b", "ab", "", "🐍🐍"]
     encoded = make_engine("tokenizers", SNAKE).encode(texts)
     assert encoded.ids.tolist() == [0, 8, 9, 1, 10, 7, 9, 7, 9]
-    found = by_table(SNAKE, texts, [[0, 1, 2, 3, 4], [1, 2], [0], [0, 1, 2]])
+    found = located(SNAKE, texts, [[0, 1, 2, 3, 4], [1, 2], [0], [0, 1, 2]])
     assert found.exact.tolist() == [True] * 4
     # a| 🐍b   the boundary between the space and the snake falls into token 1, which belongs to the right.
     assert found.tokens.tolist() == [*(0, 1, 1, 3, 4), *(0, 1), 0, *(0, 2, 4)]
@@ -170,25 +157,19 @@ def test_a_token_may_hold_the_end_of_one_character_and_the_beginning_of_the_next
     )
     texts = ["🐍🐍"]
     assert make_engine("tokenizers", crossing).encode(texts).ids.tolist() == [7, 5, 11, 5, 6]
-    found = by_table(crossing, texts, [[0, 1, 2]])
+    found = located(crossing, texts, [[0, 1, 2]])
     assert found.tokens.tolist() == [0, 2, 5]
     assert found.straddles.tolist() == [False, True, False]
     assert check(crossing, texts, [[0, 1, 2]]) == (1, 1)
 
 
-def test_lost_bytes_make_a_document_inexact() -> None:
-    found = by_table(SNAKE, ["ab", "aéb", "b"], [[1], [1], [1]])
-    assert found.exact.tolist() == [True, False, True]
-    assert found.tokens.tolist() == [0, -1, 1]
-
-
 def test_an_added_token_that_is_a_piece_too() -> None:
     vocab = json.loads(SNAKE)["model"]["vocab"] | {"é": 12, "<｜a｜>": 13}
     # "é" among the pieces is the byte E9, as an added token two bytes: which one an id means, nobody knows.
-    both = ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(12, "é")]))
-    assert "added token and a piece" in both.unsupported
+    assert ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(12, "é")])) is None
     # No byte is written ｜, so that piece is never produced but by the added token.
     one = ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(13, "<｜a｜>")]))
+    assert one is not None
     assert one.lengths[13] == 9
     assert one.added.tolist() == [False] * 13 + [True]
 
@@ -196,8 +177,7 @@ def test_an_added_token_that_is_a_piece_too() -> None:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
     content = trained(kind)
-    table = ByteLengths.from_json(content)
-    assert table.supported, table.unsupported
+    assert ByteLengths.from_json(content) is not None
     draw = random.Random(7)
     texts = fuzz_texts(["<|im_start|>", "<|im_end|>"])
     places = [[*sorted(draw.randint(0, len(text)) for _ in range(4)), len(text)] for text in texts]
@@ -221,14 +201,14 @@ def test_any_text_in_every_family(data: st.DataObject) -> None:
 def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
     # Reordering two marks keeps the number of bytes: only the form tells.
     reordered = "q\u0307\u0323 and more"
-    assert by_table(trained("NFC"), [reordered], [[1]]).exact.tolist() == [False]
-    assert by_table(trained("bytes"), [reordered], [[1]]).exact.tolist() == [True]
+    assert located(trained("NFC"), [reordered], [[1]]).exact.tolist() == [False]
+    assert located(trained("bytes"), [reordered], [[1]]).exact.tolist() == [True]
     # No space is put before " a", but one after <|im_end|>: one byte too many, in the wrong place.
     for kind in ("prefix", "metaspace-always"):
-        assert by_table(trained(kind), [" a<|im_end|>b"], [[2]]).exact.tolist() == [False], kind
-        assert by_table(trained(kind), ["ab"], [[1]]).exact.tolist() == [True], kind
+        assert located(trained(kind), [" a<|im_end|>b"], [[2]]).exact.tolist() == [False], kind
+        assert located(trained(kind), ["ab"], [[1]]).exact.tolist() == [True], kind
     # The space's mark in the text itself would count one byte for its three.
-    assert by_table(trained("metaspace-first"), ["a▁b"], [[1]]).exact.tolist() == [False]
+    assert located(trained("metaspace-first"), ["a▁b"], [[1]]).exact.tolist() == [False]
 
 
 def test_inexact_documents_are_asked_of_the_reference_and_only_they() -> None:
@@ -259,59 +239,44 @@ def test_other_tokens_than_the_references_are_an_error() -> None:
         )
 
 
-UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
-    "WordPiece": ({"type": "WordPiece"}, "the model is WordPiece"),
-    "Unigram": ({"type": "Unigram"}, "the model is Unigram"),
-    "suffix": ({"end_of_word_suffix": "</w>"}, "carry marks"),
-    "Lowercase": ({"normalizer": {"type": "Lowercase"}}, "Lowercase"),
-    "Replace": ({"normalizer": PREPEND[1]}, "Replace"),
-    "no bytes": ({"pre_tokenizer": {"type": "Digits", "individual_digits": True}}, "normaliser is missing"),
-    "Whitespace": ({"pre_tokenizer": {"type": "Whitespace"}}, "pre-tokenizer is Whitespace"),
-    "Removed": (
-        {
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [
-                    {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False},
-                    BYTE_LEVEL,
-                ],
-            }
-        },
-        "Split drops text",
-    ),
-    "unknown": ({"unk_token": "a"}, "does not cover all bytes"),
-    "two of them": (
-        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
-        "ByteLevel",
-    ),
-    "no fallback": ({"pre_tokenizer": metaspace("first")}, "byte fallback"),
+UNSOUND: dict[str, dict[str, Any]] = {
+    "WordPiece": {"type": "WordPiece"},
+    "Unigram": {"type": "Unigram"},
+    "suffix": {"end_of_word_suffix": "</w>"},
+    "Lowercase": {"normalizer": {"type": "Lowercase"}},
+    "Replace": {"normalizer": PREPEND[1]},
+    "no bytes": {"pre_tokenizer": {"type": "Digits", "individual_digits": True}},
+    "Whitespace": {"pre_tokenizer": {"type": "Whitespace"}},
+    "Removed": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False},
+                BYTE_LEVEL,
+            ],
+        }
+    },
+    "unknown": {"unk_token": "a"},
+    "two of them": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
+    "no fallback": {"pre_tokenizer": metaspace("first")},
 }
 
 
 @pytest.mark.parametrize("case", UNSOUND)
 def test_no_table_where_it_would_be_unsound(case: str) -> None:
-    changes, words = UNSOUND[case]
-    table = ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **changes))
-    assert not table.supported
-    assert words in table.unsupported
-    assert table.trusted(["a"]).tolist() == [False]
-    empty = EngineTokens(np.asarray([0], np.int32), np.asarray([0, 1], np.int64))
-    one = np.asarray([1], np.int64)
-    found = token_boundaries(empty, table, one, np.ones(1, np.bool_), one, np.asarray([0, 1], np.int64))
-    assert (found.tokens.tolist(), found.exact.tolist()) == ([-1], [False])
+    assert ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **UNSOUND[case])) is None
 
 
 def test_a_dummy_space_and_a_greedy_added_token_could_cancel_out() -> None:
     whole = json.loads(trained("prefix"))
     whole["added_tokens"][0]["lstrip"] = True
-    table = ByteLengths.from_json(json.dumps(whole))
-    assert "swallow white space" in table.unsupported
+    assert ByteLengths.from_json(json.dumps(whole)) is None
 
 
 def test_a_greedy_added_token_alone_is_found_by_the_sum() -> None:
     whole = json.loads(trained("bytes"))
     whole["added_tokens"][0]["lstrip"] = True
-    found = by_table(json.dumps(whole), ["a  <|im_start|>b", "a<|im_start|>b"], [[1], [1]])
+    found = located(json.dumps(whole), ["a  <|im_start|>b", "a<|im_start|>b"], [[1], [1]])
     assert found.exact.tolist() == [False, True]
 
 
