@@ -81,7 +81,7 @@ class Leases:
         answer if it needs another read.
         """
         found: dict[str, tuple[Lease | None, bool | None]] = {}
-        for name in self._out.names(FOLDER):
+        for name in dict.fromkeys([RUN, *self._out.names(FOLDER)]):  # a listing may be outdated
             if (data := self._out.read(name)) is not None:
                 try:
                     lease = decode_note(data, Lease)
