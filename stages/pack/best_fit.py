@@ -80,14 +80,14 @@ def best_fit_decreasing(
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
 
 
-def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
+def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None, most: NDArray[np.int64] | None = None) -> int:
     """Count the rows that `best_fit_decreasing` opens, without placing sequences.
 
     Args:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
-        max_docs: see `best_fit_decreasing`.
+        max_docs, most: see `best_fit_decreasing`.
     """
-    return _walk(counts, len(counts) - 1, max_docs, counts).opened
+    return _walk(counts, len(counts) - 1, max_docs, counts if most is None else most).opened
 
 
 def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
-from .best_fit import Placement, best_fit_decreasing, most_apart
+from .best_fit import Placement, best_fit_decreasing, most_apart, rows_needed
 from .bounds import bound_of_whole_pieces, least_rows, size_counts
 from .tight import tight_rows
 
@@ -128,9 +128,8 @@ def _apart(
     """
     most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
     while (most < counts).any():
-        found = best_fit_decreasing(sizes, counts, max_docs, most)
-        if len(found.row_offsets) - 1 <= rows + max(1, int(rows * _FOR_COPIES)):
-            return found
+        if rows_needed(counts, max_docs, most) <= rows + max(1, int(rows * _FOR_COPIES)):
+            return best_fit_decreasing(sizes, counts, max_docs, most)
         if not relaxes:
             break
         most *= 2
