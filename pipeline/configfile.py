@@ -1,6 +1,5 @@
 """Reads a configuration: YAML and overrides. Errors name the file, the line, the key and the nearest valid key."""
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -147,35 +146,34 @@ def _explained(
 ) -> str:
     """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid."""
     wrong = [(_real(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
-    places = [place for place, _ in wrong]
-    unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
-    missing = [place for place, item in wrong if item["type"] == "missing"]
-    meant = {place: _meant(place, model, missing if len(unknown) == 1 else ()) for place in unknown}
     out: dict[str, list[str]] = {}
-    if len(unknown) > 1:
-        each = [_unknown(place, meant[place], lines, overruled) for place in unknown]
-        shown = ", ".join(each[:20]) + (f" and {len(each) - 20} more" if len(each) > 20 else "")
-        out[where] = [f"there are no such keys: {shown}"]
+    unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
+    if unknown:
+        said = [_unknown(place, model, lines, overruled, alone=len(unknown) == 1) for place in unknown[:20]]
+        more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
+        out[where] = [f"there {'is no such key' if len(unknown) == 1 else 'are no such keys'}: {', '.join(said)}{more}"]
     for place, item in wrong:
-        kind = item["type"]
-        if kind == "missing" and any(place == (*one[:-1], near) for one, near in meant.items()):
-            continue  # the key is misspelt; another line says so
-        if kind == "too_short" and any(other[: len(place)] == place != other for other in places):
+        kind, key = item["type"], ".".join(map(str, place))
+        if kind == "too_short" and any(other[: len(place)] == place != other for other, _ in wrong):
             continue  # pydantic leaves out items with errors when it counts
-        if kind == "extra_forbidden":
-            if len(unknown) > 1:
-                continue
-            known = _fields(model, place[:-1])
-            hint = f"; did you mean {meant[place]}?" if meant[place] else f"; known keys: {', '.join(known)}"
-            what = f"there is no such key{hint}"
-        else:
+        if kind != "extra_forbidden":
             what = "is required but missing" if kind == "missing" else _what(item, place, _fields(model, place))
-        key = ".".join(map(str, place))
-        at = _where(place, kind, where, lines, overruled)
-        said = out.setdefault(f"{at}: {key}" if key else at, [])
-        if what not in said:
-            said.append(what)
+            at = _where(place, kind, where, lines, overruled)
+            said = out.setdefault(f"{at}: {key}" if key else at, [])
+            if what not in said:
+                said.append(what)
     return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
+
+
+def _unknown(
+    place: _Place, model: type[BaseModel], lines: Mapping[_Place, int], overruled: Mapping[_Place, str], *, alone: bool
+) -> str:
+    """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
+    known = _fields(model, place[:-1])
+    notes = [overruled.get(place) or (f"line {lines[place]}" if place in lines else "")]
+    notes.append(did_you_mean(str(place[-1]), known).removeprefix("; ") or alone * f"known keys: {', '.join(known)}")
+    shown = "; ".join(filter(None, notes))
+    return f"{'.'.join(map(str, place))} ({shown})" if shown else ".".join(map(str, place))
 
 
 def _real(location: _Place, data: Any, missing: bool) -> _Place:
@@ -224,23 +222,6 @@ def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
     expected = item.get("ctx", {}).get("expected")
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"
-
-
-def _unknown(place: _Place, near: str, lines: Mapping[_Place, int], overruled: Mapping[_Place, str]) -> str:
-    """An unknown key, where it is, and the key that is meant."""
-    notes = [overruled.get(place) or (f"line {lines[place]}" if place in lines else "")]
-    notes += [f"did you mean {near}?"] if near else []
-    said = "; ".join(filter(None, notes))
-    return f"{'.'.join(map(str, place))} ({said})" if said else ".".join(map(str, place))
-
-
-def _meant(place: _Place, model: type[BaseModel], missing: Sequence[_Place]) -> str:
-    """The key that an unknown one stands for: the nearest one, or the only one that is missing; "" if there is none."""
-    known = _fields(model, place[:-1])
-    lacking = [one[-1] for one in missing if one[:-1] == place[:-1]]
-    if len(lacking) == 1 and not difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.85):
-        return str(lacking[0])
-    return next(iter(difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)), "")
 
 
 def _fields(model: type[BaseModel], place: _Place) -> list[str]:

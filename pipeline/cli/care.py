@@ -136,7 +136,7 @@ def clean(
     ] = None,
     older_than: Annotated[
         float,
-        measured("DAYS", "Keep what was used within this many days, or a time such as 12h.", default="7"),
+        measured("DAYS", "Keep files used within this many days, or a time such as 12h.", default="7"),
     ] = 7.0,
     everything: Annotated[bool, typer.Option("--all", help="Remove everything that can be made again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -145,27 +145,26 @@ def clean(
     """Remove old encoded parts and copies, and what killed runs left behind. Lists the files first, and asks."""
     import sys
 
-    from ..dataset.clean import Cleaning
+    from ..dataset.clean import old_files, remove_files
     from ..report.printing import say
     from .console import make_console
 
     console = make_console()
     folder, out = _places(config, cache)
-    with Cleaning(folder, days=0 if everything else older_than) as cleaning:
-        items = cleaning.find()
-        total = sum(item.bytes for item in items)
-        what = f"{plural(len(items), 'file')}, {size(total)}"
-        if not as_json and items:
-            say(console, f"everything: {what}" if everything else f"older than {plural(older_than, 'day')}: {what}")
-            for item in items[:_SHOWN]:
-                say(console, f"  {item.path} ({size(item.bytes)})")
-            if len(items) > _SHOWN:
-                say(console, f"  and {len(items) - _SHOWN:,} more")
-        asks = not as_json and bool(items) and sys.stdin.isatty()
-        if agreed := yes or (asks and typer.confirm(f"Remove {what}?")):
-            cleaning.remove(items)
-            if out is not None:
-                out.sweep()
+    items = old_files(folder, days=0 if everything else older_than)
+    total = sum(item.bytes for item in items)
+    what = f"{plural(len(items), 'file')}, {size(total)}"
+    if not as_json and items:
+        say(console, f"everything: {what}" if everything else f"older than {plural(older_than, 'day')}: {what}")
+        for item in items[:_SHOWN]:
+            say(console, f"  {item.path} ({size(item.bytes)})")
+        if len(items) > _SHOWN:
+            say(console, f"  and {len(items) - _SHOWN:,} more")
+    asks = not as_json and bool(items) and sys.stdin.isatty()
+    if agreed := yes or (asks and typer.confirm(f"Remove {what}?")):
+        remove_files(folder, items)
+        if out is not None:
+            out.sweep()
     if as_json:
         listed = [{"path": str(item.path), "bytes": item.bytes} for item in items]
         print_json({"removed": agreed, "bytes": total, "files": listed})
@@ -200,8 +199,8 @@ def _places(config: Path | None, cache: str | None) -> "tuple[LocalStore, LocalS
     store = open_store(place)
     if not isinstance(store, LocalStore):
         raise ConfigError(
-            f"the cache {place} is not on this machine, so no lock shows who uses it; let a lifecycle rule of the "
-            "store expire its objects, and clean this machine's copies with --cache and the scratch folder"
+            f"the cache {place} is not on this machine; let a lifecycle rule of the store expire its objects, and "
+            "clean this machine's copies with --cache and the scratch folder"
         )
     if cache is not None and not store.root.is_dir():
         raise InputError(f"there is no folder {cache}; check the spelling")

@@ -1,7 +1,7 @@
 """Lists the old files of a cache, and removes them. A run makes again what it needs.
 
 Files are removed only below a folder that packtrain has marked as its cache, and in the folders that it makes there.
-Links are neither followed nor removed. Parts are as old as their last use by a run, other files as their writing.
+Links are neither followed nor removed. A file is as old as its last use; a run says so of the parts that it finds.
 """
 
 import os
@@ -12,12 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...schemas.errors import BusyError, ConfigError
-from ..store.cache_lock import FOLDERS, TAG, CacheAlone, is_cache
+from ...schemas.errors import ConfigError
+from ..store.cache_tag import FOLDERS, TAG, is_cache
 from ..store.local import LocalStore, explain
-
-DAYS = 7.0
-"""Newer files are kept by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,60 +25,43 @@ class Item:
     bytes: int
 
 
-class Cleaning:
-    """Finds and removes old files of a cache. While its context is open, no run can start on the cache.
+def old_files(cache: LocalStore, *, days: float) -> list[Item]:
+    """The files to remove, largest first.
 
     Args:
-        days: newer files are kept; 0 keeps none.
+        days: files that were used since are kept; 0 keeps none.
 
     Raises:
         ConfigError: the folder is not a cache of packtrain.
-        BusyError: a run or a stream is using the cache.
     """
+    if cache.root.is_dir() and not is_cache(cache.root):
+        raise ConfigError(
+            f"{cache.root} has no {TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
+            "with this file, unless the folder has other content"
+        )
+    return sorted(_old(cache.root, time.time() - days * 86_400), key=lambda item: (-item.bytes, str(item.path)))
 
-    def __init__(self, cache: LocalStore, *, days: float = DAYS) -> None:
-        if cache.root.is_dir() and not is_cache(cache.root):
-            raise ConfigError(
-                f"{cache.root} has no {TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
-                "with this file, unless the folder has other content"
-            )
-        self._cache = cache
-        self._before = time.time() - days * 86_400
-        self._alone = CacheAlone(cache)
 
-    def __enter__(self) -> "Cleaning":
-        if not self._alone.take():
-            who = ", ".join(f"process {pid}" for pid in self._alone.users) or "a run or a stream"
-            raise BusyError(f"the cache {self._cache.url} is in use by {who}; let it finish, then clean again")
-        return self
+def remove_files(cache: LocalStore, items: Iterable[Item]) -> None:
+    """Remove files, records before their parts, and what killed processes left half-written.
 
-    def __exit__(self, *exc: object) -> None:
-        self._alone.release()
+    Raises:
+        StoreError: a file cannot be removed.
+    """
+    for item in sorted(items, key=lambda item: item.path.suffix != ".json"):
+        try:
+            item.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise explain(error, item.path.parent) from error
+    cache.sweep()
 
-    def find(self) -> list[Item]:
-        """The files to remove, largest first."""
-        return sorted(self._old(), key=lambda item: (-item.bytes, str(item.path)))
 
-    def remove(self, items: Iterable[Item]) -> None:
-        """Remove files, records before their parts, and what killed processes left half-written.
-
-        Raises:
-            StoreError: a file cannot be removed.
-        """
-        for item in sorted(items, key=lambda item: item.path.suffix != ".json"):
-            try:
-                item.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise explain(error, item.path.parent) from error
-        self._cache.sweep()
-
-    def _old(self) -> Iterator[Item]:
-        for folder in FOLDERS:
-            above = self._cache.root / folder
-            for where, _, names in os.walk(above) if not above.is_symlink() else ():
-                for name in names:
-                    path = Path(where, name)
-                    with suppress(OSError):
-                        found = path.lstat()
-                        if stat.S_ISREG(found.st_mode) and found.st_mtime <= self._before:
-                            yield Item(path, found.st_size)
+def _old(cache: Path, before: float) -> Iterator[Item]:
+    for above in (cache / folder for folder in FOLDERS):
+        for where, _, names in os.walk(above) if not above.is_symlink() else ():
+            for name in names:
+                path = Path(where, name)
+                with suppress(OSError):
+                    found = path.lstat()
+                    if stat.S_ISREG(found.st_mode) and max(found.st_mtime, found.st_atime) <= before:
+                        yield Item(path, found.st_size)

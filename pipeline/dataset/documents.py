@@ -2,16 +2,15 @@
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line
-from ...stages.arrays import view
 from ..pack.documents import NAME
 from .open import Finished
 
@@ -67,11 +66,8 @@ class PackedDocuments:
 
     def __init__(self, dataset: Finished) -> None:
         self._dataset = dataset
-        try:
-            self._file = pq.ParquetFile(dataset.store.local(NAME))
-            self._lasts = [last for _, last in self._bounds("doc_id")]
-        except (OSError, pa.ArrowException, AttributeError, ValueError) as error:
-            raise self._damaged(error) from error
+        with self._reading():
+            self._data = ds.dataset(dataset.store.local(NAME), format="parquet")
 
     def by_id(self, id: str) -> PackedDocument | None:
         """The document with that id; None if there is none."""
@@ -90,16 +86,10 @@ class PackedDocuments:
 
     def named(self, doc_ids: Collection[int]) -> dict[int, tuple[str, str]]:
         """Doc id → (id, source), for the doc ids that the file has."""
-        wanted = np.unique(np.array(sorted(doc_ids), dtype=np.int64))
-        out: dict[int, tuple[str, str]] = {}
-        for group in np.unique(np.searchsorted(self._lasts, wanted)).tolist():
-            if group == len(self._lasts):
-                continue
-            for batch in self._group(group, ["doc_id", "id", "source"]):
-                for row in np.flatnonzero(np.isin(view(batch.column(0)), wanted)).tolist():
-                    doc_id, id, source = (column[row].as_py() for column in batch.columns)
-                    out[doc_id] = (id, source)
-        return out
+        wanted = pa.array(sorted(doc_ids), pa.int64())
+        with self._reading():
+            table = self._data.to_table(["doc_id", "id", "source"], filter=ds.field("doc_id").isin(wanted))
+            return {row["doc_id"]: (row["id"], row["source"]) for row in table.to_pylist()}
 
     def refuse(self, id: str) -> InputError:
         """Make the error for an unknown id; it lists the ids of about this line that are spelt most alike."""
@@ -111,28 +101,17 @@ class PackedDocuments:
         return InputError(f"there is no example {escape_line(id)} in {self._dataset.store.url}; {what}")
 
     def _between(self, column: str, low: int, high: int) -> list[PackedDocument]:
-        """The documents with a value from `low` to `high`."""
-        out = []
-        for group, (first, last) in enumerate(self._bounds(column)):
-            if first <= high and last >= low:
-                for batch in self._group(group):
-                    values = view(batch.column(column))
-                    rows = batch.filter(pa.array((values >= low) & (values <= high)))
-                    out += [PackedDocument(**row) for row in rows.to_pylist()]
-        return out
+        """The documents with a value from `low` to `high`. Only the row groups that may have some are read."""
+        with self._reading():
+            wanted = (ds.field(column) >= low) & (ds.field(column) <= high)
+            return [PackedDocument(**row) for row in self._data.to_table(filter=wanted).to_pylist()]
 
-    def _bounds(self, column: str) -> list[tuple[int, int]]:
-        """The least and the greatest value of each row group."""
-        meta, index = self._file.metadata, self._file.schema_arrow.get_field_index(column)
-        found = [meta.row_group(group).column(index).statistics for group in range(meta.num_row_groups)]
-        return [(one.min, one.max) for one in found]
-
-    def _group(self, index: int, columns: list[str] | None = None) -> list[pa.RecordBatch]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            return list(self._file.read_row_group(index, columns=columns).to_batches())
-        except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> IntegrityError:
-        where = self._dataset.store.where(NAME)
-        return IntegrityError(f"{where} is missing or damaged ({error}); packtrain verify --repair rebuilds it")
+            yield
+        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+            where = self._dataset.store.where(NAME)
+            raise IntegrityError(
+                f"{where} is missing or damaged ({error}); packtrain verify --repair rebuilds it"
+            ) from error

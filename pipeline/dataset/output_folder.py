@@ -158,16 +158,9 @@ def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: 
         found = plan_settings(earlier, now)
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
         return ["its settings cannot be read"]
-    lines = []
-    for change in found:
-        if change.section == "reading" and change.key.endswith(".code"):
-            lines.append(f"the code of the reader of source {change.key.partition('.')[0]} has changed")
-        elif change.section in ("configuration", "reading"):
-            lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
-        elif change.section == "tokenizer" and change.key in ("hash", "template"):
-            lines.append(f"the {'tokenizer' if change.key == 'hash' else 'chat template'} is different")
-    if not lines and derived:
-        lines = [f"{change.section} {change.key}: {_short(change.a)} → {_short(change.b)}" for change in found]
+    own = [one for one in found if one.section in ("configuration", "reading") or one.key in ("hash", "template")]
+    shown = own or (found if derived else [])
+    lines = [f"{one.section} {one.key}: {_short(one.a)} → {_short(one.b)}" for one in shown]
     return lines or (["it was made by another version of packtrain"] if derived else [])
 
 

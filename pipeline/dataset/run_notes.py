@@ -7,20 +7,18 @@ that they name is not run, URLs that they name are not fetched, and folders that
 has marked them as a cache. For anything else the user must give the configuration.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, PacktrainError, StoreError, TokenizerError
+from ...schemas.errors import ConfigError, PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
-from ...schemas.names import check_hash, check_name, part_record
+from ...schemas.names import check_hash, check_name
 from ..contamination.evaluation import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
@@ -28,7 +26,7 @@ from ..encode.tokenizer import find_tokenizer
 from ..inputs.blocks import Block, InputFile
 from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
-from ..store.cache_lock import is_cache
+from ..store.cache_tag import is_cache
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, StoredFile, ask_all, cache_beside, is_url, open_store
 
@@ -52,15 +50,16 @@ class Request:
         """Make the request of a configuration, with its inputs as they are now.
 
         Raises:
-            ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
-            TokenizerError: only the tokenizer is missing.
+            ConfigError, TokenizerError: an input or the tokenizer is missing.
         """
-        *inputs, evaluation, folder = _find_all(config, base)
-        files = [_stamped(found) for found in evaluation]
-        for source, places in zip(config.sources, inputs, strict=True):
-            files += [(source.name, source.split, source.subset), *map(_stamped, places)]
+        files: list[Any] = []
+        for source in config.sources:
+            files += [(source.name, source.split, source.subset), *map(_stamped, find_inputs(source, base))]
             if is_reader(source.format):
                 files.append(_stamp(reader_file(source.format, base, f"sources.{source.name}.format")))
+        if config.decontaminate is not None:
+            files += map(_stamped, find_evaluation(config.decontaminate, base))
+        folder = find_tokenizer(config.tokenizer.path, base)
         files += [_stamp(path) for path in sorted(folder.iterdir()) if path.is_file()]
         template = config.tokenizer.chat_template
         if template and "{" not in template and (base / template).is_file():
@@ -77,26 +76,6 @@ def _stamp(path: Path) -> tuple[Any, ...]:
 def _stamped(found: Found) -> tuple[Any, ...]:
     """(path, size, modification time) of an input."""
     return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
-
-
-def _find_all(config: RunConfig, base: Path) -> list[Any]:
-    """The inputs of every source, the evaluation files, and the tokenizer's folder."""
-    finders: list[Callable[[], Any]] = [partial(find_inputs, source, base) for source in config.sources]
-    section = config.decontaminate
-    finders.append(partial(find_evaluation, section, base) if section is not None else list)
-    finders.append(partial(find_tokenizer, config.tokenizer.path, base))
-    found: list[Any] = []
-    wrong: list[ConfigError | TokenizerError] = []
-    for find in finders:
-        try:
-            found.append(find())
-        except (ConfigError, TokenizerError) as error:
-            wrong.append(error)
-    if len(wrong) > 1:
-        raise ConfigError("\n".join(map(str, wrong)))
-    if wrong:
-        raise wrong[0]
-    return found
 
 
 # What was asked for
@@ -130,12 +109,14 @@ def remember(
     request: Request,
     files: Sequence[InputFile],
     places: Sequence[PartPlace],
+    documents: Iterable[int],
 ) -> None:
     """Write what was asked for, how the inputs are cut into blocks, and the part of each block.
 
     Args:
         files: small ones joined, as their blocks are encoded.
         places: one for each block.
+        documents: how many each part has.
     """
     data = config.model_dump(mode="json")
     for source in data["sources"]:
@@ -143,7 +124,7 @@ def remember(
     if config.decontaminate is not None:
         data["decontaminate"]["against"] = [without_secrets(path) for path in config.decontaminate.against]
     _write(out, RUN, _Run(request.asked, str(base.absolute()), cache.url, str(request.tokenizer), data))
-    parts = [_Part(place.part, place.contaminated) for place in places]
+    parts = [_Part(place.part, count, place.contaminated) for place, count in zip(places, documents, strict=True)]
     _write(out, PARTS, _Parts(cache.url, list(files), parts))
 
 
@@ -230,6 +211,7 @@ def refuse_urls(config: RunConfig, what: str) -> None:
 
 class _Part(msgspec.Struct):
     file: StoredFile
+    documents: Annotated[int, msgspec.Meta(ge=0)]
     contaminated: bytes = b""
     """See `PartPlace.contaminated`."""
 
@@ -246,26 +228,6 @@ class _Parts(msgspec.Struct):
     files: list[InputFile]
     parts: list[_Part]
     """One for each block of the files, in their order."""
-
-
-class _Made(msgspec.Struct):
-    """The only field needed of a record's payload: the block's hash."""
-
-    block: str
-
-
-class _Counted(msgspec.Struct):
-    """The count of a part's examples."""
-
-    examples: int
-
-
-class _Head(msgspec.Struct):
-    """The fields of a part's record that are needed to find its documents."""
-
-    bytes: int
-    counts: _Counted
-    payload: _Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +266,7 @@ def _inputs(note: _Parts, plan: Mapping[str, Any]) -> list[InputFile]:
 def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[NotedPart]] | str:
     """Return the cache and all parts that a finished run was packed from, in order; or why they are not available.
 
-    The inputs must be those of the plan, and every part's record must agree with its block.
+    The inputs must be those of the plan, and every part must have its size.
     """
     note = _read(out, PARTS, _Parts)
     if note is None or not _inputs(note, plan):
@@ -317,25 +279,18 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
     blocks = [(file, block) for file in note.files for block in file.blocks]
     if len(blocks) != len(note.parts) or not {file.source for file, _ in blocks} <= names.keys():
         return f"{out.where(PARTS)} does not match the manifest"
-
-    def head(pair: tuple[tuple[InputFile, Block], _Part]) -> _Head | None:
-        (_, block), part = pair
-        try:
-            found = decode_note(unseal(cache.read(part_record(part.file.name))), _Head)
-            same = found.payload.block == block.hash and cache.size(part.file.name) == found.bytes
-        except (StoreError, msgspec.MsgspecError):
-            return None
-        return found if same else None
-
-    pairs = list(zip(blocks, note.parts, strict=True))
+    try:
+        sizes = ask_all(cache, lambda part: cache.size(part.file.name), note.parts)
+    except StoreError as error:
+        return f"the cache cannot be read: {error}"
     parts: list[NotedPart] = []
     first = 0
-    for ((file, block), part), found in zip(pairs, ask_all(cache, head, pairs), strict=True):
-        if found is None:
+    for (file, block), part, size in zip(blocks, note.parts, sizes, strict=True):
+        if size != part.file.bytes:
             return f"the cache is gone: {cache.where(part.file.name)} is missing or damaged"
         place = PartPlace(cache, part.file, names[file.source], file.lines_of(block), part.contaminated)
-        parts.append(NotedPart(place, replace(file, far=None), block, first, found.counts.examples))
-        first += found.counts.examples
+        parts.append(NotedPart(place, replace(file, far=None), block, first, part.documents))
+        first += part.documents
     return cache, parts
 
 

@@ -7,9 +7,9 @@ from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
-from ..store.driver_lock import Lease, Leases
+from ..store.driver_lock import Leases
 from ..store.local import LocalStore
-from ..store.open import Store, open_store, resolve_place
+from ..store.open import open_store, resolve_place
 from .manifests import open_output, read_manifest
 
 EXPORT = "export.json"
@@ -40,76 +40,35 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
     store = open_store(resolve_place(str(out), Path.cwd()))
     if isinstance(store, LocalStore) and store.root.is_file():
         raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
-    began = time.monotonic()
-    watch = _Watch(store)
-    pause = _POLL_SECONDS
+    began = busy = time.monotonic()
+    leases, pause, begun = Leases(store), _POLL_SECONDS, False
     while True:
-        try:
-            manifest = read_manifest(store) if store.exists(MANIFEST) else None
-            if manifest is not None:
-                return manifest
-            watch.look()
-        except StoreError as error:
-            watch.troubled(error)
         now = time.monotonic()
+        try:
+            if (manifest := read_manifest(store) if store.exists(MANIFEST) else None) is not None:
+                return manifest
+            found = leases.judge().values()
+            working = [lease for lease, alive in found if alive is not False]
+            dead = [lease for lease, alive in found if alive is False and lease is not None]
+            begun, busy = begun or bool(found), now if working else busy
+            state = f"no run has been at work for {duration(now - busy)}"
+            if working:
+                state = f"{working[0]}, is still at work"
+            elif dead:
+                last = max(dead, key=lambda lease: lease.error is not None)
+                state = f"{last}, has died" if last.error is None else f"{last}, failed: {last.error}"
+        except StoreError as error:  # which does not tell anything about the run
+            busy, state = now, f"the store does not answer ({error})"
         if now - began >= timeout:
             raise StalledError(
-                f"{store.url} is not finished after {duration(timeout)}: {watch.state()}. Check the run, or wait longer"
+                f"{store.url} is not finished after {duration(timeout)}: {state}. Check the run, or wait longer"
             )
-        if watch.idle() >= grace:
-            raise RunDiedError(f"{store.url} will not be finished: {watch.state()}. {watch.advice()}")
+        if now - busy >= grace:
+            again = "Run the same command again: it continues where it stopped"
+            start = "No run was ever started there: check the path, or start a run with `packtrain run`"
+            raise RunDiedError(f"{store.url} will not be finished: {state}. {again if begun else start}")
         time.sleep(max(0.0, min(pause, began + timeout - now)))
         pause = min(pause * 1.1, _SLOWEST_SECONDS)
-
-
-class _Watch:
-    """Tracks which processes are at work, and how long there has been none."""
-
-    def __init__(self, store: Store) -> None:
-        self._leases = Leases(store)
-        self._busy = time.monotonic()
-        """When a process last was at work, or may have been."""
-        self._working: list[Lease] = []
-        self._dead: list[Lease] = []
-        self._trouble: StoreError | None = None
-        self._begun = False
-        """Whether a run has ever written a lease."""
-
-    def look(self) -> None:
-        """Check the leases once."""
-        self._trouble = None
-        found = self._leases.judge().values()
-        self._begun = self._begun or bool(found)
-        self._working = [lease for lease, alive in found if alive is not False and lease is not None]
-        self._dead = [lease for lease, alive in found if alive is False and lease is not None]
-        if any(alive is not False for _, alive in found):
-            self._busy = time.monotonic()
-
-    def troubled(self, error: StoreError) -> None:
-        """Record that the store does not answer, which does not tell anything about the run."""
-        self._trouble = error
-        self._busy = time.monotonic()
-
-    def idle(self) -> float:
-        """Seconds since a process was last at work."""
-        return time.monotonic() - self._busy
-
-    def state(self) -> str:
-        """Describe the run's state."""
-        if self._trouble is not None:
-            return f"the store does not answer ({self._trouble})"
-        if self._working:
-            return f"{self._working[0]}, is still at work"
-        if self._dead:
-            last = max(self._dead, key=lambda lease: lease.error is not None)
-            return f"{last}, has died" if last.error is None else f"{last}, failed: {last.error}"
-        return f"no run has been at work for {duration(self.idle())}"
-
-    def advice(self) -> str:
-        """Say what to do when no process is at work."""
-        if self._begun:
-            return "Run the same command again: it continues where it stopped"
-        return "No run was ever started there: check the path, or start a run with `packtrain run`"
 
 
 def refuse_unfinished(folder: str | Path) -> None:

@@ -28,8 +28,8 @@ from ..execute.template_watchdog import note, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
-from ..store.local import Put
 from ..store.open import Store, scratch_of
+from ..store.store import Put
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
 from .sampled import count_turns

@@ -17,8 +17,6 @@ Result = TypeVar("Result")
 
 TRIES = 3
 """Number of workers that may die over a task before the run gives up."""
-RENDERING_KILLED = signal.SIGVTALRM
-"""The signal by which the kernel kills a worker whose chat template does not respond; see `template_watchdog`."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Environment variables for one tokenizer thread per process, because processes run in parallel. Engines read them when
@@ -135,38 +133,7 @@ def out_of_memory_kills() -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
-class SharedWork(Executor):
-    """An executor whose tasks are shared with other runs that do not know each other: `packtrain run --shard i/N`.
-
-    Each of the N runs makes the same list of tasks and cuts it into N shares. It works through its own share from the
-    front, then helps with the others' shares from the back, so that helper and owner meet only once. A task whose
-    record already exists is skipped. So no run waits for another, no clocks are compared, any run may be missing, late
-    or restarted, and even a single run does everything. If two runs do a task at once, they write the same bytes.
-
-    Args:
-        executor: runs this run's tasks.
-        shard: `i/N`, from 0.
-    """
-
-    def __init__(self, executor: Executor, shard: str) -> None:
-        self._executor = executor
-        self._index, self._count = parse_shard(shard)
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
-    ) -> Generator[Result, None, None]:
-        """See `Executor`. No task begins before all are known, because their number decides the shares."""
-        every = list(tasks)
-        order = turns(len(every), self._index, self._count)
-        return self._executor.map(function, (every[position] for position in order), made)
-
-    def limit(self, workers: int) -> None:
-        """See `Executor`."""
-        self._executor.limit(workers)
-
-    def close(self) -> None:
-        """See `Executor`."""
-        self._executor.close()
+# Tasks that are shared with other runs that do not know each other: `packtrain run --shard i/N`
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
@@ -176,7 +143,13 @@ def parse_shard(shard: str) -> tuple[int, int]:
 
 
 def turns(tasks: int, index: int, count: int) -> Iterator[int]:
-    """Return the positions of tasks in the order in which run `index` of `count` does them."""
+    """Return the positions of tasks in the order in which run `index` of `count` does them.
+
+    Each of the runs makes the same list of tasks and cuts it into as many shares. It works through its own share from
+    the front, then helps with the others' shares from the back, so that helper and owner meet only once. A task whose
+    record already exists is skipped. So no run waits for another, no clocks are compared, any run may be missing, late
+    or restarted, and even a single run does everything. If two runs do a task at once, they write the same bytes.
+    """
     bounds = [tasks * share // count for share in range(count + 1)]
     yield from range(bounds[index], bounds[index + 1])
     for step in range(1, count):  # each run helps a different neighbour first

@@ -25,10 +25,9 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from ...schemas.errors import TaskError, TemplateError
+from ...schemas.errors import TaskError
 from ...schemas.units import duration
 from .executor import (
-    RENDERING_KILLED,
     TRIES,
     Executor,
     Result,
@@ -39,6 +38,8 @@ from .executor import (
     named,
     never,
     out_of_memory_kills,
+    parse_shard,
+    turns,
 )
 
 TASK_MODULES = tuple(
@@ -69,11 +70,13 @@ class Pool(Executor):
     Args:
         workers: how many processes.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
+        shard: `i/N` for a run that shares its tasks with others; see `turns`. Then no task begins before all are known.
     """
 
-    def __init__(self, workers: int, *, seconds: float | None = None) -> None:
+    def __init__(self, workers: int, *, seconds: float | None = None, shard: str | None = None) -> None:
         self.workers = workers
         self._seconds = seconds
+        self._share = parse_shard(shard) if shard is not None else None
         self._pool: list[_Worker] = []
         self._killed_before = out_of_memory_kills()
         self._closed = False
@@ -87,6 +90,9 @@ class Pool(Executor):
         memory. Ends the workers if it is left early.
         """
         self._closed = False
+        if self._share is not None:
+            every = list(tasks)
+            tasks = (every[position] for position in turns(len(every), *self._share))
         source, taken, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
         try:
             while True:
@@ -107,7 +113,7 @@ class Pool(Executor):
                     answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
                     worker.task, worker.busy, worker.tries = None, False, 0
                     if answer is None:
-                        why = self._bury(worker, task)
+                        why = self._bury(worker)
                         if tries == TRIES:
                             raise lost(task, why)
                         suspects.append((task, tries))
@@ -210,24 +216,14 @@ class Pool(Executor):
         except (EOFError, OSError):
             return None
 
-    def _bury(self, worker: _Worker, task: object) -> str:
-        """Remove a worker that died over a task, and describe how it ended.
-
-        Raises:
-            TemplateError: the kernel killed it for its template, as it would each time.
-        """
+    def _bury(self, worker: _Worker) -> str:
+        """Remove a worker that died over a task, and describe how it ended."""
         self._pool.remove(worker)
         worker.process.join()
         worker.pipe.close()
         if worker.late:
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
-        code = worker.process.exitcode or 0
-        if code == -RENDERING_KILLED:
-            raise TemplateError(
-                f"{task}: the chat template was stopped: one step on one of these rows took so long that the process "
-                "had to be killed. Fix the template, or leave the row out"
-            )
-        return exit_reason(code, self._killed_before)
+        return exit_reason(worker.process.exitcode or 0, self._killed_before)
 
 
 def _start_server() -> None:
@@ -267,8 +263,6 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
 
 def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
-    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
-
     limit_threads()
     for number in _INTERRUPTIONS:
         signal.signal(number, signal.SIG_IGN)
@@ -276,7 +270,6 @@ def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
-    may_be_killed()
     with suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_run(pipe.recv_bytes()))

@@ -11,19 +11,15 @@ the same number of tries as on one machine, and a lost machine costs each of its
 import logging
 import os
 import pickle
-import secrets
 import signal
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
-from ...schemas.errors import ConfigError, PacktrainError, TaskError
+from ...schemas.errors import ConfigError, TaskError
 from ...schemas.units import duration
-from ..store.open import Store
 from .executor import TRIES, Executor, Result, Task, limit_threads, lost, named, never
 
 _STORE_BYTES = 100 << 20
@@ -32,26 +28,21 @@ _PATIENCE_SECONDS = 60.0
 """After so long, new machines of the cluster get tasks too."""
 _REACH_SECONDS = 10.0
 _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-_Canary = tuple[tuple[Store, ...], str, bytes]
-"""Stores that every machine must see, and the name and the content of a file in them."""
 
 
 class RayExecutor(Executor):
-    """Ray Core tasks.
+    """Ray Core tasks. All machines must see the stores of the tasks.
 
     Args:
         address: `auto` or `host:port` of a cluster; None starts Ray on this machine, for this run.
         workers: tasks at once, if Ray is started here.
-        stores: the stores that every machine must reach.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
 
     Raises:
         ConfigError: Ray is not installed, or there is no cluster at the address.
     """
 
-    def __init__(
-        self, address: str | None, workers: int, stores: Iterable[Store], *, seconds: float | None = None
-    ) -> None:
+    def __init__(self, address: str | None, workers: int, *, seconds: float | None = None) -> None:
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         try:
@@ -63,9 +54,6 @@ class RayExecutor(Executor):
         self._ours = not ray.is_initialized()
         if self._ours:
             self._begin(address, workers)
-        self._canary: _Canary = (tuple(stores), f"_run/canary-{secrets.token_hex(8)}", secrets.token_bytes(16))
-        for store in self._canary[0]:
-            store.put_bytes(*self._canary[1:])
         self._remote = ray.remote(_perform).options(num_cpus=1, max_retries=0, name="packtrain")
 
     def map(
@@ -80,7 +68,7 @@ class RayExecutor(Executor):
         while True:
             room = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             while len(running) < room and (job := again.popleft() if again else next(fresh, None)):
-                running[self._remote.remote(function, job[0], self._seconds, self._canary)] = job
+                running[self._remote.remote(function, job[0], self._seconds)] = job
             if not running:
                 return
             done, _ = self._ray.wait(list(running), num_returns=1, timeout=_PATIENCE_SECONDS)
@@ -102,9 +90,6 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
-        for store in self._canary[0]:
-            with suppress(PacktrainError):
-                store.remove(self._canary[1])
         if self._ours:
             self._ray.shutdown()
 
@@ -140,17 +125,13 @@ class RayExecutor(Executor):
         return f"{type(error).__name__}: {' '.join(last)}"
 
 
-def _perform(
-    function: Callable[[Any], Any], task: Any, seconds: float | None, canary: _Canary
-) -> tuple[Any, Exception | None]:
+def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
     limit_threads()
-    timer = threading.Timer(seconds, os._exit, (1,)) if seconds is not None else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
+    timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
     try:
-        _check_stores(canary)
         return function(task), None
     except Exception as error:
         try:
@@ -159,22 +140,4 @@ def _perform(
             return None, TaskError(f"{type(error).__name__}: {error}")
         return None, error
     finally:
-        if timer is not None:
-            timer.cancel()
-
-
-@lru_cache(maxsize=4)
-def _check_stores(canary: _Canary) -> None:
-    """Check that this machine sees the files that the driver has just written; once in each worker.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    stores, name, content = canary
-    for store in stores:
-        if store.read(name) != content:
-            raise ConfigError(
-                f"run.executor ray: the machine {socket.gethostname()} does not see {store.url}, or sees another "
-                "folder of that name on its own disk; `out` and `cache` must be on a shared file system or in an "
-                "object store"
-            )
+        timer.cancel()

@@ -43,19 +43,15 @@ class Block(msgspec.Struct, frozen=True):
     """BLAKE3 of what the rows are: of the bytes of lines, of the rows of a table."""
     kind: Literal["lines", "rows", "text", "groups", "batches"] = "lines"
     """How it is read: lines of JSON as somebody wrote them; separated values, kept as lines of JSON; one text; row
-    groups of a Parquet file; record batches, of an Arrow file or kept ones of a Parquet file."""
+    groups of a Parquet file; rows of an Arrow file, or kept ones of a Parquet file."""
     too_long: bool = False
     """Whether the block is a line longer than `max_row_bytes`, which is rejected without reading it into memory."""
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
     first: int = 0
-    """The first row group or record batch."""
+    """The first row group, or the first row of an Arrow file."""
     last: int = 0
-    """One past the last."""
-    skip: int = 0
-    """Rows of the first record batch that belong to the block before."""
-    rows: int = 0
-    """Rows of a block of record batches, taken or not."""
+    """One past the last, taken or not."""
     rejects: tuple[Reject, ...] = ()
     """Rows that the scan could not divide into columns; their lines are blank."""
     content: str = ""
@@ -152,8 +148,6 @@ class InputFile:
     """Name of the file in ids and rejects, with as many folders as needed to make it unique."""
     path: Path
     size: int
-    mtime_ns: int
-    """Its modification time in nanoseconds."""
     hash: str
     blocks: tuple[Block, ...]
     not_taken: int = 0

@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 import blake3
 import msgspec
 
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.files.clients import WEB, filesystem, web
 from ...schemas.files.remote import Remote, RemoteError, ShortError, describe
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
-from ...schemas.names import check_name
 from ..store.local import LocalStore
 from .blocks import split_name
 from .detect import is_data, is_mds, is_text
@@ -91,7 +90,7 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     store = LocalStore(cache)
     note = f"{_COPIES}/{fingerprint([url, size, stamp])}.json"
     if stamp and (kept := store.read(note)) is not None:
-        with suppress(ValueError):  # a damaged note; the file is copied again
+        with suppress(ValueError, IntegrityError):  # a damaged note; the file is copied again
             name, length = decode_note(kept, tuple[str, int])
             copy = copy_of(name.removeprefix(f"{_COPIES}/"), store)
             if store.size(name) == length:
@@ -113,12 +112,11 @@ def copy_of(file: str, store: LocalStore) -> Path:
     """The path of a copy with this name in the cache.
 
     Raises:
-        ValueError: the name, or a link there, leads elsewhere.
+        IntegrityError: the name, or a link there, leads elsewhere.
     """
-    check_name(file)
     copy = store.path(f"{_COPIES}/{file}")
     if copy.is_symlink():
-        raise ValueError(f"{copy} is a link")
+        raise IntegrityError(f"{copy} is a link")
     return copy
 
 

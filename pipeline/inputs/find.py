@@ -4,13 +4,14 @@ Only regular files are inputs. Links are followed, and every folder is entered o
 entered is an error, because its files would be read twice, or endlessly.
 """
 
+import fnmatch
 import os
 import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -38,7 +39,6 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
-_OF_THE_KERNEL = ("/proc/", "/sys/")
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 _EXPORT = "export.json"
@@ -295,9 +295,15 @@ def regular(path: Path, where: str) -> os.stat_result:
         raise ConfigError(f"{where}: {_broken(path, error)}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{where}: {irregular(path, found)}")
-    if os.path.realpath(path).startswith(_OF_THE_KERNEL):
+    if found.st_dev in _of_the_kernel():
         raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
     return found
+
+
+@cache
+def _of_the_kernel() -> set[int]:
+    """The devices whose files are made while they are read."""
+    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
 def irregular(path: Path, found: os.stat_result) -> str:
@@ -315,12 +321,8 @@ def _data_files(folder: Path, where: str) -> list[Path]:
         ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
         InputError: a folder cannot be read.
     """
-    found = [
-        Path(entry.path)
-        for inner in _folders(folder, where, hidden=(".", "_"))
-        for entry in _entries(inner)
-        if not entry.name.startswith((".", "_")) and not _is_folder(entry)
-    ]
+    inner = _folders(folder, where, hidden=(".", "_"))
+    found = [above / name for above, names in inner for name in names if not name.startswith((".", "_"))]
     if any(is_mds(one.name) for one in found):  # its index.json looks like data
         raise ConfigError(f"{where}: {folder} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
@@ -347,47 +349,42 @@ def _expand(folder: Path, parts: tuple[str, ...], where: str) -> Iterator[Path]:
         return
     part, rest = parts[0], parts[1:]
     if part == "**":
-        for inner in _folders(folder, where, hidden=(".",)) if folder.is_dir() else ():
+        for inner, _ in _folders(folder, where, hidden=(".",)) if folder.is_dir() else ():
             yield from _expand(inner, rest or ("*",), where)
     elif not _MAGIC & set(part):
         if os.path.lexists(folder / part):
             yield from _expand(folder / part, rest, where)
     elif folder.is_dir():
-        for entry in _entries(folder):
-            if fnmatchcase(entry.name, part) and (part.startswith(".") or not entry.name.startswith(".")):
-                yield from _expand(Path(entry.path), rest, where)
+        try:
+            names = [one.name for one in folder.iterdir() if fnmatch.fnmatchcase(one.name, part)]
+        except OSError as error:
+            raise _unreadable(error) from error
+        for name in names:
+            if part.startswith(".") or not name.startswith("."):
+                yield from _expand(folder / name, rest, where)
 
 
-def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[Path]:
-    """A folder and all below it."""
-    entered: dict[tuple[int, int], Path] = {}
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        about = folder.stat()
+def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and all below it, each with the names of its files."""
+
+    def refuse(error: OSError) -> None:
+        raise _unreadable(error) from error
+
+    entered: dict[tuple[int, int], str] = {}
+    for folder, inner, names in os.walk(top, followlinks=True, onerror=refuse):
+        about = Path(folder).stat()
         first = entered.setdefault((about.st_dev, about.st_ino), folder)
-        if first is not folder:
+        if first != folder:
             raise ConfigError(
                 f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
                 "link, or name the files"
             )
-        yield folder
-        waiting += [Path(one.path) for one in _entries(folder) if _is_folder(one) and not one.name.startswith(hidden)]
+        inner[:] = sorted(name for name in inner if not name.startswith(hidden))
+        yield Path(folder), sorted(names)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name, reverse=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that cannot be followed
-        return False
+def _unreadable(error: OSError) -> InputError:
+    return InputError(f"{error.filename} cannot be read: {error.strerror}; fix that, or name its files")
 
 
 def _broken(path: Path, error: OSError) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.errors import ConfigError, StoreError, TaskError
+from ...schemas.errors import ConfigError, IntegrityError, StoreError, TaskError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ..store.local import LocalStore
@@ -88,12 +88,9 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
 def _kept(store: LocalStore, note: str) -> list[Path]:
     """The files that this question was answered with before; none unless all are still in the cache."""
     try:
-        names = decode_note(store.read(note), list[str])
-    except (ValueError, StoreError):
+        files = [store.path(name) for name in decode_note(store.read(note), list[str])]
+    except (ValueError, StoreError, IntegrityError):
         return []
-    if any(part in ("", ".", "..") for name in names for part in name.split("/")):
-        return []  # it leads elsewhere
-    files = [store.root / name for name in names]
     return files if all(file.is_file() and not file.is_symlink() for file in files) else []
 
 

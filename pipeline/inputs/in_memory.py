@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
-from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 
 FOLDER = "data"
@@ -27,7 +26,7 @@ def called(name: str) -> str:
 @contextmanager
 def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> Iterator[RunConfig]:
     """Write the datasets, and give the configuration with their files as the paths of the sources of these names. While
-    the context is open, the cache is not cleaned, and errors name a dataset instead of its file.
+    the context is open, errors name a dataset instead of its file.
 
     Raises:
         ConfigError: a value is no `datasets.Dataset`.
@@ -35,17 +34,16 @@ def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> It
     """
     for name, dataset in data.items():
         _check(name, dataset)
-    with CacheUse(cache):
-        paths = {name: str(cache.path(_write(name, dataset, cache))) for name, dataset in data.items()}
-        sources = tuple(
-            source.model_copy(update={"path": (paths[source.name],)}) if source.name in paths else source
-            for source in config.sources
-        )
-        try:
-            yield config.model_copy(update={"sources": sources})
-        except PacktrainError as error:
-            error.args = tuple(_renamed(one, paths) for one in error.args)
-            raise
+    paths = {name: str(cache.path(_write(name, dataset, cache))) for name, dataset in data.items()}
+    sources = tuple(
+        source.model_copy(update={"path": (paths[source.name],)}) if source.name in paths else source
+        for source in config.sources
+    )
+    try:
+        yield config.model_copy(update={"sources": sources})
+    except PacktrainError as error:
+        error.args = tuple(_renamed(one, paths) for one in error.args)
+        raise
 
 
 def _check(name: str, dataset: object) -> None:

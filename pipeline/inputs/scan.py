@@ -122,7 +122,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
         separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
         what = "has a header but no rows" if separated else "is empty"
         raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))
+    return InputFile(source, label, path, size, digest, tuple(blocks))
 
 
 def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:
@@ -218,4 +218,4 @@ def _joined(files: list[InputFile]) -> InputFile:
     )
     first = files[0]
     size = sum(file.size for file in files)
-    return InputFile(first.source, first.label, first.path, size, 0, block.hash, (block,), members=tuple(files))
+    return InputFile(first.source, first.label, first.path, size, block.hash, (block,), members=tuple(files))

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ... import __version__
-from ...schemas.errors import StoreError
+from ...schemas.errors import IntegrityError, StoreError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.names import check_name
 from ..execute.executor import parse_shard, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore, open_regular
@@ -37,7 +36,7 @@ from .spool import spool_name
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 6
+FORMAT = 7
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Files scanned at once: hashing and decompressing release Python's lock."""
@@ -122,7 +121,7 @@ def _noted(data: bytes | None, group: Sequence[ToScan], scratch: LocalStore, *, 
                 return None
             blocks = tuple(_kept(block, scratch) for block in file.blocks)
             out.append(replace(file, label=one.label, path=path, blocks=blocks, origin=one.origin, far=one.far))
-    except (ValueError, OSError):
+    except (ValueError, OSError, IntegrityError):
         return None
     return out
 
@@ -135,9 +134,7 @@ def _kept(block: Block, scratch: LocalStore) -> Block:
     """
     if block.spooled is None:
         return block
-    name = spool_name(block.content_hash)
-    check_name(name)
-    kept = scratch.path(name)
+    kept = scratch.path(spool_name(block.content_hash))
     if kept.is_symlink() or not kept.is_file():
         raise ValueError(f"{kept} is not there")
     return msgspec.structs.replace(block, spooled=kept)

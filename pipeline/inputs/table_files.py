@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import blake3
-import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError
@@ -59,13 +58,12 @@ def scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
                     at, line = at + count, line + rows
                     continue
                 batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
-                for one in cut_rows(batches, size):
-                    data = to_stream(one.table)
+                for table, count in cut_rows(batches, size):
+                    data = to_stream(table)
                     digest = blake3.blake3(data).hexdigest()
                     kept = spool(LocalStore(cache), digest, data)
-                    rows = one.table.num_rows
-                    blocks.append(Block(at, at + one.bytes, line, rows, digest, "batches", spooled=kept))
-                    at, line = at + one.bytes, line + rows
+                    blocks.append(Block(at, at + count, line, table.num_rows, digest, "batches", spooled=kept))
+                    at, line = at + count, line + table.num_rows
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -158,19 +156,18 @@ def scan_arrow(path: Path, size: int, is_file: bool) -> list[Block]:
     blocks: list[Block] = []
     line = at = 0
     try:
-        batches = _Batches(path)
-        check_columns(path, batches.schema.names)
+        stat = path.stat()
+        table, batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        check_columns(path, table.column_names)
         if is_file:
             with pa.memory_map(str(path)) as source:
                 count = pa.ipc.open_file(source).num_record_batches
-            if count != len(batches):
-                raise ValueError(f"its footer names {count} record batches, but there are {len(batches)}")
-        for one in cut_rows(map(_checked, batches), size):
-            rows = one.table.num_rows
-            digest, last = hash_table(one.table), one.last_batch + 1
-            block = Block(at, at + one.bytes, line, rows, digest, "batches", first=one.batch, last=last)
-            blocks.append(msgspec.structs.replace(block, skip=one.skip, rows=rows))
-            at, line = at + one.bytes, line + rows
+            if count != batches:
+                raise ValueError(f"its footer names {count} record batches, but there are {batches}")
+        for rows, count in cut_rows(map(_checked, table.to_batches()), size):
+            end = line + rows.num_rows
+            blocks.append(Block(at, at + count, line, rows.num_rows, hash_table(rows), "batches", first=line, last=end))
+            at, line = at + count, end
     except PacktrainError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
@@ -189,65 +186,44 @@ def read_batches(path: Path, block: Block) -> pa.Table:
     """
     try:
         stat = path.stat()
-        batches = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        table = pa.Table.from_batches([batches[number] for number in range(block.first, block.last)])
-        table = table.slice(block.skip, block.rows)
-        whole = hash_table(table)
+        whole, _ = _opened(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        table = whole.slice(block.first, block.last - block.first)
+        found = hash_table(table)
     except FileNotFoundError as error:  # Arrow's message repeats the path
         raise _missing(path) from error
     except (OSError, pa.ArrowException, ValueError, IndexError, TypeError):
         raise changed(path, block) from None
-    if whole != block.content_hash:
+    if found != block.content_hash:
         raise changed(path, block)
     return table
 
 
-class _Batches(Sequence[pa.RecordBatch]):
-    """The record batches of a mapped Arrow file or stream. A file is a stream between magic words.
-
-    Batches are decoded one by one, unless there are dictionaries among them, on which later batches may depend.
+@lru_cache(4)
+def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Table, int]:
+    """The rows of an Arrow file or stream with this status, mapped, and how many record batches they are. A file is a
+    stream between magic words.
 
     Raises:
         InputError: the stream has no end marker.
-        ValueError: there is no schema, or something follows the end.
+        ValueError: something follows the end.
     """
-
-    def __init__(self, path: Path) -> None:
-        source = pa.memory_map(str(path))
-        is_file = source.read(6) == b"ARROW1"
-        begin = _MAGIC_BYTES if is_file else 0
-        source.seek(begin)
-        messages, end = list[Any](), begin
-        for message in pa.ipc.MessageReader.open_stream(source):
-            messages.append(message)
-            end = source.tell()
-        if source.tell() == end:
-            raise InputError(
-                f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
-                "copy it again, or write it again and close its writer"
-            )
-        if not is_file and source.tell() != source.size():
-            raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
-        if not messages or messages[0].type != "schema":
-            raise ValueError("it has no schema")
-        self.schema = pa.ipc.read_schema(messages[0])
-        self._batches = messages[1:]
-        if any(message.type != "record batch" for message in self._batches):
-            source.seek(begin)
-            self._batches = list(pa.ipc.open_stream(source))
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self._batches[index]
-        return found if isinstance(found, pa.RecordBatch) else pa.ipc.read_record_batch(found, self.schema)
-
-
-@lru_cache(4)
-def _opened(path: Path, inode: int, size: int, mtime_ns: int) -> _Batches:
-    """The batches of a file with this status."""
-    return _Batches(path)
+    source = pa.memory_map(str(path))
+    is_file = source.read(6) == b"ARROW1"
+    begin = end = _MAGIC_BYTES if is_file else 0
+    source.seek(begin)
+    for _ in pa.ipc.MessageReader.open_stream(source):
+        end = source.tell()
+    if source.tell() == end:
+        raise InputError(
+            f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
+            "copy it again, or write it again and close its writer"
+        )
+    if not is_file and source.tell() != source.size():
+        raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
+    source.seek(begin)
+    stream = pa.ipc.open_stream(source)
+    batches = list(stream)
+    return pa.Table.from_batches(batches, stream.schema), len(batches)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +19,31 @@ STEP = 64
 UNREADABLE = "unreadable_value"
 
 
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Neighbouring rows of a sequence of record batches."""
+def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[pa.Table, int]]:
+    """Cut rows into tables of about `size` bytes; each with its bytes.
 
-    batch: int
-    """The first batch."""
-    last_batch: int
-    skip: int
-    """Rows of the first batch before these."""
-    table: pa.Table
-    bytes: int
-
-
-_Slice = tuple[int, int, pa.RecordBatch]
-"""(index of a batch, the first row taken of it, the rows taken)."""
-
-
-def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[RowRange]:
-    """Cut rows into ranges of about `size` bytes.
-
-    Where a range begins depends only on the rows before it, not on batches: appending rows changes only the last range.
+    Where a table begins depends only on the rows before it, not on batches: appending rows changes only the last table.
     """
-    block, total = list[_Slice](), 0
+    block, total = list[pa.RecordBatch](), 0
     for step in _steps(batches):
-        count = sum(rows.nbytes for _, _, rows in step)
+        count = sum(rows.nbytes for rows in step)
         if block and total + count > size:
-            yield _range(block, total)
+            yield pa.Table.from_batches(block), total
             block, total = [], 0
         block += step
         total += count
     if block:
-        yield _range(block, total)
+        yield pa.Table.from_batches(block), total
 
 
-def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Slice]]:
+def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """All rows, STEP at a time."""
-    step, left = list[_Slice](), STEP
-    for index, batch in enumerate(batches):
+    step, left = list[pa.RecordBatch](), STEP
+    for batch in batches:
         at = 0
         while at < batch.num_rows:
             rows = batch.slice(at, left)
-            step.append((index, at, rows))
+            step.append(rows)
             at += rows.num_rows
             left -= rows.num_rows
             if not left:
@@ -68,10 +51,6 @@ def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Slice]]:
                 step, left = [], STEP
     if step:
         yield step
-
-
-def _range(block: list[_Slice], size: int) -> RowRange:
-    return RowRange(block[0][0], block[-1][0], block[0][1], pa.Table.from_batches([rows for _, _, rows in block]), size)
 
 
 def to_stream(table: pa.Table) -> pa.Buffer:

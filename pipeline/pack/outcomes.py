@@ -21,7 +21,7 @@ from ...stages.mask.policy import Mask
 from ...stages.select.truncate import Keep, Limits, Overlong
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart
-from ..store.anonymous_files import nameless
+from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
 from .split import Splitter, breaks_for, cut_documents, places_of

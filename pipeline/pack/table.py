@@ -25,7 +25,7 @@ from ...stages.select.truncate import Limits
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
-from ..store.anonymous_files import nameless
+from ..store.local import nameless
 from ..store.open import Store, StoredFile
 from .arrow_files import put_arrow
 

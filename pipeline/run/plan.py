@@ -83,7 +83,7 @@ class _Seen:
 def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled | None = None) -> _Seen:
     """Prepare and encode, as a run does."""
     # With a share (--shard) it would see only a part of the data.
-    here = {"shard": None} | ({"executor": "local"} if config.run.executor == "static" else {})
+    here = {"shard": None}
     config = config.model_copy(update={"run": config.run.model_copy(update=here)})
     work = open_workspace(config, base, observer)
     with open_workers(config.run, work) as executor:

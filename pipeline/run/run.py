@@ -43,7 +43,6 @@ from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.files import HTML as REPORT
 from ..report.overlap import overlap_of
-from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
@@ -131,7 +130,6 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
         files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
         if plan_inputs(files) != manifest.plan["inputs"]:
             return None
-    mark_cache(work.scratch)
     work.observer.note(f"{work.out.url} is already finished; nothing to do")
     if config.run.report and not work.out.exists(REPORT):
         work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")
@@ -164,7 +162,8 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         # corrected run.
         plan = _plan_of(config, prepared, encoded)
         claim(out, plan)
-        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
+        documents = (record.counts.examples for record in encoded.records)
+        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places, documents)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))

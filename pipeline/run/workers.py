@@ -17,12 +17,12 @@ from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..encode.known_parts import KnownParts
 from ..encode.task import EncodeTask
-from ..execute.executor import Executor, SharedWork
+from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..pack.windows import WINDOW_TOKENS
-from ..store.cache_lock import CacheUse
+from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 
@@ -181,7 +181,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
 
 @contextmanager
 def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
-    """Open a run's executor. While it is open, the cache is marked as in use.
+    """Open a run's executor, and mark the cache as one.
 
     Raises:
         ConfigError: there is not enough memory for one worker, or the executor's package is missing.
@@ -189,23 +189,22 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     workers = count_workers(section)
     if section.workers is not None and workers < section.workers:
         work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
-    executor = _open_executor(section, workers, (work.out, work.cache))
-    with CacheUse(work.scratch):
-        try:
-            yield executor
-        finally:
-            executor.close()
-            # Tasks that run in this process map files, which may be rewritten before the next run.
-            forget_table()
+    executor = _open_executor(section, workers)
+    mark_cache(work.scratch)
+    try:
+        yield executor
+    finally:
+        executor.close()
+        # Tasks that run in this process map files, which may be rewritten before the next run.
+        forget_table()
 
 
-def _open_executor(section: RunSection, workers: int, stores: tuple[Store, ...]) -> Executor:
+def _open_executor(section: RunSection, workers: int) -> Executor:
     if section.executor == "ray":
         from ..execute.ray_cluster import RayExecutor
 
-        return RayExecutor(section.address, section.workers or workers, stores, seconds=section.task_seconds)
-    pool = Pool(workers, seconds=section.task_seconds)
-    return SharedWork(pool, section.shard) if section.shard is not None else pool
+        return RayExecutor(section.address, section.workers or workers, seconds=section.task_seconds)
+    return Pool(workers, seconds=section.task_seconds, shard=section.shard)
 
 
 def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:

@@ -75,10 +75,6 @@ class UserCache:
         except RuntimeError:  # no home folder, as in some containers
             self._store = None
 
-    def has(self, about: About) -> bool:
-        """Whether there is a note, which `read` may still refuse."""
-        return self._store is not None and self._store.exists(_name(about))
-
     def read(self, about: About) -> bytes | None:
         """Return the stored JSON; None if it is missing or damaged, or if another user may have written it."""
         if self._store is None:

@@ -6,9 +6,9 @@ shows users and `packtrain wait` whether a driver is active.
 1. A driver creates a lease, `_run/lease/run.json`: host, process and start time. It removes it when it ends, but if it
 fails, it leaves it, with the error.
 2. A thread rewrites it every few seconds with another number, as long as it is this driver's.
-3. A lease is dead if it has an error; on the same machine, if its process is gone; on another machine, if it has not
-changed for some beats, measured by the *reader's* clock. Clocks are never compared.
-4. A dead lease is overwritten, and read again a moment later. Two drivers that do so at once may both go on.
+3. A lease is dead if it has an error or cannot be read; on the same machine, if its process is gone; on another
+machine, if it has not changed for some beats, measured by the *reader's* clock. Clocks are never compared.
+4. Dead leases are removed before a new one is created. Two drivers that do so at once may both go on.
 
 Drivers with a share of the work (`--shard`) write `_run/lease/shard-{i}.json`, and conflict only with drivers without a
 share. This works the same on local disks, network file systems without locks, and object stores.
@@ -30,7 +30,7 @@ import psutil
 from ...schemas.errors import BusyError, OutputError, PacktrainError
 from ...schemas.files.lock import process_runs
 from ...schemas.jsontext import decode_note
-from .open import Store
+from .store import Store
 
 FOLDER = "_run/lease"
 RUN = f"{FOLDER}/run.json"
@@ -68,55 +68,41 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         return f"{what} on {self.host}, process {self.pid}, since {self.since}"
 
 
-class Pulse:
-    """Finds out, by repeated reads of a lease, whether its driver is alive."""
-
-    def __init__(self) -> None:
-        self.lease: Lease | None = None
-        self._data = b""
-        self._changed = 0.0
-        self._seen = 0
-
-    def look(self, data: bytes) -> bool | None:
-        """Return True if the driver is alive, False if it is dead, None if that is not known yet and needs another
-        read.
-
-        Args:
-            data: the current content of the lease.
-        """
-        now = time.monotonic()
-        if data != self._data:
-            self._data, self._changed = data, now
-            self._seen += 1
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from another version: only changes matter
-                self.lease = decode_note(data, Lease)
-        lease = self.lease
-        if lease is not None and (lease.error is not None or lease.nonce in _ended_here):
-            return False
-        if lease is not None and lease.machine is not None and lease.machine == _machine():
-            return process_runs(lease.pid, lease.began)
-        if now - self._changed > SILENT_BEATS * (lease.beat_seconds if lease is not None else BEAT_SECONDS):
-            return False
-        return True if self._seen > 1 else None
-
-
 class Leases:
-    """All leases on an output folder."""
+    """All leases on an output folder, and what repeated reads show of their drivers."""
 
     def __init__(self, out: Store) -> None:
         self._out = out
-        self._pulses: dict[str, Pulse] = {}
+        self._seen: dict[str, tuple[bytes, float, int]] = {}
+        """By name: the content, when it was first seen, and how many contents were seen."""
 
     def judge(self) -> dict[str, tuple[Lease | None, bool | None]]:
-        """Return (lease, whether it is alive, as `Pulse.look` returns it) of each driver, by its lease's name."""
+        """Return (lease, whether its driver is alive) by the lease's name. The lease is None if it cannot be read, the
+        answer if it needs another read.
+        """
         found: dict[str, tuple[Lease | None, bool | None]] = {}
-        for name in self._out.names(FOLDER):
-            data = self._out.read(name) if name.endswith(".json") else None
-            if data is not None:
-                pulse = self._pulses.setdefault(name, Pulse())
-                alive = pulse.look(data)
-                found[name] = (pulse.lease, alive)
+        for name in dict.fromkeys([RUN, *self._out.names(FOLDER)]):  # a listing may be outdated
+            if (data := self._out.read(name)) is not None:
+                try:
+                    lease = decode_note(data, Lease)
+                    found[name] = lease, self._lives(name, data, lease)
+                except msgspec.MsgspecError:
+                    found[name] = None, False
         return found
+
+    def _lives(self, name: str, data: bytes, lease: Lease) -> bool | None:
+        now = time.monotonic()
+        before, changed, contents = self._seen.get(name, (b"", now, 0))
+        if data != before:
+            changed, contents = now, contents + 1
+        self._seen[name] = data, changed, contents
+        if lease.error is not None or lease.nonce in _ended_here:
+            return False
+        if lease.machine is not None and lease.machine == _machine():
+            return process_runs(lease.pid, lease.began)
+        if now - changed > SILENT_BEATS * lease.beat_seconds:
+            return False
+        return True if contents > 1 else None
 
 
 class DriverLock:
@@ -135,9 +121,7 @@ class DriverLock:
     def __init__(self, out: Store, *, shard: str | None = None, wait: float = 0.0, beat: float = BEAT_SECONDS) -> None:
         self.waited = False
         """Whether another driver was active while this one waited."""
-        self._out = out
-        self._shard = shard
-        self._wait = wait
+        self._out, self._shard, self._wait = out, shard, wait
         self._name = RUN if shard is None else f"{FOLDER}/shard-{int(shard.partition('/')[0]):06d}.json"
         me = psutil.Process()
         self.lease = Lease(
@@ -154,16 +138,15 @@ class DriverLock:
         self._thread = threading.Thread(target=self._beat, name="packtrain-lease", daemon=True)
 
     def __enter__(self) -> "DriverLock":
-        leases = Leases(self._out)
-        until = time.monotonic() + self._wait
+        leases, until = Leases(self._out), time.monotonic() + self._wait
         while True:
-            found = self._others(leases)
-            alive = [lease for lease, lives in found.values() if lives]
+            others = {name: one for name, one in leases.judge().items() if self._shard is None or name == RUN}
+            alive = [lease for lease, lives in others.values() if lives and lease is not None]
             if alive:
                 self.waited = True
                 if time.monotonic() >= until:
                     raise BusyError(self._busy(alive[0]))
-            elif all(lives is False for _, lives in found.values()) and self._take(leases, list(found)):
+            elif all(lives is False for _, lives in others.values()) and self._take(list(others)):
                 break
             time.sleep(min(_POLL_SECONDS, self.lease.beat_seconds))
         self._thread.start()
@@ -173,45 +156,31 @@ class DriverLock:
         self._ended.set()
         self._thread.join()
         with suppress(PacktrainError):  # others see that the process is gone
-            self._give_up()
+            if self._is_mine():
+                self._give_up()
         _ended_here.add(self.lease.nonce)
 
     def fail(self, message: str) -> None:
         """Leave the lease when the driver ends, with what it failed of."""
         self.lease = msgspec.structs.replace(self.lease, error=message)
 
-    def _others(self, leases: Leases) -> dict[str, tuple[Lease | None, bool | None]]:
-        """Return the leases that conflict with this one."""
-        found = leases.judge()
-        return {name: one for name, one in found.items() if self._shard is None or name == RUN}
-
-    def _take(self, leases: Leases, dead: list[str]) -> bool:
-        """Write the lease, then check whether another driver also wrote one meanwhile."""
+    def _take(self, dead: list[str]) -> bool:
+        """Write the lease. False if another driver was faster."""
         mine = msgspec.json.encode(self.lease)
-        if self._shard is not None or self._name in dead:
+        if self._shard is not None:
             self._out.replace_bytes(self._name, mine)
-        elif not self._out.put_bytes(self._name, mine):
-            return False
-        if self._name in dead:
-            time.sleep(min(_POLL_SECONDS, self.lease.beat_seconds))
-            if self._out.read(self._name) != mine:
-                return False
-        others = {name: lives for name, (_, lives) in self._others(leases).items() if name != self._name}
-        if any(lives is not False for lives in others.values()):
-            self._give_up()
-            return False
-        for name in others if self._shard is None else ():
+            return True
+        for name in dead:
             self._out.remove(name)
-        return True
+        return self._out.put_bytes(self._name, mine)
 
     def _is_mine(self) -> bool:
-        data = self._out.read(self._name)
-        return data is not None and self.lease.nonce.encode() in data
+        return self.lease.nonce.encode() in (self._out.read(self._name) or b"")
 
     def _give_up(self) -> None:
-        if self._is_mine() and self.lease.error is not None:
+        if self.lease.error is not None:
             self._out.replace_bytes(self._name, msgspec.json.encode(self.lease))
-        elif self._is_mine():
+        else:
             self._out.remove(self._name)
 
     def _beat(self) -> None:
@@ -223,15 +192,14 @@ class DriverLock:
                     beat = msgspec.structs.replace(self.lease, count=count)
                     self._out.replace_bytes(self._name, msgspec.json.encode(beat))
 
-    def _busy(self, lease: Lease | None) -> str:
-        who = str(lease) if lease is not None else "a run of another version of packtrain"
+    def _busy(self, lease: Lease) -> str:
         if self._shard is not None:
             fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
-        elif lease is not None and lease.shard is not None:
-            fix = "Let the runs with --shard finish (run.wait=1h waits), stop them, or name another folder with --out"
+        elif lease.shard is not None:
+            fix = "Let the runs with --shard finish or stop them, or wait (run.wait=1h), or name another folder with --out"
         else:
             fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
-        return f"out: {who} works on {self._out.url}. {fix}"
+        return f"out: {lease} works on {self._out.url}. {fix}"
 
 
 @contextmanager

@@ -7,8 +7,9 @@ bytes. An object appears when it is whole, and the server compares what it recei
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 
@@ -16,15 +17,20 @@ from ...schemas.errors import StoreError
 from ...schemas.files.copies import Copies, user_folder
 from ...schemas.files.remote import Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from .local import Draft, LocalStore, Put
+from .local import LocalStore
+from .store import Draft, Put, Store
 
 _LARGEST_NOTE = 1 << 30
 """Maximum bytes of an object that is read into memory."""
+CHUNK = 16 << 20
+"""Bytes of one part of a large upload. Objects smaller than two parts are sent in one request."""
+_MOST_PARTS = 9_000
+_PARTS_AT_ONCE = 4
 _DRAFTS = "drafts"
 
 
-class ObjectStore:
-    """A store below a URL. Cheap to make and to pickle; opens nothing before its first use.
+class ObjectStore(Store):
+    """A store below a URL.
 
     Args:
         url: of a folder in a bucket.
@@ -37,15 +43,8 @@ class ObjectStore:
         self.keep = keep
         self._scratch = scratch
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectStore) and self.objects.url == other.objects.url
-
-    def __hash__(self) -> int:
-        return hash(self.objects.url)
-
     @property
     def url(self) -> str:
-        """The URL, for messages and for `open_store`."""
         return self.objects.url
 
     @property
@@ -54,38 +53,43 @@ class ObjectStore:
         return LocalStore(self._scratch or user_folder())
 
     def where(self, name: str) -> str:
-        """The URL of a name, for messages."""
         return self.objects.where(name)
 
-    def exists(self, name: str) -> bool:
-        return self.objects.head(name) is not None
-
     def size(self, name: str) -> int | None:
-        """Size in bytes, or None if there is no such name."""
-        found = self.objects.head(name)
-        return found.bytes if found is not None else None
+        found = self._head(name)
+        return int(found["size"]) if found is not None else None
 
     def read(self, name: str) -> bytes | None:
-        """The content, or None if there is no such name."""
         try:
             return self.objects.read(name, _LARGEST_NOTE)
         except FileNotFoundError:
             return None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names below a folder with their sizes, sorted, as listed by the store. Listings may be outdated."""
-        return self.objects.sizes(folder)
+        key, above = self.objects.key(folder), len(f"{self.objects.key('')}/".lstrip("/"))
 
-    def names(self, folder: str = "") -> list[str]:
-        """Names below a folder, sorted. See `sizes`."""
-        return list(self.sizes(folder))
+        def listed() -> dict[str, int]:
+            pages = _client().list(self.objects.bucket(), key or None)
+            return {one["path"][above:]: one["size"] for page in pages for one in page}
+
+        try:
+            found = self.objects.ask(folder, listed)
+        except FileNotFoundError:  # there is no such bucket
+            return {}
+        folders = {name.rpartition("/")[0] for name in found}
+        # Some tools represent a folder by an empty object of its name.
+        return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
 
     def top(self) -> list[str]:
-        """Top-level entries: names without a folder, and folders."""
-        return self.objects.top()
+        key = self.objects.key("") or None
+        try:
+            found = self.objects.ask("", lambda: _client().list_with_delimiter(self.objects.bucket(), key))
+        except FileNotFoundError:  # there is no such bucket
+            return []
+        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        return [path.rpartition("/")[2] for path in paths]
 
     def hash(self, name: str) -> Put | None:
-        """Size and hash of the content, read from the store again; None if there is no such name."""
         digest, count = blake3(), 0
         try:
             for data in self.objects.pieces(name):
@@ -96,13 +100,13 @@ class ObjectStore:
         return Put(count, digest.hexdigest())
 
     def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
-        """A copy on this machine. See `stores.Store`."""
         key, size = hash, bytes
         if key is None or size is None:
-            found = self.objects.head(name)
+            found = self._head(name)
             if found is None:
                 raise FileNotFoundError(f"there is no {self.where(name)}")
-            key, size = fingerprint([self.url, name, found.bytes, found.mark]), found.bytes
+            size = int(found["size"])
+            key = fingerprint([self.url, name, size, found["e_tag"] or str(found["last_modified"])])
         copies = Copies(self.scratch.root)
         get = lambda path: self.objects.download(name, path, size, hash)  # noqa: E731
         os.close(copies.open(key, size, get, named=hash is not None))
@@ -110,29 +114,22 @@ class ObjectStore:
 
     @contextmanager
     def draft(self, folder: str) -> Iterator[Draft]:
-        """A local file for writing; deleted at the end of the block."""
         with self.scratch.draft(_DRAFTS) as draft:
             yield draft
 
     def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
-        """Give a draft its name. False if the name already exists with another content. See `LocalStore.put`."""
         if not replace_damaged:
             return self.put_bytes(name, draft.path.read_bytes())
-        try:
-            self.objects.overwrite(name, draft.path)
-        except FileNotFoundError as error:
-            raise self._no_bucket() from error
+        self._overwrite(name, draft.path)
         if self.keep:
             Copies(self.scratch.root).keep(draft.path, draft.result.hash)
         return True
 
     def put_bytes(self, name: str, data: bytes) -> bool:
-        """Create `name` with this content. False if the name already exists with another content.
-
-        Equal content counts as success: an answer may have been lost, and the put repeated.
-        """
+        """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""
+        key, once = self.objects.key(name), {"mode": "create", "use_multipart": False}
         try:
-            self.objects.create(name, data)
+            self.objects.ask(name, lambda: _client().put(self.objects.bucket(), key, data, **once))
         except TakenError:
             return self.read(name) == data
         except FileNotFoundError as error:
@@ -140,22 +137,50 @@ class ObjectStore:
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
-        """Write `name`, replacing any content. See `LocalStore.replace_bytes`."""
-        try:
-            self.objects.overwrite(name, data)
-        except FileNotFoundError as error:
-            raise self._no_bucket() from error
+        self._overwrite(name, data)
 
     def remove(self, name: str) -> None:
-        """Remove a name, if it exists."""
-        self.objects.remove(name)
+        with suppress(FileNotFoundError):
+            self.objects.ask(name, lambda: _client().delete(self.objects.bucket(), self.objects.key(name)))
 
     def sweep(self, folder: str = "") -> None:
-        """Remove local drafts of killed processes. The store itself has nothing incomplete."""
+        """See `Store`. Only drafts are local; the store itself has nothing incomplete."""
         self.scratch.sweep(_DRAFTS)
 
     def free_bytes(self) -> None:
-        """Return None: an object store has no limit."""
+        return None
+
+    def _head(self, name: str) -> Any:
+        """What the store says of an object; None if there is none."""
+        try:
+            return self.objects.ask(name, lambda: _client().head(self.objects.bucket(), self.objects.key(name)))
+        except FileNotFoundError:
+            return None
+
+    def _overwrite(self, name: str, data: bytes | Path) -> None:
+        """Write an object, or a file, replacing any content."""
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        several, chunk = size >= 2 * CHUNK, max(CHUNK, -(-size // _MOST_PARTS))
+        parts = {"use_multipart": several, "chunk_size": chunk, "max_concurrency": _PARTS_AT_ONCE}
+
+        def call() -> None:
+            try:
+                _client().put(self.objects.bucket(parts=several), self.objects.key(name), data, **parts)
+            except FileNotFoundError as error:
+                if "NoSuchUpload" in str(error):
+                    raise ConnectionError("the upload has ended, and the answer was lost") from error
+                raise
+
+        try:
+            self.objects.ask(name, call)
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
 
     def _no_bucket(self) -> StoreError:
         return StoreError(f"{self.where('')}: there is no such bucket; create it, or check the spelling")
+
+
+def _client() -> Any:
+    import obstore
+
+    return obstore

@@ -1,23 +1,18 @@
-"""The interface of stores, and the function that opens a place as a store.
-
-A run writes to two stores, `out` and the cache of encoded parts. Each is a local or shared folder (`LocalStore`), or a
-folder in an object store (`ObjectStore`). Tasks carry stores, not paths: a store is pickled as its address, and opens
-nothing before its first use. `local` returns a file that can be mapped into memory.
-"""
+"""Opens a place, a path or a URL, as a store."""
 
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
 from ...schemas.files.clients import STORES, shown
-from .local import Draft, LocalStore, Put
+from .local import LocalStore
 from .object_store import ObjectStore
+from .store import Store as Store
+from .store import StoredFile as StoredFile
 
 ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
@@ -25,105 +20,6 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A name in a store, with its expected content."""
-
-    name: str
-    bytes: int
-    hash: str
-    """BLAKE3 of the content."""
-
-    def path(self, store: "Store") -> Path:
-        """A local file with its content."""
-        return store.local(self.name, bytes=self.bytes, hash=self.hash)
-
-
-class Store(Protocol):
-    """Maps names to contents. `LocalStore` documents each method in full."""
-
-    @property
-    def url(self) -> str:
-        """The folder or URL, for messages."""
-        ...
-
-    def where(self, name: str) -> str:
-        """The path or URL of a name, for messages."""
-        ...
-
-    def exists(self, name: str) -> bool: ...
-
-    def size(self, name: str) -> int | None:
-        """Size in bytes, or None if there is no such name."""
-        ...
-
-    def read(self, name: str) -> bytes | None:
-        """The content, or None if there is no such name."""
-        ...
-
-    def names(self, folder: str = "") -> list[str]:
-        """Names of complete files below a folder, sorted. A remote store's listing may be outdated, so a run checks the
-        names that it relies on.
-        """
-        ...
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Size in bytes of each name below a folder."""
-        ...
-
-    def top(self) -> list[str]:
-        """Top-level entries: names without a folder, and folders."""
-        ...
-
-    def hash(self, name: str) -> Put | None:
-        """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
-        ...
-
-    def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
-        """A local file with the content of a name: the file itself, or a copy that is fetched once.
-
-        Args:
-            bytes, hash: the expected size and BLAKE3, if known. A copy is checked against them.
-
-        Raises:
-            FileNotFoundError: there is no such name.
-            IntegrityError: the content differs.
-        """
-        ...
-
-    def draft(self, folder: str) -> AbstractContextManager[Draft]:
-        """A file for writing; deleted at the end of the block unless it was put."""
-        ...
-
-    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
-        """Give a draft its name. False if the name already exists."""
-        ...
-
-    def put_bytes(self, name: str, data: bytes) -> bool:
-        """Create a name with this content. False if the name already exists."""
-        ...
-
-    def replace_bytes(self, name: str, data: bytes) -> None:
-        """Write a name, replacing any content: only for notes beside the data."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a name, if it exists."""
-        ...
-
-    def sweep(self, folder: str = "") -> None:
-        """Remove temporary files of killed processes."""
-        ...
-
-    def __hash__(self) -> int:
-        """Consistent with equality: stores with the same address are equal."""
-        ...
-
-    def free_bytes(self) -> int | None:
-        """Free bytes; None if unlimited."""
-        ...
 
 
 def is_url(text: str) -> bool:

@@ -4,7 +4,7 @@
    the cache.
 2. Divide an epoch's blocks into windows (`Blocks`).
 3. Encode the next window's blocks in worker processes, into the cache that runs use. Processes that stream the same
-   inputs share the work as runs do (`SharedWork`).
+   inputs share the work as runs do (`execute.executor.turns`).
 4. Select documents and plan the window's rows (`window`) while the previous window is consumed.
 
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.
@@ -32,7 +32,7 @@ from ..encode.driver import Encoded, encode_missing
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..encode.prepared import Prepared
-from ..execute.executor import Executor, Result, SharedWork, Task, never
+from ..execute.executor import Executor, Result, Task, never
 from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES
@@ -42,7 +42,7 @@ from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate
 from ..run.workers import Workspace
-from ..store.cache_lock import CacheUse
+from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open import cache_root, open_store, resolve_place, scratch_of
 from .window import Blocks, PlannedWindow, plan_window
@@ -145,10 +145,10 @@ class LiveWindows:
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
         self.cache = LocalStore(_cache_folder(self.config, folder))
-        self._use = CacheUse(self.cache)
+        mark_cache(self.cache)
         self._observer = observer or _Logged()
         self._stop = threading.Event()
-        self._executor = _StreamWork(Pool(max(workers, 1)), f"{share[0]}/{share[1]}", self._stop)
+        self._executor = _StreamWork(Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}"), self._stop)
         try:
             files = scan_inputs(self.config.sources, folder, self.cache)
             self.blocks = Blocks(files, window_bytes, self.seed)
@@ -219,7 +219,6 @@ class LiveWindows:
         """End the walk and free the workers."""
         self.stop()
         self._end()
-        self._use.release()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
         self._stop.clear()
@@ -267,12 +266,11 @@ class LiveWindows:
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)
 
 
-class _StreamWork(SharedWork):
+class _StreamWork(Executor):
     """The stream's share of the work, which ends when the walk does."""
 
-    def __init__(self, executor: Executor, shard: str, stop: threading.Event) -> None:
-        super().__init__(executor, shard)
-        self._stop = stop
+    def __init__(self, pool: Executor, stop: threading.Event) -> None:
+        self._pool, self._stop = pool, stop
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
@@ -282,11 +280,19 @@ class _StreamWork(SharedWork):
         Raises:
             StoppedError: the walk has ended.
         """
-        with closing(super().map(function, tasks, made)) as results:
+        with closing(self._pool.map(function, tasks, made)) as results:
             for result in results:
                 yield result
                 if self._stop.is_set():
                     raise StoppedError
+
+    def limit(self, workers: int) -> None:
+        """See `Executor`."""
+        self._pool.limit(workers)
+
+    def close(self) -> None:
+        """See `Executor`."""
+        self._pool.close()
 
 
 class _Logged(Silent):

@@ -201,13 +201,12 @@ class RunSection(ConfigModel):
 
     workers: int | None = Field(default=None, ge=1)
     """Worker processes. Null: one for each core."""
-    executor: Literal["local", "ray", "static"] = "local"
+    executor: Literal["local", "ray"] = "local"
     """What runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; all its
-    machines must see `out`, `cache` and the inputs. `static`: several independent runs share the work; give each its
-    `shard`."""
+    machines must see `out`, `cache` and the inputs."""
     shard: str | None = None
     """`i/N`: which of N runs this is, counted from 0, such as `3/8`. Each does its own share first, then what the
-    others have not done; any of them can be left out or restarted. Means `executor: static`."""
+    others have not done; any of them can be left out or restarted."""
     address: str | None = None
     """Address of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null starts Ray here, and ends it
     with the run."""
@@ -240,9 +239,7 @@ class RunSection(ConfigModel):
                     f"shard {self.shard}: shards count from 0; of {count} the last one is {int(count) - 1}/{count}"
                 )
             if self.executor == "ray":
-                raise ValueError("shard is for executor static, not for ray, which shares the work by itself")
-        elif self.executor == "static":
-            raise ValueError("executor static needs a shard: which of how many runs this is, such as 0/8 (--shard)")
+                raise ValueError("shard is not for executor ray, which shares the work by itself")
         if self.address is not None and self.executor != "ray":
             raise ValueError("address names a Ray cluster, and needs executor ray; leave address out, or choose ray")
         return self

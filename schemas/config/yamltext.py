@@ -1,10 +1,10 @@
-"""Reads YAML within limits on nesting, aliases and numbers."""
+"""Reads YAML within limits on nesting and aliases."""
 
 from typing import Any
 
 import yaml
 
-from ..jsontext import MAX_DEPTH, MAX_DIGITS
+from ..jsontext import MAX_DEPTH
 
 MAX_BYTES = 4 << 20
 """Maximum number of bytes of a YAML file. The parser takes about ten seconds per megabyte."""
@@ -38,7 +38,7 @@ def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
         node = loader.get_single_node()
         if node is None:
             return None, None
-        _Bounds().count(node)
+        _check_size(node, len(text) + MAX_REPEATED)
         return loader.construct_document(node), node
     except RecursionError:
         raise BoundError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
@@ -48,39 +48,22 @@ def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
         loader.dispose()
 
 
-class _Bounds:
-    """Checks nodes against the limits; visits each node once."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
-        """By id of the node: how many nodes it has with its aliases written out; 0 while it is being counted."""
-        self._repeated = 0
-
-    def count(self, node: yaml.Node, depth: int = 0) -> int:
-        """How many nodes a node has with its aliases written out."""
-        done = self._sizes.get(id(node))
-        if done == 0:
-            raise BoundError(
-                problem="an alias (*name) stands inside its own anchor (&name); write it out",
-                problem_mark=node.start_mark,
-            )
-        if done is not None:
-            self._repeated += done
-            if self._repeated > MAX_REPEATED:
-                raise BoundError(
-                    problem=f"its aliases (*name) repeat more than {MAX_REPEATED:,} values; write out what is meant",
-                    problem_mark=node.start_mark,
-                )
-            return done
+def _check_size(node: yaml.Node, most: int) -> None:
+    """Raise BoundError if there are more than so many nodes or `MAX_DEPTH` levels, with all aliases written out."""
+    waiting, count = [(node, 0)], 0
+    while waiting:
+        one, depth = waiting.pop()
+        count += 1
         if depth > MAX_DEPTH:
-            raise BoundError(problem=f"nested too deeply: at most {MAX_DEPTH} levels", problem_mark=node.start_mark)
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.MappingNode):
-            children = [one for pair in node.value for one in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            children = list(node.value)
-        elif node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > MAX_DIGITS:
-            raise BoundError(problem=f"a number of {len(node.value):,} digits", problem_mark=node.start_mark)
-        self._sizes[id(node)] = 0
-        self._sizes[id(node)] = total = 1 + sum(self.count(child, depth + 1) for child in children)
-        return total
+            fix = "an alias (*name) may not stand inside its own anchor (&name)"
+            raise BoundError(
+                problem=f"nested too deeply: at most {MAX_DEPTH} levels; {fix}", problem_mark=one.start_mark
+            )
+        if count > most:
+            raise BoundError(
+                problem=f"its aliases (*name) repeat more than {MAX_REPEATED:,} values; write out what is meant"
+            )
+        if isinstance(one, yaml.MappingNode):
+            waiting += [(child, depth + 1) for pair in one.value for child in pair]
+        elif isinstance(one, yaml.SequenceNode):
+            waiting += [(child, depth + 1) for child in one.value]

@@ -1,7 +1,7 @@
 """Copies of remote files, named by their hash, shared by all processes of a machine and bounded in size.
 
     {folder}/copies/{hash[:2]}/{hash}        whole, and compared with its name by every process that opens it
-    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds its lock
+    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds the lock of {hash[:2]}
 
 The kernel releases the lock of a process that dies, and what it wrote is written again by the next one; a file gets its
 name when it is whole. Mapped memory stays valid when the name is removed, so nothing protects a file in use, and the
@@ -27,6 +27,8 @@ from . import lock
 
 FOLDER = "copies"
 """Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""
+_DAY = 86_400.0
+"""After so many seconds without a change, nobody writes a file any more."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ = 4 << 20
 _LOG = logging.getLogger(__name__)
@@ -78,21 +80,19 @@ class Copies:
             )
         target = self.path(key)
         try:
-            while True:
-                found = self._find(target, key, size, named)
-                if found is not None:
-                    return found
+            found = self._find(target, key, size, named)
+            while found is None:
                 with self._turn(target) as part:
                     # Another process may have made it while this one waited.
-                    found = None if part is None else self._find(target, key, size, named)
-                    if found is not None:
-                        return found
-                    if part is not None:
+                    found = self._find(target, key, size, named)
+                    if found is None:
                         self._fill(part, size, download)
                         os.utime(part)
                         _VERIFIED.add(_identity(target, key, part.stat()))
                         part.replace(target)
                         self._make_room(self.limit, part)  # others may have been written meanwhile
+                        found = self._find(target, key, size, named)
+            return found
         except (StoreError, FileNotFoundError):
             raise
         except OSError as error:
@@ -133,29 +133,21 @@ class Copies:
             raise
 
     @contextmanager
-    def _turn(self, target: Path) -> Iterator[Path | None]:
-        """The file to write, once no other process writes it; None if one has finished or given up meanwhile."""
-        part = target.with_name(f"{target.name}.tmp")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(part, flags, 0o644)
-        lock.own(descriptor)
-        if lock.lock(descriptor) is None:  # no locks: a file of this thread's own
-            part.unlink(missing_ok=True)
-            lock.release(descriptor)
-            part = target.with_name(f"{target.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-            descriptor = os.open(part, flags, 0o644)
-            lock.own(descriptor)
-        try:
-            yield part if lock.stands_at(descriptor, part) else None
-        finally:
-            if lock.stands_at(descriptor, part):  # it has another name if all went well
-                part.unlink()
-            lock.release(descriptor)
+    def _turn(self, target: Path) -> Iterator[Path]:
+        """An empty file to write, once no other process writes it."""
+        with lock.alone(self.folder / "locks" / f"{FOLDER}-{target.name[:2]}") as locked:
+            own = "" if locked else f".{os.getpid()}-{threading.get_ident()}"
+            part = target.with_name(f"{target.name}{own}.tmp")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)  # a killed process may have left it
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            try:
+                yield part
+            finally:
+                part.unlink(missing_ok=True)  # it has another name if all went well
 
     def _fill(self, part: Path, size: int, download: Callable[[Path], None]) -> None:
         """Make room for a file, and download it; once more if the disk is full and something can be removed."""
-        os.truncate(part, 0)  # frees what a killed process wrote
         self._make_room(None if self.limit is None else self.limit - size, part)
         os.truncate(part, size)  # so that other processes count it
         try:
@@ -173,8 +165,10 @@ class Copies:
         files = self._used(part)
         excess, removed = sum(files.values()) - most, False
         for path in files:
-            if excess > 0 and lock.remove_unused(path, age=86_400.0 if path.suffix else 0.0):
-                excess, removed = excess - files[path], True
+            with suppress(OSError):  # removed meanwhile, or another user's
+                if excess > 0 and not (path.suffix and time.time() - path.stat().st_mtime < _DAY):
+                    path.unlink()
+                    excess, removed = excess - files[path], True
         return removed
 
     def _used(self, part: Path) -> dict[Path, int]:

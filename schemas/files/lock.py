@@ -7,7 +7,6 @@ systems have no locks; every caller says what it does there.
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,15 +17,14 @@ _CLOCK_ERROR = 5.0
 """Tolerance in seconds for the start time of a process: the system's boot time shifts with its clock."""
 
 
-def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+def lock(descriptor: int, *, wait: bool = True) -> bool | None:
     """Lock an open file. True: locked. False: another holds it. None: the file system has no locks.
 
     Args:
-        shared: take a shared lock, which excludes only exclusive ones.
         wait: block until the lock is free; then never returns False.
     """
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -36,15 +34,15 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool | 
 
 def release(descriptor: int) -> None:
     """Unlock and close, even if a fork still has the file open."""
-    disown(descriptor)
+    _OWNED.discard(descriptor)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Wait for a file's exclusive lock and hold it. Creates the file and its folder. Without locks, does not wait.
+def alone(path: Path) -> Iterator[bool]:
+    """Wait for a file's exclusive lock and hold it. Creates the file and its folder. False, at once, without locks.
 
     Raises:
         OSError: the file cannot be made.
@@ -53,55 +51,14 @@ def alone(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     own(descriptor)
     try:
-        lock(descriptor)
-        yield
+        yield lock(descriptor) is not None
     finally:
         release(descriptor)
 
 
 def own(descriptor: int) -> None:
-    """Have children that are forked from now on close this descriptor."""
+    """Have children that are forked from now on close this descriptor, until it is released."""
     _OWNED.add(descriptor)
-
-
-def disown(descriptor: int) -> None:
-    """Undo `own`."""
-    _OWNED.discard(descriptor)
-
-
-def stands_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file still has this name: a locked file may have been removed or replaced."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def remove_unused(path: Path, *, age: float = 0.0) -> bool:
-    """Remove a file that is not locked. False if it is locked, or belongs to another user.
-
-    Args:
-        age: without locks, a file written to within these last seconds counts as used.
-    """
-    try:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # for an exclusive lock, NFS needs write access
-        except PermissionError:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)
-    try:
-        mine = lock(descriptor, wait=False)
-        if mine is False or (mine is None and time.time() - os.fstat(descriptor).st_mtime < age):
-            return False
-        if not stands_at(descriptor, path):
-            return False
-        path.unlink()
-        return True
-    except OSError:
-        return False
-    finally:
-        release(descriptor)
 
 
 def process_runs(pid: int, began: float | None = None) -> bool:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
@@ -29,10 +29,6 @@ failure, at most 20 s. Together they take about a minute at most.
 """
 PIECE = 1 << 20
 """Bytes that are read at once."""
-CHUNK = 16 << 20
-"""Bytes of one part of a large upload. Objects smaller than two parts are sent in one request."""
-_MOST_PARTS = 9_000
-_PARTS_AT_ONCE = 4
 _PART_RETRIES = 3
 _STATUS = re.compile(r"status code: (\d{3})")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
@@ -59,14 +55,6 @@ class TakenError(Exception):
 
 class CutError(Exception):
     """The answer had the wrong number of bytes, without an error."""
-
-
-class Found(NamedTuple):
-    """What a store says of an object."""
-
-    bytes: int
-    mark: str
-    """Changes with the content: the ETag, or the time of the last change."""
 
 
 class Remote:
@@ -114,7 +102,7 @@ class Remote:
                 that has used obstore.
         """
         if self.protocol in STORES:
-            self._bucket()
+            self.bucket()
         elif self.protocol not in WEB:
             filesystem(self.url, self.options)
 
@@ -206,80 +194,18 @@ class Remote:
             "dataset there again"
         )
 
-    # Only for object stores.
-
-    def head(self, name: str) -> Found | None:
-        """What the store says of an object; None if there is none."""
-        try:
-            info = self.ask(name, lambda: _client().head(self._bucket(), self._key(name)))
-        except FileNotFoundError:
-            return None
-        return Found(info["size"], info["e_tag"] or str(info["last_modified"]))
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names below a folder with their sizes, sorted, as listed by the store. Listings may be outdated."""
-        key = self._key(folder)
-        above = len(f"{self._key('')}/".lstrip("/"))
-
-        def call() -> dict[str, int]:
-            pages = _client().list(self._bucket(), key or None)
-            return {one["path"][above:]: one["size"] for page in pages for one in page}
-
-        try:
-            found = self.ask(folder, call)
-        except FileNotFoundError:  # there is no such bucket
-            return {}
-        folders = {name.rpartition("/")[0] for name in found}
-        # Some tools represent a folder by an empty object of its name.
-        return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
-
-    def top(self) -> list[str]:
-        """Top-level entries: names without a folder, and folders."""
-        key = self._key("")
-        try:
-            found = self.ask("", lambda: _client().list_with_delimiter(self._bucket(), key or None))
-        except FileNotFoundError:  # there is no such bucket
-            return []
-        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        return [path.rpartition("/")[2] for path in paths]
-
-    def create(self, name: str, data: bytes) -> None:
-        """Write a small object, in one request. Raises TakenError if the name exists, and what `ask` raises."""
-        key, once = self._key(name), {"mode": "create", "use_multipart": False}
-        self.ask(name, lambda: _client().put(self._bucket(), key, data, **once))
-
-    def overwrite(self, name: str, data: bytes | Path) -> None:
-        """Write an object, or a file, replacing any content. Raises what `ask` raises."""
-        size = data.stat().st_size if isinstance(data, Path) else len(data)
-        several, chunk = size >= 2 * CHUNK, max(CHUNK, -(-size // _MOST_PARTS))
-        parts = {"use_multipart": several, "chunk_size": chunk, "max_concurrency": _PARTS_AT_ONCE}
-
-        def call() -> None:
-            try:
-                _client().put(self._bucket(parts=several), self._key(name), data, **parts)
-            except FileNotFoundError as error:
-                if "NoSuchUpload" in str(error):
-                    raise ConnectionError("the upload has ended, and the answer was lost") from error
-                raise
-
-        self.ask(name, call)
-
-    def remove(self, name: str) -> None:
-        """Remove an object, if it exists."""
-        try:
-            self.ask(name, lambda: _client().delete(self._bucket(), self._key(name)))
-        except FileNotFoundError:
-            return
-
     def _stream(self, name: str, start: int) -> Iterator[bytes]:
         """The content of an object from a byte on."""
         if self.protocol in STORES:
             options = {"range": {"offset": start}} if start else None
-            answer = _client().get(self._bucket(), self._key(name), options=options)
+            import obstore  # only for object stores
+
+            answer = obstore.get(self.bucket(), self.key(name), options=options)
             yield from map(bytes, answer.stream(min_chunk_size=PIECE))
         elif self.protocol in WEB:
-            base, query = self._base()
-            with web(f"{base.rstrip('/')}/{name}{query}" if name else self.url, self.options, start) as body:
+            base, mark, query = self.url.partition("?")  # the query is the signature of a web address
+            address = f"{base.rstrip('/')}/{name}{mark}{query}" if name else self.url
+            with web(address, self.options, start) as body:
                 if start and body.status == 200:  # the server has no ranges
                     while start and (data := body.read(min(start, PIECE))):
                         start -= len(data)
@@ -294,8 +220,8 @@ class Remote:
                 while data := file.read(PIECE):
                     yield data
 
-    def _bucket(self, *, parts: bool = False) -> Any:
-        """obstore's store of the bucket.
+    def bucket(self, *, parts: bool = False) -> Any:
+        """obstore's store of the bucket; for object stores.
 
         Args:
             parts: whether it repeats requests by itself, so that a fault does not cost the earlier parts of an upload.
@@ -304,14 +230,10 @@ class Remote:
             self._opened[parts] = os.getpid(), bucket(self.url, self.options, _PART_RETRIES if parts else 0)
         return self._opened[parts][1]
 
-    def _key(self, name: str) -> str:
+    def key(self, name: str) -> str:
+        """The key of an object in its bucket; for object stores."""
         root = self.url.partition("://")[2].partition("/")[2].strip("/")
         return f"{root}/{name}".strip("/")
-
-    def _base(self) -> tuple[str, str]:
-        """The parts of the URL before and after a name; the latter is the signature of a web address."""
-        base, mark, query = self.url.partition("?") if self.protocol in WEB else (self.url, "", "")
-        return base, mark + query
 
     def _after(self, error: Exception, failures: int, name: str) -> None:
         """Pause before the next attempt, or raise if there should be none."""
@@ -351,12 +273,6 @@ def describe(error: BaseException) -> str:
     """An error in a few words, without the signature of an address that the client may have included."""
     text = " ".join(str(error).partition("Debug source:")[0].split("?", 1)[0].split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-
-
-def _client() -> Any:
-    import obstore
-
-    return obstore
 
 
 def _status(error: BaseException) -> int | None:

@@ -92,15 +92,3 @@ def test_one_line_that_is_off_by_one_is_found(name: str, ledger: SourceLedger) -
         setattr(ledger, name, value + 1)
     with pytest.raises(IntegrityError):
         Ledger({"good": SourceLedger(), "bad": ledger}).check()
-
-
-@given(st.lists(closed(), max_size=4))
-def test_the_total_is_the_sum_of_every_line(ledgers: list[SourceLedger]) -> None:
-    total = Ledger({str(number): ledger for number, ledger in enumerate(ledgers)}).total()
-    for field in fields(SourceLedger):
-        values = [getattr(ledger, field.name) for ledger in ledgers]
-        if isinstance(getattr(total, field.name), dict):
-            keys = {key for value in values for key in value}
-            assert getattr(total, field.name) == {key: sum(value.get(key, 0) for value in values) for key in keys}
-        else:
-            assert getattr(total, field.name) == sum(values)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from packtrain.schemas.layout import Certificate
 from packtrain.schemas.ledger import Ledger, SourceLedger
 from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
@@ -66,45 +65,3 @@ def test_the_order_of_shards_is_told_apart_and_that_of_splits_is_not() -> None:
     backwards = replace(train, shards=train.shards[::-1])
     assert replace(MANIFEST, splits={**MANIFEST.splits, "train": backwards}).hash != MANIFEST.hash
     assert replace(MANIFEST, splits=dict(reversed(MANIFEST.splits.items()))).hash == MANIFEST.hash
-
-
-@pytest.mark.parametrize("missing", ["plan_hash", "plan", "schema", "splits", "files", "ledger"])
-def test_data_of_another_shape_is_refused(missing: str) -> None:
-    data = MANIFEST.to_json()
-    del data[missing]
-    with pytest.raises(ValueError, match=missing):
-        Manifest.from_json(data)
-
-
-@pytest.mark.parametrize("part", ["splits", "files", "ledger"])
-def test_records_of_another_shape_are_refused(part: str) -> None:
-    with pytest.raises(ValueError, match=part):
-        Manifest.from_json({**MANIFEST.to_json(), part: [{"of": "another shape"}]})
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {"config": {"truncate": {"max_length": True}}},
-        {"config": {"truncate": {"max_length": 0}}},
-        {"config": {"truncate": {"max_length": 8}, "pack": {"align": 2**31}}},
-        {"config": {"truncate": {"max_length": 8}, "pack": {"parallel": {"cp": 0, "tp": 1, "layout": "thd"}}}},
-        {"config": {"truncate": {"max_length": 8}, "pack": {"parallel": {"cp": 2, "tp": 1, "layout": "star"}}}},
-        {"inputs": [["chat", "a.jsonl"]]},
-        {"tokenizer": {"pad_id": "7"}},
-        {"tokenizer": {"pad_id": -1}},
-        {"config": {"truncate": {"max_length": 8}, "sources": [{"name": [], "format": "text"}]}},
-        {"encode": []},
-    ],
-)
-def test_a_plan_that_no_reader_can_use_is_refused(plan: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Expected|Invalid"):
-        Manifest.from_json({**MANIFEST.to_json(), "plan": MANIFEST.plan | plan})
-
-
-def test_certificates_tell_fill_and_gap() -> None:
-    assert CERTIFICATE.fill == 14 / 16
-    assert CERTIFICATE.gap == 0
-    assert replace(CERTIFICATE, rows=3).gap == 0.5
-    empty = Certificate(0, 0, 0, 0, 8, 0, 0)
-    assert (empty.fill, empty.gap) == (1.0, 0.0)

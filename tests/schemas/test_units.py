@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas import units
-from packtrain.schemas.config.config import RunSection
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,3 @@ def test_any_text_is_a_size_and_a_duration_or_refused(text: str) -> None:
             assert parse(text) >= 0
         except ValueError as error:
             assert f"is not a {what}" in str(error)  # noqa: PT017 - which of both happens is the test
-
-
-def test_a_configuration_takes_durations() -> None:
-    section = RunSection.model_validate({"wait": "15min", "task_seconds": "1h", "memory": "8GiB"})
-    assert (section.wait, section.task_seconds, section.memory) == (900, 3600, 8 * 2**30)
-    assert RunSection.model_validate({"wait": 5}).wait == 5

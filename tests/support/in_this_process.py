@@ -8,7 +8,7 @@ from packtrain.pipeline.execute.executor import Executor, Result, Task, never
 class InThisProcess(Executor):
     """Runs each task here, when its result is wanted. Takes the arguments of `Pool`."""
 
-    def __init__(self, _workers: int, *, seconds: float | None = None) -> None:
+    def __init__(self, _workers: int, *, seconds: float | None = None, shard: str | None = None) -> None:
         pass
 
     def map(

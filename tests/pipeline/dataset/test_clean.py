@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.dataset.clean import Cleaning
+from packtrain.pipeline.dataset.clean import old_files
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.cache_lock import CacheUse, is_cache
+from packtrain.pipeline.store.cache_tag import is_cache, mark_cache
 from packtrain.pipeline.store.local import LocalStore
 
 WEEKS = 30 * 86_400
@@ -32,9 +32,8 @@ def age(folder: Path) -> None:
         os.utime(path, (then, then))
 
 
-def found(place: Path, **options: Any) -> list[Path]:
-    with Cleaning(LocalStore(place / "cache"), **options) as cleaning:
-        return [item.path for item in cleaning.find()]
+def found(place: Path, days: float = 7) -> list[Path]:
+    return [item.path for item in old_files(LocalStore(place / "cache"), days=days)]
 
 
 def parts(place: Path) -> list[Path]:
@@ -62,16 +61,6 @@ def test_what_killed_processes_leave(place: Path, packtrain: Callable[..., Any])
         path.write_bytes(b"half")
     assert packtrain("clean", place / "run.yaml", "--yes").code == 0
     assert [path for path in (*left, *mine) if path.exists()] == mine
-
-
-def test_a_cache_in_use_is_left_alone(place: Path, packtrain: Callable[..., Any]) -> None:
-    use = CacheUse(LocalStore(place / "cache"))
-    done = packtrain("clean", place / "run.yaml", "--all", "--yes")
-    assert done.code == 2
-    assert str(os.getpid()) in done.err
-    use.release()
-    assert packtrain("clean", place / "run.yaml", "--all", "--yes").code == 0
-    assert list((place / "cache").glob("encoded/*/*.arrow")) == []
 
 
 def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtrain: Callable[..., Any]) -> None:
@@ -120,8 +109,8 @@ def test_a_cache_is_marked_unless_it_holds_other_things(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("dear")
     for name, marked in (("new", True), ("home", False)):
-        with CacheUse(LocalStore(tmp_path / name)):
-            assert is_cache(tmp_path / name) == marked
+        mark_cache(LocalStore(tmp_path / name))
+        assert is_cache(tmp_path / name) == marked
     (tmp_path / "cargo").mkdir()
     (tmp_path / "cargo" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# by cargo\n")
     assert not is_cache(tmp_path / "cargo")

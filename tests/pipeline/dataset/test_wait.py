@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import packtrain
 import pytest
 from packtrain.pipeline.dataset.wait import wait
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.driver_lock import FOLDER, DriverLock, Lease, driving
+from packtrain.pipeline.store.driver_lock import driving
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.errors import RunDiedError, StalledError, TaskError
+from packtrain.schemas.errors import TaskError
 
 from tests.support import warm
 
@@ -48,35 +47,12 @@ def test_it_returns_as_soon_as_the_manifest_is_there(
     assert wait(tmp_path / "out", 0, grace=0).hash == manifest.hash
 
 
-def test_it_waits_while_somebody_works(tmp_path: Path) -> None:
-    with DriverLock(LocalStore(tmp_path)):
-        began = time.monotonic()
-        with pytest.raises(StalledError):
-            wait(tmp_path, 1, grace=0.2)
-        assert time.monotonic() - began >= 1
-
-
-def test_it_says_what_a_run_failed_of(tmp_path: Path) -> None:
-    with pytest.raises(TaskError), driving(LocalStore(tmp_path)):
-        raise TaskError("a worker died three times")
-    with pytest.raises(RunDiedError):
-        wait(tmp_path, 60, grace=0.3)
-
-
 def test_a_run_that_begins_again_in_time_is_waited_for(config: dict[str, Any], tmp_path: Path) -> None:
     out = LocalStore(tmp_path / "out")
     with pytest.raises(TaskError), driving(out):
         raise TaskError("at first")
     threading.Timer(0.5, lambda: run(config)).start()
     assert wait(tmp_path / "out", 60, grace=30).splits["train"].rows == 1
-
-
-def test_it_sees_a_driver_of_another_machine_fall_silent(tmp_path: Path) -> None:
-    out = LocalStore(tmp_path)
-    lease = Lease(host="far", pid=7, since="then", machine="other", began=0.0, beat_seconds=0.1, nonce="n")
-    out.put_bytes(f"{FOLDER}/run.json", msgspec.json.encode(lease))
-    with pytest.raises(RunDiedError):
-        wait(tmp_path, 60, grace=0.3)
 
 
 def test_a_run_that_is_killed_is_missed(program: Command, config: dict[str, Any], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
+from packtrain.pipeline.execute.executor import TRIES
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
 
@@ -113,26 +113,6 @@ def test_every_result_comes_once(tasks: Any, pool: Pool) -> None:
     assert list(pool.map(tasks.double, iter([4]))) == [8]
 
 
-def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: Pool) -> None:
-    taken = 0
-
-    def tasks_without_end() -> Iterator[int]:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield taken
-
-    results = pool.map(tasks.double, tasks_without_end())
-    for _ in range(10):
-        next(results)
-    assert taken <= 10 + 2 * 2 + 1, "one a worker is under way, all may have answered at once, and one is prepared"
-
-
-def test_workers_have_one_engine_thread(tasks: Any, pool: Pool) -> None:
-    for name, value in ENGINE_THREADS.items():
-        assert set(pool.map(tasks.environment, [name] * 4)) == {value}
-
-
 def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text(str(TRIES - 1))
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
@@ -164,18 +144,6 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: 
     assert done == ["a", "b", "c"]
     assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
     executor.close()
-
-
-def test_the_next_task_is_prepared_while_workers_work(tasks: Any, pool: Pool, tmp_path: Path) -> None:
-    """The second worker waits for a file that is made as the third task is taken."""
-
-    def prepared() -> Iterator[Any]:
-        yield tmp_path / "a", tmp_path / "b"
-        yield tmp_path / "b", tmp_path / "c"
-        (tmp_path / "c").touch()
-        yield tmp_path / "d", tmp_path / "a"
-
-    assert sorted(pool.map(tasks.wait_for, prepared())) == ["a", "b", "d"]
 
 
 def test_a_map_that_is_left_early_leaves_nothing_behind(tasks: Any, pool: Pool) -> None:

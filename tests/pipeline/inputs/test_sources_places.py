@@ -15,7 +15,6 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from packtrain.pipeline.inputs import hub
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
@@ -23,7 +22,7 @@ from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.files.remote import Remote
 from packtrain.stages.prep import make_format
 
@@ -178,30 +177,6 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
     assert len(copied) == 2
 
 
-def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure is waited out; one that stays is reported."""
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    opened = MemoryFileSystem._open
-    tries: list[str] = []
-
-    def shaky(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
-        tries.append(path)
-        if len(tries) == 1:
-            raise ConnectionResetError("gone")
-        return opened(self, path, *arguments, **options)
-
-    monkeypatch.setattr(MemoryFileSystem, "_open", shaky)
-    assert len(texts(scan(source(f"{memory}/a.jsonl"), tmp_path))) == 2
-    assert len(tries) == 2
-
-    def broken(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
-        raise ConnectionResetError("gone")
-
-    monkeypatch.setattr(MemoryFileSystem, "_open", broken)
-    with pytest.raises(InputError):
-        scan(source(f"{memory}/b.jsonl"), tmp_path)
-
-
 def test_what_a_url_keeps_to_itself() -> None:
     found = Found(InputKind.URL, "https://me:secret@host/data/a.jsonl?signature=secret", 1, 1)
     assert found.path == Path("/host/data/a.jsonl")
@@ -259,14 +234,6 @@ def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.M
         assert texts(scan(source(url), tmp_path)) == [("a", "one")]
         assert sent[0] < 1 << 29
         server.shutdown()
-
-
-def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    with pytest.raises(InputError):
-        find_inputs(source(f"http://127.0.0.1:{port}/a.jsonl"), tmp_path)
 
 
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

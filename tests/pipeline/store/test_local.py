@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from packtrain.pipeline.store.local import LocalStore, Put, hash_file
+from packtrain.pipeline.store.local import LocalStore, hash_file
+from packtrain.pipeline.store.store import Put
 from packtrain.schemas.errors import StoreError
 from packtrain.schemas.fingerprint import hash_bytes
 

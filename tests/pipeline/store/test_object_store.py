@@ -10,11 +10,11 @@ import pickle
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.store.local import Put
+from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.object_store import ObjectStore
-from packtrain.pipeline.store.open import ask_all
+from packtrain.pipeline.store.store import Put
 from packtrain.schemas.errors import ConfigError, IntegrityError, StoreError
-from packtrain.schemas.files import clients, copies, remote
+from packtrain.schemas.files import clients, copies
 from packtrain.schemas.files.copies import Copies
 from packtrain.schemas.fingerprint import hash_bytes
 
@@ -30,7 +30,7 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture
 def store(faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setattr(remote, "CHUNK", CHUNK)
+    monkeypatch.setattr(object_store, "CHUNK", CHUNK)
     return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch")
 
 
@@ -105,28 +105,6 @@ def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, faulty: Fault
     put(store, "big", data)
     assert store.hash("big") == expected
     assert drafts(store) == []
-
-
-def test_a_draft_that_is_not_put_leaves_nothing(store: ObjectStore, faulty: Faulty) -> None:
-    with pytest.raises(ZeroDivisionError), store.draft("folder") as draft:  # noqa: PT012
-        draft.file.write(b"half")
-        raise ZeroDivisionError
-    assert (store.names(), drafts(store)) == ([], [])
-    assert not any(is_put(asked) for asked in faulty.asked)
-
-
-def _race(url: str, scratch: Path, number: int) -> bool:
-    return ObjectStore(url, scratch).put_bytes("same/name", b"%d" % number * 1000)
-
-
-@pytest.mark.slow
-def test_of_many_writers_one_wins(store: ObjectStore) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        won = pool.starmap(_race, [(store.url, store.scratch.root, number) for number in range(24)])
-        pool.close()
-        pool.join()
-    assert sum(won) == 1
-    assert store.read("same/name") == b"%d" % won.index(True) * 1000
 
 
 def test_a_store_travels_and_refuses_a_forked_process(store: ObjectStore) -> None:
@@ -290,13 +268,6 @@ def test_a_storm_that_does_not_pass_is_a_store_error(
     assert drafts(store) == []
 
 
-def test_a_slow_store_costs_time_and_nothing_else(store: ObjectStore, faulty: Faulty) -> None:
-    faulty.latency = 0.2
-    assert store.put_bytes("a", b"1")
-    assert ask_all(store, store.read, ["a"] * 30) == [b"1"] * 30
-    assert faulty.at_once >= 4, "thirty requests were made one after another"
-
-
 def test_a_request_that_hangs_is_made_again(
     store: ObjectStore, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,11 +275,3 @@ def test_a_request_that_hangs_is_made_again(
     monkeypatch.setattr(clients, "REQUEST_SECONDS", 2.0)
     faulty.faults.extend(["hang"])
     assert store.read("a") == b"1"
-
-
-def test_a_stale_listing_is_of_no_matter_to_what_is_asked_by_name(store: ObjectStore, faulty: Faulty) -> None:
-    assert store.names() == []
-    faulty.stale = True
-    assert store.put_bytes("a", b"1")
-    assert store.names() == []  # so says the store
-    assert (store.exists("a"), store.read("a"), store.put_bytes("a", b"2")) == (True, b"1", False)

@@ -105,30 +105,6 @@ def test_the_same_bytes_as_in_a_folder(corpus: Corpus, scratch: Path, faulty: Fa
 
 
 @pytest.mark.slow
-def test_a_trainer_reads_it(corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from packtrain.training import PackedLoader
-
-    config = corpus.at(scratch)
-    packtrain.run(config)
-    local = PackedLoader(corpus.config["out"], rows_per_step=4, rank=0, world_size=1)
-    far = PackedLoader(config["out"], rows_per_step=4, rank=0, world_size=1, cache=tmp_path / "shards")
-    for one, other in zip(local, far, strict=True):
-        assert one["input_ids"].equal(other["input_ids"])
-        assert one["labels"].equal(other["labels"])
-
-
-@pytest.mark.parametrize("far", [pytest.param("out", marks=pytest.mark.slow), "cache"])
-def test_one_of_the_two_is_a_folder(corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path, far: str) -> None:
-    config = corpus.at(scratch)
-    config = {**config, "cache": str(tmp_path / "cache")} if far == "out" else {**config, "out": str(tmp_path / "out")}
-    packtrain.run(config)
-    found = written(faulty, config) if far == "out" else (tmp_path / "out" / "manifest.json").read_bytes()
-    assert found == corpus.manifest
-    assert verify(config["out"], deep=True).sound
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["encode", "pack"])
 def test_a_run_that_is_killed_goes_on(
     corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path, stage: str

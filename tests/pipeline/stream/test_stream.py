@@ -215,7 +215,7 @@ def bare_files(sizes: list[list[int]], sources: int) -> list[InputFile]:
         ends = np.cumsum(file).tolist()
         blocks = tuple(Block(end - size, end, 0, 1, "") for size, end in zip(file, ends, strict=True))
         source = f"source-{number * sources // len(sizes)}"
-        files.append(InputFile(source, f"file-{number}", Path(f"file-{number}"), ends[-1], 0, "", blocks))
+        files.append(InputFile(source, f"file-{number}", Path(f"file-{number}"), ends[-1], "", blocks))
     return files
 
 

@@ -17,15 +17,15 @@ HOLD = """
 import os, sys
 from packtrain.schemas.files import lock
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-assert lock.lock(file, shared=sys.argv[2] == "shared")
+assert lock.lock(file)
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def holder(path: Path, how: str) -> "subprocess.Popen[str]":
+def holder(path: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -34,18 +34,13 @@ def holder(path: Path, how: str) -> "subprocess.Popen[str]":
 
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    process = holder(path, "shared")
+    process = holder(path)
     file = os.open(path, os.O_RDWR)
-    assert lock.lock(file, shared=True, wait=False) is True
     assert lock.lock(file, wait=False) is False
-    assert not lock.remove_unused(path)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert lock.lock(file, wait=False) is True
     lock.release(file)
-    assert lock.remove_unused(path)
-    assert not path.exists()
-    assert lock.remove_unused(path)  # another was faster
 
 
 def test_a_released_lock_is_not_kept_by_a_fork(tmp_path: Path) -> None:
@@ -69,11 +64,8 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     path = tmp_path / "file"
-    with lock.alone(path), lock.alone(path):
-        pass
-    assert not lock.remove_unused(path, age=3600)
-    os.utime(path, (time.time() - 7200, time.time() - 7200))
-    assert lock.remove_unused(path, age=3600)
+    with lock.alone(path) as one, lock.alone(path) as other:
+        assert (one, other) == (False, False)
 
 
 def test_whether_a_process_runs() -> None:
