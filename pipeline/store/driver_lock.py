@@ -196,7 +196,7 @@ class DriverLock:
         if self._shard is not None:
             fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
         elif lease.shard is not None:
-            fix = "Let the runs with --shard finish or stop them, or wait (run.wait=1h), or name another folder with --out"
+            fix = "Let the runs with --shard finish (run.wait=1h waits), stop them, or name another folder with --out"
         else:
             fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
         return f"out: {lease} works on {self._out.url}. {fix}"
