@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
     from .schemas.manifest import Manifest
-    from .stages.pack.plan import plan_rows
+    from .stages.pack.plan_rows import plan_rows
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _HOMES = {
     "PacktrainError": "schemas.errors",
     "RunConfig": "schemas.config.config",
     "pack_dataset": "pipeline.pack_dataset",
-    "plan_rows": "stages.pack.plan",
+    "plan_rows": "stages.pack.plan_rows",
     "run": "pipeline.run.run",
     "wait": "pipeline.dataset.wait",
 }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError, InputError
 from ..schemas.layout import LayoutPlan
 from ..schemas.ragged import offsets_of
-from ..stages.pack.plan import Strategy, plan_rows
+from ..stages.pack.plan_rows import Strategy, plan_rows
 
 DatasetT = TypeVar("DatasetT")
 SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))

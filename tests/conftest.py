@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.pack.shard import forget_table
 from packtrain.pipeline.run import workers

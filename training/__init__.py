@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .stream import PackedStream as PackedStream
     from .trainer.loss import loss_units as loss_units
     from .trainer.loss import weighted_loss as weighted_loss
-    from .trainer.run import train as train
+    from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
 
 _HOMES = {
@@ -28,7 +28,7 @@ _HOMES = {
     "Source": ".order",
     "Watchdog": ".ahead",
     "cp_part": ".batch",
-    "train": ".trainer.run",
+    "train": ".trainer.train",
 }
 
 

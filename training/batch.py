@@ -12,8 +12,8 @@ from ..schemas.alignment import ParallelLayout
 from ..schemas.errors import ConfigError
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
-from .rows import ConcatRows
-from .shard import Row
+from .mapped_shard import Row
+from .packed_rows import ConcatRows
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 

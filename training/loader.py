@@ -21,11 +21,11 @@ from ..schemas.model_facts import SEVEN_BILLION, ModelShape
 from ..schemas.units import plural
 from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
-from .files import CACHE_BYTES
+from .dataset_files import CACHE_BYTES
+from .mapped_shard import Row
 from .order import EpochOrder, Order, Source, mixture_of
+from .packed_rows import ConcatRows, PackedRows, document_names
 from .place import detect_rank, divisible
-from .rows import ConcatRows, PackedRows, document_names
-from .shard import Row
 from .steps import FORMAT, SAMPLE, Balance, State, Steps, Tail, choose_balance
 
 _LOG = logging.getLogger(__name__)

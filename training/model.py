@@ -17,10 +17,10 @@ import torch
 from ..schemas.errors import ConfigError, InputError, did_you_mean
 from ..schemas.model_facts import Limit, stretching
 from .attention.apply import configs_of, refuse_foreign_attention, unwrap
-from .rows import ConcatRows
+from .packed_rows import ConcatRows
 
 if TYPE_CHECKING:
-    from .trainer.config import ModelConfig
+    from .trainer.train_config import ModelConfig
 
 _LOG = logging.getLogger(__name__)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

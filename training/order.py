@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
 from ..schemas.fingerprint import GOLDEN, mix
-from .rows import PackedRows
+from .packed_rows import PackedRows
 
 SHUFFLE_BLOCK = 4096
 """Number of neighbouring rows in a block of `Order.BLOCKS`."""

@@ -16,9 +16,9 @@ from ..schemas.errors import ConfigError
 from ..schemas.units import size
 from .attention.apply import Applied, use_packed
 from .model import choose_device, draw_weights, load_weights, message_of, read_config
+from .packed_rows import ConcatRows, PackedRows
 from .probe import ProbeReport, probe
 from .probe_setup import random_documents
-from .rows import ConcatRows, PackedRows
 
 WIDTH, HEAD, HEADS, LAYERS, VOCABULARY, WINDOW = 64, 16, 4, 2, 512, 8
 

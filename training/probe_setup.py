@@ -11,7 +11,7 @@ import torch
 from ..schemas.rows import IGNORE_INDEX
 from .attention.apply import configs_of, unwrap
 from .batch import flatten
-from .shard import Row
+from .mapped_shard import Row
 
 _CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
 Batch = dict[str, Any]

@@ -23,7 +23,7 @@ from ..schemas.fingerprint import mix
 from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
 from .order import EpochOrder, Mixture, Permutation, epoch_key
-from .rows import ConcatRows
+from .packed_rows import ConcatRows
 
 GROUP = 64
 """Rows of a group: the automatic choice is made for this number of ranks with one row each."""

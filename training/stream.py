@@ -26,8 +26,8 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, pinned, untrained
+from .mapped_shard import Chunk
 from .place import detect_rank, divisible
-from .shard import Chunk
 from .steps import Count, Tail, read_state
 
 if TYPE_CHECKING:

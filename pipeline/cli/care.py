@@ -185,7 +185,7 @@ def _places(config: Path | None, cache: str | None) -> "tuple[LocalStore, LocalS
     """
     from ..configfile import load_config
     from ..store.local import LocalStore
-    from ..store.open import cache_root, open_store, resolve_place
+    from ..store.open_store import cache_root, open_store, resolve_place
 
     out = None
     place = resolve_place(cache, Path.cwd()) if cache is not None else None

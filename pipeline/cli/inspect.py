@@ -11,7 +11,7 @@ from .streams import print_json
 
 if TYPE_CHECKING:
     from ..dataset.decode import Decoder
-    from ..dataset.open import Finished
+    from ..dataset.open_dataset import Finished
 
 
 def inspect(
@@ -29,7 +29,7 @@ def inspect(
 ) -> None:
     """Show a packed row, or one example through all stages: source, text, tokens, and its place in a row."""
     from ..dataset.decode import load_decoder, show_row
-    from ..dataset.open import open_dataset
+    from ..dataset.open_dataset import open_dataset
     from ..dataset.run_notes import tokenizer_folder
     from ..report.printing import say
     from .console import make_console

@@ -14,7 +14,7 @@ from ...schemas.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
-    from ..report.options import ReportOptions
+    from ..report.report_options import ReportOptions
 
 
 def no_words(incomplete: str) -> list[str]:
@@ -25,7 +25,7 @@ def no_words(incomplete: str) -> list[str]:
 def config_keys(*, training: bool) -> list[str]:
     """The keys of a run's configuration, or of a training's."""
     if training:
-        from ...training.trainer.config import TrainConfig
+        from ...training.trainer.train_config import TrainConfig
 
         return list(_keys(TrainConfig))
     from ...schemas.config.config import RunConfig
@@ -210,7 +210,7 @@ def load_run(
         ConfigError: neither or both are given; or the configuration is invalid.
     """
     from ..configfile import load_config
-    from ..store.open import resolve_place
+    from ..store.open_store import resolve_place
 
     given = {"--format": format, "--input": inputs, "--tokenizer": tokenizer, "--out": out}
     if config is None:
@@ -255,7 +255,7 @@ def report_options(lengths: str | None, max_length_limit: int | None, model: Pat
     """
     from ...stages.forecast.sweep import CANDIDATES
     from ..report.lengths import check_length
-    from ..report.options import ReportOptions, limit_of_model
+    from ..report.report_options import ReportOptions, limit_of_model
 
     found = whole_numbers("--lengths", lengths, "1024,2048,4096") or CANDIDATES
     for length in found:

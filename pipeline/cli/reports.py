@@ -71,9 +71,9 @@ def plan(
     Writes OUT-plan.html and OUT-plan.json, or --output. With --json, it prints the numbers and writes files only with
     --output.
     """
-    from ..report.files import write_beside
+    from ..report.report_files import write_beside
     from ..run.plan import plan as look_ahead
-    from ..store.open import is_url, resolve_place
+    from ..store.open_store import is_url, resolve_place
     from .console import ConsoleObserver, make_console
 
     check_page(output)
@@ -103,9 +103,9 @@ def report(
     Writes DIR/report.html and DIR/report.json, or --output. With --json, it prints the numbers and writes files only
     with --output.
     """
-    from ..dataset.open import open_dataset
+    from ..dataset.open_dataset import open_dataset
     from ..report.collect import report_of_dataset
-    from ..report.files import write_beside, write_report
+    from ..report.report_files import write_beside, write_report
 
     check_page(output)
     options = report_options(lengths, max_length_limit, model)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
     from ...schemas.ledger import SourceLedger
     from ...schemas.manifest import Manifest
-    from ..report.files import AtEnd
+    from ..report.report_files import AtEnd
     from ..run.workers import Workspace
 
 _GARBAGE = 100_000
@@ -82,8 +82,8 @@ def run(
         needs=("--input", "--tokenizer", "--out"), workers=workers, shard=shard, max_length=max_length, mask=mask,
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    from ..report.files import HTML as REPORT
     from ..report.printing import say
+    from ..report.report_files import HTML as REPORT
     from ..run.commit import put_card
     from ..run.run import find_finished, make_dataset
     from ..run.workers import open_workspace
@@ -122,7 +122,7 @@ def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
     import yaml
 
     from .. import demo as home
-    from ..store.open import beside, resolve_place
+    from ..store.open_store import beside, resolve_place
 
     if config is not None:
         raise ConfigError("--demo brings its own configuration; leave the file out")
@@ -162,7 +162,7 @@ def _run_json(manifest: "Manifest", out: str, state: str, seconds: float, page: 
 
 def _near(path: str | Path) -> str:
     """A path relative to the current folder if it is below it; a URL as it is."""
-    from ..store.open import is_url
+    from ..store.open_store import is_url
 
     if is_url(str(path)):
         return str(path)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from ...training.attention import Applied
     from ...training.probe import ProbeReport
-    from ...training.trainer.config import TrainConfig
-    from ...training.trainer.explain import StepLoss
+    from ...training.trainer.explain_loss import StepLoss
+    from ...training.trainer.train_config import TrainConfig
 
 
 def train(
@@ -55,8 +55,8 @@ def train(
         ) from error
     if as_json and not dry_run:
         raise ConfigError("--json works with --dry-run only; add --dry-run")
-    from ...training.trainer.run import check
-    from ...training.trainer.run import train as start
+    from ...training.trainer.train import check
+    from ...training.trainer.train import train as start
     from ..report.printing import say
     from .console import make_console
 
@@ -84,7 +84,7 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
     Raises:
         ConfigError: there is none, or it is invalid.
     """
-    from ...training.trainer.config import TrainConfig
+    from ...training.trainer.train_config import TrainConfig
     from ..configfile import load_as
 
     if config is not None:
@@ -118,7 +118,7 @@ def explain_loss(
 ) -> None:
     """Show the documents of a training step by their losses, computed from the last checkpoint before it."""
     try:
-        from ...training.trainer.explain import explain_step
+        from ...training.trainer.explain_loss import explain_step
     except ModuleNotFoundError as error:
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     from .console import make_console

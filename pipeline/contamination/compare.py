@@ -27,12 +27,12 @@ from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
 from ..inputs.elsewhere import InputOrigin, origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.formats import SourceFormat
 from ..inputs.read import block_examples
+from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
-from ..store.open import Store, ask_all, scratch_of
-from .evaluation import Evaluation, EvaluationRows, load_rows
+from ..store.open_store import Store, ask_all, scratch_of
+from .evaluation_index import Evaluation, EvaluationRows, load_rows
 
 NAME = "contamination.jsonl"
 SHOWN = 4

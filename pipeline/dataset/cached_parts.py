@@ -14,9 +14,9 @@ from ...stages.arrays import view
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart, PartRecord
 from ..store.checksummed import unseal
-from ..store.open import Store
+from ..store.open_store import Store
 from .documents import Address
-from .open import Finished
+from .open_dataset import Finished
 from .run_notes import NotedPart, recall_parts
 
 SAID = {int(kind): "thought" for kind in THOUGHT_KINDS} | {int(kind): "tool call" for kind in CALL_KINDS}

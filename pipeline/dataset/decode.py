@@ -18,7 +18,7 @@ from ...schemas.units import plural, share
 from ...stages.tokenize.engines import reference_tokenizer
 from .cached_parts import open_parts
 from .documents import PackedDocuments
-from .open import Finished
+from .open_dataset import Finished
 
 TRAINED = "bold green"
 MASKED = "dim"

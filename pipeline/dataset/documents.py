@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line
 from ..pack.documents import NAME
-from .open import Finished
+from .open_dataset import Finished
 
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
 _LINE = re.compile(r":?([0-9]{1,15})(?:/[0-9]{1,9})?$")

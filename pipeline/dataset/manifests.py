@@ -9,7 +9,7 @@ from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST
 from ..store.local import LocalStore, check_tree
-from ..store.open import Store, open_store, resolve_place
+from ..store.open_store import Store, open_store, resolve_place
 
 _OWN = (MANIFEST, "_run", "export.json")
 """At least one of these is in each folder that packtrain has written to."""

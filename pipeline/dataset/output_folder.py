@@ -11,7 +11,7 @@ from ...schemas.manifest import Manifest
 from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
 from ..store.local import LocalStore, check_tree
-from ..store.open import Store, ask_all
+from ..store.open_store import Store, ask_all
 from .manifests import read_manifest
 
 

@@ -19,7 +19,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.names import check_hash, check_name
-from ..contamination.evaluation import find_evaluation
+from ..contamination.evaluation_index import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
 from ..encode.tokenizer import find_tokenizer
@@ -28,7 +28,7 @@ from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.cache_tag import is_cache
 from ..store.checksummed import seal, unseal
-from ..store.open import Store, StoredFile, ask_all, cache_beside, is_url, open_store
+from ..store.open_store import Store, StoredFile, ask_all, cache_beside, is_url, open_store
 
 RUN = "_run/run.json"
 PARTS = "_run/parts.json"

@@ -9,7 +9,7 @@ from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
 from ..store.driver_lock import Leases
 from ..store.local import LocalStore
-from ..store.open import open_store, resolve_place
+from ..store.open_store import open_store, resolve_place
 from .manifests import open_output, read_manifest
 
 EXPORT = "export.json"

@@ -16,7 +16,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.units import plural
 from ..inputs.blocks import InputFile
 from ..store.checksummed import seal, unseal
-from ..store.open import Store
+from ..store.open_store import Store
 from .task import EncodeTask
 
 FOLDER = "history"

@@ -9,7 +9,7 @@ from ..contamination.compare import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 from .cache_misses import FOLDER as HISTORY
 from .cache_misses import note_parts
 from .encode_spec import EncodeSpec

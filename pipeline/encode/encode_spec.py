@@ -11,11 +11,11 @@ import msgspec
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
-from ...stages.mask.sampling import StopTokens
+from ...stages.mask.sampling_proof import StopTokens
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import seal, unseal
-from ..store.open import Store
+from ..store.open_store import Store
 
 FORMAT = 13
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""

@@ -23,14 +23,14 @@ from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import EncodeCounts, Refused
 from ...stages.tokenize.engine_check import EngineSample, compare, fuzz_texts
 from ...stages.tokenize.engines import REFERENCE, load_engine, make_engine, tokenizer_head
-from ...stages.tokenize.preference import encode_pairs
+from ...stages.tokenize.preference_tokens import encode_pairs
 from ..execute.executor import Executor, perform
 from ..execute.template_watchdog import rows_of
 from ..inputs.elsewhere import here
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import About, UserCache, seal, unseal
-from ..store.open import Store, scratch_of
+from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .task import EncodeTask, load_encoder, load_spec, make_encoder, noted
 

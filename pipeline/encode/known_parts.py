@@ -18,7 +18,7 @@ from ..execute.checking import damaged
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
-from ..store.open import Store, StoredFile, ask_all
+from ..store.open_store import Store, StoredFile, ask_all
 from .encode_spec import EncodeSpec
 from .parts import PartRecord
 from .task import EncodeResult, EncodeTask

@@ -15,14 +15,14 @@ from ...schemas.errors import InputError
 from ...schemas.escape import escape_json, escape_line
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
-from ...stages.mask.sampling import Outcome
+from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import InputFile
-from ..inputs.formats import what_it_is
+from ..inputs.source_formats import what_it_is
 from .driver import Encoded
 from .encode_spec import Look
 from .parts import DROPPED, REJECTED, PartRecord

@@ -17,7 +17,7 @@ from ...stages.arrays import view
 from ...stages.mask.policy import Mask, run_weights, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 
 REJECTED, DROPPED = "rows_rejected", "examples_dropped"
 """The kinds of rejected rows, and of examples that could not be rendered although others of their row could; see

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.fingerprint import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
-from ..contamination.evaluation import Evaluation
+from ..contamination.evaluation_index import Evaluation
 from ..inputs.blocks import InputFile
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
-from ..inputs.formats import SourceFormat
-from ..store.open import Store
+from ..inputs.source_formats import SourceFormat
+from ..store.open_store import Store
 from .encode_spec import EncodeSpec, Look
 from .task import EncodeTask
 from .tokenizer import TokenizerSpec

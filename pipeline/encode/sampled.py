@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...stages.arrays import view
-from ...stages.mask.sampling import Outcome, prove
+from ...stages.mask.sampling_proof import Outcome, prove
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.prompts_alone import PromptAlone
 

@@ -22,13 +22,13 @@ from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts, Refused
 from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
-from ...stages.tokenize.preference import encode_pairs
+from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.template_watchdog import note, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
-from ..store.open import Store, scratch_of
+from ..store.open_store import Store, scratch_of
 from ..store.store import Put
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...schemas.errors import IntegrityError, StoreError
 from ..store.local import LocalStore, hash_file
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 
 _THREADS = 4
 """Maximum number of threads. Hashing and reading leave the interpreter to other threads."""

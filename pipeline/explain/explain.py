@@ -23,7 +23,7 @@ from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces
 from ..dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall_files, recall_spec, tokenizer_folder
 from ..inputs.blocks import split_name
 from ..pack.outcomes import REASONS

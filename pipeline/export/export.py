@@ -18,7 +18,7 @@ from ...schemas.jsontext import indented_json
 from ...schemas.manifest import ShardRecord
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
-from ..dataset.open import Finished, open_dataset
+from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
@@ -26,8 +26,8 @@ from ..report.card import NAME as CARD
 from ..report.card import CardPlace, CardSplit, dataset_card, in_order
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
-from ..store.open import is_url
-from .formats import FORMATS, MisfitError, Options, SplitRows
+from ..store.open_store import is_url
+from .foreign_formats import FORMATS, MisfitError, Options, SplitRows
 
 NOTE = "export.json"
 """What an export says of itself: the dataset's hash, the options, and what it holds."""

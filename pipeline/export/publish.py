@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError, InputError, OutputError, PacktrainError, StoreError
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card, own_place

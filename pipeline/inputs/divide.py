@@ -15,7 +15,7 @@ import msgspec
 
 from ...schemas.errors import InputError
 from ..store.local import explain
-from .detect import Compression, Container, refuse_inner, settled
+from .file_kinds import Compression, Container, refuse_inner, settled
 from .lines import BOM, Read, fill
 
 ROW_TOO_LONG = "row_too_long"

@@ -15,7 +15,7 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ..store.local import LocalStore
 from .blocks import split_name
-from .detect import is_data, is_mds, is_text
+from .file_kinds import is_data, is_mds, is_text
 
 _COPIES = "remote"
 """The cache folder of copies and notes about them."""

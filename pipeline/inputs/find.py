@@ -21,7 +21,7 @@ from blake3 import blake3
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
-from .detect import is_data, is_mds, is_text
+from .file_kinds import is_data, is_mds, is_text
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig

@@ -10,8 +10,8 @@ from ...schemas.fingerprint import version
 from ...stages.prep import make_format
 from ...stages.select.where import Where
 from .blocks import InputFile
-from .formats import SAMPLE_ROWS, SourceFormat
 from .read import sample_rows
+from .source_formats import SAMPLE_ROWS, SourceFormat
 
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"

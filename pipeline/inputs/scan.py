@@ -21,7 +21,7 @@ import blake3
 from ...schemas.errors import InputError, StoreError
 from ..store.local import hash_file
 from .blocks import Block, InputFile, Member
-from .detect import HEAD, Compression, Container, detect
+from .file_kinds import HEAD, Compression, Container, detect
 from .find import Found, InputKind, find_inputs, irregular, labels
 from .lines import scan_lines, scan_text
 

@@ -25,7 +25,7 @@ from ...schemas.fingerprint import fingerprint, version
 from ..execute.executor import parse_shard, turns
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore, open_regular
-from ..store.open import Store
+from ..store.open_store import Store
 from . import scan
 from .blocks import Block, InputFile, files_note, read_files_note
 from .fetch import copy_of

@@ -18,8 +18,8 @@ import pyarrow as pa
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ..store.local import LocalStore
 from .blocks import Block, changed
-from .detect import Compression, Container
 from .divide import Rejects, rows_of
+from .file_kinds import Compression, Container
 from .lines import Read, cut
 
 _CHUNK = 1 << 20

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...stages.arrays import view
-from ..store.open import Store
+from ..store.open_store import Store
 
 
 def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:

@@ -13,7 +13,7 @@ from ...schemas.rows import DOCUMENTS
 from ...stages.arrays import numbers, strings, view
 from ..encode.parts import EncodedPart
 from ..store.checksummed import seal
-from ..store.open import Store
+from ..store.open_store import Store
 from .table import NAME as TABLE
 from .table import open_table
 

@@ -11,7 +11,7 @@ from ...schemas.manifest import FileRecord, ShardRecord
 from ..execute.checking import damaged
 from ..observer import Observer
 from ..store.checksummed import unseal
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 from .documents import RECORD, DocumentsTask
 from .shard import PackResult, ShardTask
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
-from ...stages.mask.sampling import Outcome
+from ...stages.mask.sampling_proof import Outcome
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
 from ..encode.parts import DROPPED, REJECTED, PartRecord

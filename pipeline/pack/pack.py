@@ -23,7 +23,7 @@ from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
-from ..store.open import Store
+from ..store.open_store import Store
 from .documents import RECORD, DocumentsTask
 from .finished import FinishedFiles
 from .ledger import account_rows, account_table, open_ledger

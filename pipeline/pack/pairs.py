@@ -10,7 +10,7 @@ from ...schemas.units import plural
 from ...stages.arrays import numbers
 from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
 from ...stages.select.truncate import Keep
-from ..store.open import Store
+from ..store.open_store import Store
 from .arrow_files import put_arrow
 from .outcomes import decide_together, leave_out, leave_out_by_filters, where_from
 from .segments import Segments

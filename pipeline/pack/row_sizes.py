@@ -9,7 +9,7 @@ from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.ragged import sums_of
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ...stages.arrays import numbers
-from ..store.open import Store
+from ..store.open_store import Store
 
 
 class RowSizes:

@@ -20,10 +20,10 @@ from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.arrays import lists
 from ...stages.mask.policy import Mask
-from ...stages.pack.layout import PlannedPieces, lay_out
+from ...stages.pack.row_columns import PlannedPieces, lay_out
 from ...stages.select.preference_limits import PairLimits
 from ..store.checksummed import seal, unseal
-from ..store.open import Store
+from ..store.open_store import Store
 from .arrow_files import read_rows
 from .segments import Segments
 from .table import NAME, Documents, open_table, pair_lengths

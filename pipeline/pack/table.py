@@ -26,7 +26,7 @@ from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 from .arrow_files import put_arrow
 
 if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic

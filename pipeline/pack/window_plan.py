@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers
-from ...stages.pack.plan import plan_rows
-from ..store.open import Store
+from ...stages.pack.plan_rows import plan_rows
+from ..store.open_store import Store
 from .arrow_files import put_arrow, put_batches
 from .copies import mixes
 from .table import HELD_OUT, SPLIT, Documents, Table

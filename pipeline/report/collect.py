@@ -41,15 +41,15 @@ from ...schemas.rows import ROW_SIZES
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
-from ..dataset.open import Finished, open_dataset
+from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.run_notes import recall, without_secrets
 from ..pack.row_sizes import row_sizes_name
-from ..store.open import Store, is_url
-from .documents import ReadDocuments, documents_of
+from ..store.open_store import Store, is_url
+from .document_lengths import ReadDocuments, documents_of
 from .lengths import choose, fill_histogram
-from .options import ReportOptions, with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
+from .report_options import ReportOptions, with_tokenizers_model
 from .shown import shown_rows
 
 

@@ -19,7 +19,7 @@ from ...schemas.escape import escape_line
 from ...schemas.manifest import Manifest
 from ...schemas.units import exact, share
 from ...stages.arrays import view
-from ..dataset.open import Finished, open_dataset
+from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import all_there
 from ..dataset.plan_diff import flat, plan_settings
 from ..dataset.wait import refuse_unfinished

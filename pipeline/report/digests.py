@@ -17,7 +17,7 @@ from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ...stages.arrays import list_lengths, view
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..pack.documents import NAME
 

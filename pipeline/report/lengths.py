@@ -24,7 +24,7 @@ from ...schemas.report import Advice, Choice, Histogram, Point
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, lost_by_source, sweep
 from ...stages.select.truncate import Keep
-from .options import ReportOptions
+from .report_options import ReportOptions
 
 LEAST, MOST = 2, 1 << 24
 """Limits of `truncate.max_length`."""

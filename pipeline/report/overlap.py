@@ -13,7 +13,7 @@ from ...schemas.report import Hit, Overlap, OverlapCount
 from ...schemas.units import plural
 from ...stages.overlap.examples import NEARLY, PART, WHOLE
 from ..contamination.compare import NAME
-from ..store.open import Store
+from ..store.open_store import Store
 
 MOST = 12
 """Hits with both texts that a report keeps."""

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ..inputs.blocks import split_name
-from ..inputs.detect import HEAD, Compression, Container, detect
 from ..inputs.divide import rows_of
+from ..inputs.file_kinds import HEAD, Compression, Container, detect
 from ..inputs.find import Found, InputKind, find_inputs, labels
-from ..inputs.formats import NoRowsError
+from ..inputs.source_formats import NoRowsError
 from ..inputs.spool import decompressed
 from ..observer import Observer
-from ..store.open import cache_root, is_url, resolve_place
+from ..store.open_store import cache_root, is_url, resolve_place
 from .rejects import Rejects
 
 _STRETCH = 100

@@ -11,10 +11,10 @@ from ...schemas.errors import StoreError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import REJECTS
 from ...schemas.report import Reject
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import InputFile
-from ..store.open import Store
+from ..store.open_store import Store
 
 EACH, MOST = 5, 60
 """Maximum number of examples per reason and source, and in total."""

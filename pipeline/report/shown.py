@@ -4,9 +4,9 @@ from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
 from ..dataset.documents import PackedDocuments
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
-from ..store.open import open_store
+from ..store.open_store import open_store
 
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""

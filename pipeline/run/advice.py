@@ -11,7 +11,7 @@ from ...schemas.layout import Certificate
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN, OWN, REASONS
 from ...schemas.units import plural, share
-from ..inputs.formats import SourceFormat
+from ..inputs.source_formats import SourceFormat
 from ..pack.copies import repeated
 from ..pack.outcomes import CUT_UNTRAINED
 from ..pack.pack import Packed, Selected

@@ -12,7 +12,7 @@ from ...schemas.names import MANIFEST
 from ..dataset.huggingface import dataset_dict, dataset_info, dataset_state
 from ..observer import Observer
 from ..pack.pack import Packed
-from ..store.open import Store
+from ..store.open_store import Store
 
 
 def commit(

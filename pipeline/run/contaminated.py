@@ -6,10 +6,10 @@ from ...schemas.config.config import DecontaminateConfig, RunConfig
 from ...schemas.errors import OutputError
 from ...schemas.report import Overlap
 from ..contamination.compare import check_text, compare
-from ..contamination.evaluation import prepare_evaluation
+from ..contamination.evaluation_index import prepare_evaluation
 from ..inputs.first_rows import check_conditions
-from ..inputs.formats import resolve_formats
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
 from ..report.overlap import overlap_of
 from ..store.local import LocalStore

@@ -18,7 +18,7 @@ from ..configfile import load_config
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
-from ..inputs.formats import NoRowsError, what_fits, what_it_is
+from ..inputs.source_formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, select, split_names
@@ -26,12 +26,12 @@ from ..pack.segments import Segments
 from ..pack.shard import cuts_through_turns
 from ..pack.window_plan import pieces_of, windows
 from ..report.collect import PAIRS, configuration_of, expected_packing, flow_of, make_report, training_of
-from ..report.documents import ReadDocuments, read_documents
+from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
-from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import Rejects, rejects_among
+from ..report.report_options import ReportOptions, with_tokenizers_model
 from .advice import fate_of_rows, on_default_mask, selection_notes
 from .prepare import require_room
 from .run import encode_inputs, prepare_inputs

@@ -20,9 +20,9 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.formats import resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.source_formats import resolve_format, what_it_is
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 

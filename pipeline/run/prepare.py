@@ -11,7 +11,7 @@ from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination.compare import check_text
-from ..contamination.evaluation import Evaluation, prepare_evaluation
+from ..contamination.evaluation_index import Evaluation, prepare_evaluation
 from ..encode.cache_misses import why_missing
 from ..encode.encode_spec import Look
 from ..encode.first_look import first_look
@@ -20,12 +20,12 @@ from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.formats import SourceFormat, resolve_formats
 from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.source_formats import SourceFormat, resolve_formats
 from ..inputs.user_reader import is_reader
 from ..pack.window_plan import TOKEN_BYTES
-from ..store.open import Store
+from ..store.open_store import Store
 from .workers import Need, Workspace, encoding_need
 
 

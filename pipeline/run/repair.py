@@ -23,7 +23,7 @@ from ..observer import Observer, Silent
 from ..pack.documents import NAME as DOCUMENTS
 from ..pack.documents import RECORD as DOCUMENTS_RECORD
 from ..store.local import LocalStore
-from ..store.open import Store, cache_root
+from ..store.open_store import Store, cache_root
 from .run import make_dataset
 from .workers import open_workspace
 

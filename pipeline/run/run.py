@@ -27,7 +27,7 @@ from ...schemas.units import plural
 from ..configfile import load_config
 from ..contamination.compare import compare
 from ..dataset.manifests import read_manifest
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
 from ..dataset.run_notes import Request, is_asked_again, remember
 from ..encode.driver import Encoded, encode
@@ -35,14 +35,14 @@ from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
-from ..inputs.formats import what_fits
 from ..inputs.in_memory import called, written
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
-from ..report.files import HTML as REPORT
 from ..report.overlap import overlap_of
+from ..report.report_files import HTML as REPORT
 from ..store.driver_lock import driving
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
@@ -52,7 +52,7 @@ from .workers import Workspace, fit_workers, open_workers, open_workspace, packi
 if TYPE_CHECKING:
     import datasets
 
-    from ..report.files import AtEnd
+    from ..report.report_files import AtEnd
 
 
 def run(
@@ -316,7 +316,7 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "At
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
     from ..dataset.decode import Decoder
-    from ..report.files import try_report
+    from ..report.report_files import try_report
 
     tokenizer = work.parts.reference
     return try_report(

@@ -24,7 +24,7 @@ from ..pack.shard import forget_table
 from ..pack.windows import WINDOW_TOKENS
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
-from ..store.open import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
+from ..store.open_store import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it

@@ -32,9 +32,9 @@ from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
 from ..execute.template_watchdog import note, rows_of
 from ..inputs.blocks import Block, InputFile
-from ..inputs.formats import SourceFormat, format_options, resolve_format, what_it_is
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.source_formats import SourceFormat, format_options, resolve_format, what_it_is
 from ..observer import Observer
 from ..store.local import LocalStore
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.errors import StoreError
-from ...schemas.files.copies import user_folder
+from ...schemas.files.copy_cache import user_folder
 from ...schemas.fingerprint import fingerprint, hash_bytes
 from ...schemas.jsontext import decode_note
 from .local import LocalStore

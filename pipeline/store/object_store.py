@@ -14,7 +14,7 @@ from typing import Any
 from blake3 import blake3
 
 from ...schemas.errors import StoreError
-from ...schemas.files.copies import Copies, user_folder
+from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import Remote, TakenError
 from ...schemas.fingerprint import fingerprint
 from .local import LocalStore

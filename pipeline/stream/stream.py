@@ -44,7 +44,7 @@ from ..run.run import decontaminate
 from ..run.workers import Workspace
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
-from ..store.open import cache_root, open_store, resolve_place, scratch_of
+from ..store.open_store import cache_root, open_store, resolve_place, scratch_of
 from .window import Blocks, PlannedWindow, plan_window
 
 _Item = TypeVar("_Item")

@@ -25,7 +25,7 @@ from ..pack.segments import Segments
 from ..pack.shard import Account, PlannedRows
 from ..pack.window_plan import arrange, pieces_of, planned_pieces
 from ..pack.windows import compose, window_seed
-from ..store.open import scratch_of
+from ..store.open_store import scratch_of
 
 BLOCK_ORDER = 2**63
 """Number that seeds an epoch's order of blocks. It differs from all window numbers, which seed the order of rows."""

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from packtrain.pipeline.contamination.compare import compare
-from packtrain.pipeline.contamination.evaluation import Evaluation, load_rows, prepare_evaluation
+from packtrain.pipeline.contamination.evaluation_index import Evaluation, load_rows, prepare_evaluation
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.formats import SourceFormat, resolve_formats
 from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.inputs.source_formats import SourceFormat, resolve_formats
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import DecontaminateConfig, RunConfig

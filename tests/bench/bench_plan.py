@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packtrain.schemas.layout import LayoutPlan
 from packtrain.stages.pack import best_fit as bestfit
 from packtrain.stages.pack.bounds import size_counts
-from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests.bench.corpus import print_table
 

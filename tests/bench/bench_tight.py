@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.plan_rows import plan_rows
 
 CAPACITIES = tuple(1 << power for power in range(10, 18))
 NUMBERS = (200, 2_000, 20_000, 200_000, 1_000_000)

@@ -179,7 +179,7 @@ def missing_torch() -> str | None:
 
 
 def _train_config() -> Any:
-    return importlib.import_module("packtrain.training.trainer.config").TrainConfig
+    return importlib.import_module("packtrain.training.trainer.train_config").TrainConfig
 
 
 def mix() -> str:

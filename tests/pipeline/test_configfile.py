@@ -10,7 +10,7 @@ import pytest
 from packtrain.pipeline.configfile import load_as, load_config
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.trainer.config import TrainConfig
+from packtrain.training.trainer.train_config import TrainConfig
 from pydantic import BaseModel
 
 GOOD = """\

@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict
 from packtrain.pipeline import pack_dataset as hub
 from packtrain.pipeline.pack_dataset import ColumnError, pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
-from packtrain.stages.pack.plan import Strategy
+from packtrain.stages.pack.plan_rows import Strategy
 
 STRATEGIES: tuple[Strategy, ...] = ("bfd", "bfd_split", "wrapped")
 

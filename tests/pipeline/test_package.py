@@ -205,7 +205,7 @@ def test_stages_and_schemas_touch_no_file_no_network_and_no_clock() -> None:
 
 PYDANTIC = (
     "schemas.config.config", "schemas.config.section", "schemas.config.source",
-    "pipeline.configfile", "training.trainer.config", "training.trainer.run",
+    "pipeline.configfile", "training.trainer.train_config", "training.trainer.train",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packtrain.schemas.config.yamltext import MAX_REPEATED, BoundError, parse_yaml
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.jsontext import decode_note, indented_json, parse_json
-from packtrain.training.trainer.run import read_config
+from packtrain.training.trainer.train import read_config
 
 NINE_LEVELS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10)

@@ -12,7 +12,7 @@ for name in (
     "packtrain.training.launch.doctor",
     "packtrain.training.launch.ranks",
     "packtrain.training.probe_command",
-    "packtrain.training.trainer.run",
+    "packtrain.training.trainer.train",
     "packtrain.training.trainer.trainer",
     "transformers.models.llama.modeling_llama",
     "transformers.models.auto.modeling_auto",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ..batch import flatten, untrained
-from ..rows import MAKE_HOLDOUT, PackedRows, document_names
+from ..packed_rows import MAKE_HOLDOUT, PackedRows, document_names
 from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]

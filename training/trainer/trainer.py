@@ -29,13 +29,13 @@ from ..attention import use_packed
 from ..loader import PackedLoader
 from ..model import ModelLimits, may_leave_weights_unused
 from ..order import Source
+from ..packed_rows import ConcatRows
 from ..probe import ProbeReport, probe
-from ..rows import ConcatRows
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
-from .config import CUT, OWNED, accumulation
 from .evaluate import HeldOut, loss_metrics, measure
 from .loss import Forward, fuse_loss, offloaded, targets
+from .train_config import CUT, OWNED, accumulation
 from .watch import ConsoleLog, EarlyWarnings, Meter
 
 _LOG = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline.dataset.decode import load_decoder, pieces
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from tokenizers import Tokenizer
 
 from tests import kit

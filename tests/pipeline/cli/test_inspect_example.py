@@ -11,7 +11,7 @@ from typing import Any
 import packtrain
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.dataset.open import Finished, open_dataset
+from packtrain.pipeline.dataset.open_dataset import Finished, open_dataset
 from packtrain.pipeline.explain.explain import Follower
 from packtrain.pipeline.explain.story import Story
 from packtrain.pipeline.explain.tokens import Stretch, TokenFate

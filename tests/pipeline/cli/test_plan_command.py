@@ -14,7 +14,7 @@ import packtrain as package
 import pytest
 import yaml
 from packtrain.pipeline.report.collect import report_of
-from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.sections import print_report
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.export.export import export
-from packtrain.pipeline.export.formats import FORMATS
+from packtrain.pipeline.export.foreign_formats import FORMATS
 from packtrain.pipeline.run.run import run
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.rows import PACKED

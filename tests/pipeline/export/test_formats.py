@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.export import formats
+from packtrain.pipeline.dataset.open_dataset import open_dataset
+from packtrain.pipeline.export import foreign_formats
 from packtrain.pipeline.export.export import Exported, export
 from packtrain.pipeline.run.run import run
 from tokenizers import Tokenizer
@@ -67,7 +67,7 @@ def test_mds(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
 def test_mds_in_shards_of_a_limited_size(
     made: Made, read_rows: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "MDS_BYTES", 20_000)
+    monkeypatch.setattr(foreign_formats, "MDS_BYTES", 20_000)
     exported(made("bfd"), tmp_path / "out", "mds")
     sizes = [path.stat().st_size for path in (tmp_path / "out/train").glob("shard.*")]
     assert len(sizes) > 2 * len(open_dataset(made("bfd")).manifest.splits["train"].shards)
@@ -179,6 +179,6 @@ def test_real_data(realdata: Path, read_rows: Read, tmp_path: Path) -> None:
 
 
 def test_every_format_has_a_round_trip() -> None:
-    assert {name.replace("-", "_") for name in formats.FORMATS} == {
+    assert {name.replace("-", "_") for name in foreign_formats.FORMATS} == {
         *("megatron_bridge", "megatron", "mds", "olmo_core", "trl")
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.export.publish import publish
 from packtrain.pipeline.report.markdown import split_front
 from packtrain.schemas.errors import PacktrainError

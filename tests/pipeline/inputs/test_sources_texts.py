@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
-from packtrain.pipeline.inputs.formats import resolve_format
 from packtrain.pipeline.inputs.read import prepare_block, read_rows
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.inputs.source_formats import resolve_format
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.stages.prep import PreparedBlock, make_format

@@ -18,7 +18,7 @@ from packtrain.pipeline.pack.outcomes import PIECE, decide_together
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import StoredFile
+from packtrain.pipeline.store.open_store import StoredFile
 from packtrain.schemas.config.config import RunConfig
 
 count = int(sys.argv[1])

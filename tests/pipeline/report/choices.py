@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from packtrain.pipeline.report.lengths import candidates, choose
-from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.report import Choice, Point
 from packtrain.stages.forecast.length_stats import LengthStats, SplitPieceLengths

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.report.card import NAME, card_front, dataset_card, own_place
 from packtrain.pipeline.report.markdown import split_front

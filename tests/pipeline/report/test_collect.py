@@ -14,9 +14,9 @@ import packtrain
 import pytest
 import yaml
 from packtrain.pipeline.report.collect import report_of
-from packtrain.pipeline.report.files import report_json
-from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.page import MOST, report_html
+from packtrain.pipeline.report.report_files import report_json
+from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX

@@ -10,11 +10,11 @@ import numpy as np
 import packtrain
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.report.documents import ReadDocuments, documents_of
+from packtrain.pipeline.report.document_lengths import ReadDocuments, documents_of
 from packtrain.pipeline.report.lengths import choose
-from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Point
 from packtrain.stages.forecast.length_stats import LengthStats

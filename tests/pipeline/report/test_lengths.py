@@ -18,13 +18,13 @@ from packtrain.pipeline.report.lengths import (
     candidates,
     lost_at,
 )
-from packtrain.pipeline.report.options import ReportOptions, limit_of_model
+from packtrain.pipeline.report.report_options import ReportOptions, limit_of_model
 from packtrain.pipeline.report.sections import sections
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import FORMAT, Choice, Report
 from packtrain.stages.forecast.length_stats import LengthStats
-from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stats_of
 from tests.support.examples import examples

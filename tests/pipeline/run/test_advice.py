@@ -12,7 +12,7 @@ from packtrain.pipeline.dataset.manifests import read_manifest
 from packtrain.pipeline.run.advice import on_rows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.plan_rows import plan_rows
 
 
 @pytest.fixture

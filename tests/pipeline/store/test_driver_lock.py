@@ -12,7 +12,7 @@ import pytest
 from packtrain.pipeline.store import driver_lock
 from packtrain.pipeline.store.driver_lock import FOLDER, RUN, DriverLock, Lease, Leases, driving
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open import Store, open_store
+from packtrain.pipeline.store.open_store import Store, open_store
 from packtrain.schemas.errors import BusyError, TaskError
 
 BEAT = 0.15

@@ -14,8 +14,8 @@ from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.store import Put
 from packtrain.schemas.errors import ConfigError, IntegrityError, StoreError
-from packtrain.schemas.files import clients, copies
-from packtrain.schemas.files.copies import Copies
+from packtrain.schemas.files import clients, copy_cache
+from packtrain.schemas.files.copy_cache import Copies
 from packtrain.schemas.fingerprint import hash_bytes
 
 pytest.importorskip("obstore")
@@ -186,7 +186,7 @@ def test_a_copy_in_which_a_bit_flipped_is_fetched_again(store: ObjectStore, monk
     put(store, "part", data)
     path = store.local("part", bytes=1000, hash=hash_bytes(data))
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    monkeypatch.setattr(copies, "_VERIFIED", set())
+    monkeypatch.setattr(copy_cache, "_VERIFIED", set())
     assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import packtrain
 import pytest
-from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.elsewhere import here, origin_of

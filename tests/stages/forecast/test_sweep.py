@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.stages.forecast.length_stats import LengthStats, SplitPieceLengths
 from packtrain.stages.forecast.sweep import STRATEGIES, SweepOptions, lost_by_source, sweep
-from packtrain.stages.pack.plan import Strategy, plan_rows
+from packtrain.stages.pack.plan_rows import Strategy, plan_rows
 from packtrain.stages.select.split import Places, split
 from packtrain.stages.select.truncate import Keep
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import ENCODED, Example, Messages, RunKind
-from packtrain.stages.mask.sampling import Outcome, StopTokens, outcome_of, prove
+from packtrain.stages.mask.sampling_proof import Outcome, StopTokens, outcome_of, prove
 from packtrain.stages.tokenize.prompts_alone import PromptAlone, chosen_turns
 
 from tests.support.examples import examples

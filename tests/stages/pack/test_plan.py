@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.layout import LayoutPlan
-from packtrain.stages.pack.plan import Strategy, plan_rows
+from packtrain.stages.pack.plan_rows import Strategy, plan_rows
 
 from tests.support.examples import examples
 

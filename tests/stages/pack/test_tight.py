@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from packtrain.stages.pack.bounds import bound_of_whole_pieces, size_counts
-from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.plan_rows import plan_rows
 from packtrain.stages.pack.tight import tight_rows
 
 from tests.support.examples import examples

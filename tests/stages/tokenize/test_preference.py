@@ -16,7 +16,7 @@ from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
 from packtrain.stages.tokenize.engine_check import EngineSample
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
-from packtrain.stages.tokenize.preference import encode_pairs
+from packtrain.stages.tokenize.preference_tokens import encode_pairs
 
 from tests import kit
 

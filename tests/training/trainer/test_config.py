@@ -12,7 +12,7 @@ pytest.importorskip("accelerate")
 
 from packtrain.pipeline.configfile import load_as  # noqa: E402
 from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.config import TrainConfig, training_arguments  # noqa: E402
+from packtrain.training.trainer.train_config import TrainConfig, training_arguments  # noqa: E402
 from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402

@@ -41,7 +41,7 @@ PROGRAM = """
 import gc, json, sys
 import torch
 torch.set_num_threads(1)
-from packtrain.training.trainer.run import train
+from packtrain.training.trainer.train import train
 outcome = train(sys.argv[1])
 from accelerate.state import AcceleratorState
 from torch.distributed.fsdp import FSDPModule

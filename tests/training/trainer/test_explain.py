@@ -14,8 +14,8 @@ pytest.importorskip("accelerate")
 from packtrain.pipeline.cli.training import explain_loss  # noqa: E402
 from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.trainer.config import TrainConfig  # noqa: E402
-from packtrain.training.trainer.explain import StepLoss, explain_step  # noqa: E402
+from packtrain.training.trainer.explain_loss import StepLoss, explain_step  # noqa: E402
+from packtrain.training.trainer.train_config import TrainConfig  # noqa: E402
 
 from tests.training.trainer.trainings import Settings, losses, quietly  # noqa: E402
 

@@ -15,7 +15,7 @@ from packtrain.training.model import (  # noqa: E402
     load_model,
     may_leave_weights_unused,
 )
-from packtrain.training.trainer.config import ModelConfig  # noqa: E402
+from packtrain.training.trainer.train_config import ModelConfig  # noqa: E402
 
 from tests.training.trainer.tiny_models import make  # noqa: E402
 

@@ -15,7 +15,7 @@ pytest.importorskip("accelerate")
 
 from packtrain.schemas.errors import ConfigError, StoreError  # noqa: E402
 from packtrain.training.trainer.checkpoint import MARKER, last_whole, read_checkpoint, rotate  # noqa: E402
-from packtrain.training.trainer.run import Outcome  # noqa: E402
+from packtrain.training.trainer.train import Outcome  # noqa: E402
 
 from tests import kit  # noqa: E402
 from tests.training.trainer.trainings import Settings, quietly  # noqa: E402

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.trainer.loss import Forward  # noqa: E402
-from packtrain.training.trainer.run import train  # noqa: E402
+from packtrain.training.trainer.train import train  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 
 from tests.training.trainer.trainings import SGD, Settings, initial, losses, quietly  # noqa: E402
@@ -107,7 +107,7 @@ def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
 ) -> None:
     import pyarrow.parquet as pq
     from packtrain.training.batch import flatten
-    from packtrain.training.rows import PackedRows
+    from packtrain.training.packed_rows import PackedRows
 
     config = settings(data=str(two_sources), eval={"rows_per_device": 3}, export=True, trainer={"max_steps": 1})
     outcome = quietly(config)

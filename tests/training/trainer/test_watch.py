@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.training.trainer.run import train as run  # noqa: E402
+from packtrain.training.trainer.train import train as run  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 from packtrain.training.trainer.watch import EarlyWarnings, Meter  # noqa: E402
 

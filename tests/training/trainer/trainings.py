@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from packtrain.training.model import load_model
-from packtrain.training.trainer.config import ModelConfig
-from packtrain.training.trainer.run import Outcome, train
+from packtrain.training.trainer.train import Outcome, train
+from packtrain.training.trainer.train_config import ModelConfig
 
 Settings = Callable[..., dict[str, Any]]
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
-from ..schemas.files.copies import Copies
+from ..schemas.files.copy_cache import Copies
 from ..schemas.files.remote import RefusedError, Remote, ShortError, describe
 from ..schemas.names import check_found
 

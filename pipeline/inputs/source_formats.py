@@ -16,7 +16,7 @@ from ...stages.prep import Format, Options, make_format
 from ...stages.prep.detect import Detection, detect
 from ..configfile import with_format
 from .blocks import InputFile
-from .detect import misfit
+from .file_kinds import misfit
 from .read import read_rows, sample_rows
 from .user_reader import is_reader, reader_options
 

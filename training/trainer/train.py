@@ -15,7 +15,7 @@ from ...schemas.units import plural
 from ..order import Source
 from ..place import detect_rank
 from . import Say, print_line
-from .config import TrainConfig, training_arguments
+from .train_config import TrainConfig, training_arguments
 
 _PLACES = {"cache", "cache_bytes", "storage_options"}
 """Keys of the loader about how files are opened."""
@@ -82,7 +82,7 @@ def check(config: TrainConfig, base: Path) -> None:
     """
     _require("transformers", "accelerate")
     from ..model import read_model_config
-    from ..rows import PackedRows
+    from ..packed_rows import PackedRows
 
     _check_places(config, base)
     read_model_config(config.model, base)
@@ -181,7 +181,7 @@ def _run(config: TrainConfig, base: Path, say: Say, ranks: int) -> Outcome:
 
     from ..model import add_adapters, load_model
     from .checkpoint import last_whole, writing
-    from .export import export_model, find_tokenizer, refuse_other_tokenizer
+    from .final_model import export_model, find_tokenizer, refuse_other_tokenizer
     from .trainer import PackedTrainer
 
     disable_progress_bar()  # of saving and loading, between the lines of the training

@@ -9,13 +9,13 @@ from ...schemas.errors import OutputError, PacktrainError
 from ...schemas.escape import escape_json
 from ...schemas.report import Report
 from ..dataset.decode import Decoder
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open import Store
+from ..store.open_store import Store
 from .collect import report_of_dataset
 from .length_words import advice_sentence, warnings_of
-from .options import ReportOptions
+from .report_options import ReportOptions
 
 HTML, JSON = "report.html", "report.json"
 

@@ -11,7 +11,7 @@ from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_yo
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.rows import schema_of
 from ..store.local import LocalStore
-from ..store.open import Store
+from ..store.open_store import Store
 from .manifests import open_output, read_manifest
 
 

@@ -15,9 +15,9 @@ from ..attention import use_packed
 from ..loader import PackedLoader, StepDocument
 from ..model import ModelLimits, add_adapters, load_model, put_adapter
 from .checkpoint import last_whole, read_checkpoint
-from .config import TrainConfig
 from .loss import Forward, targets, token_losses
-from .run import loader_options, sources_of
+from .train import loader_options, sources_of
+from .train_config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)

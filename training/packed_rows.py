@@ -19,8 +19,8 @@ from ..schemas.manifest import Manifest
 from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
-from .files import Files, LocalFiles, MappedFile, RemoteFiles, open_files
-from .shard import Row, RowSizes, Shard
+from .dataset_files import Files, LocalFiles, MappedFile, RemoteFiles, open_files
+from .mapped_shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256

@@ -29,17 +29,17 @@ from ...schemas.rows import (
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
-from ..dataset.open import Finished
+from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
 from ..pack.table import HELD_OUT, Table, read_table
 from ..pack.windows import mix64
-from ..store.open import scratch_of
+from ..store.open_store import scratch_of
 from .lengths import candidates
-from .options import ReportOptions
 from .pieces import PieceTable
+from .report_options import ReportOptions
 
 NAMED = 3
 """How many of the longest documents are named."""

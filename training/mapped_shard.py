@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED, ROW_SIZES, UNPADDED, WEIGHTS
-from .files import Files, MappedFile
+from .dataset_files import Files, MappedFile
 
 
 def _no_ids() -> NDArray[np.int64]:

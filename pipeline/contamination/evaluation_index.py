@@ -29,7 +29,7 @@ from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
-from ..store.open import Store, StoredFile
+from ..store.open_store import Store, StoredFile
 
 FORMAT = 3
 """Increase it whenever the same files would give another index, or the same index other hits."""

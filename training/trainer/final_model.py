@@ -8,8 +8,8 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..files import LocalFiles
-from ..rows import PackedRows
+from ..dataset_files import LocalFiles
+from ..packed_rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"
