@@ -23,7 +23,7 @@ types: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.dev
-	$(BIN)/python tests/bench/bench_plan.py
+	$(BIN)/python -m tests.bench.bench_plan
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

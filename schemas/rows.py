@@ -98,6 +98,8 @@ class RunKind(IntEnum):
     ASSISTANT, but masks that treat parts of turns differently refuse such documents."""
     HISTORY_MIXED = 19
     """The same before the completion."""
+    UNPROVED_PARTS = 20
+    """UNPROVED_COMPLETION whose messages have thoughts or tool calls. Masks that treat these differently refuse it."""
 
 
 END_KINDS = (RunKind.HISTORY_END, RunKind.END)
@@ -111,10 +113,10 @@ ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS, *PART_KINDS)
 """Assistant turns, including end-of-turn tokens."""
 NEXT_STOP_KINDS = (RunKind.HISTORY_STOP_IN_NEXT_HEADER, RunKind.STOP_IN_NEXT_HEADER)
 """Stop tokens outside of the turns that they end."""
-UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
+UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED_PARTS)
 COMPLETION_KINDS = (
     *(RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION),
-    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED, RunKind.STOP_IN_NEXT_HEADER),
+    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED, RunKind.STOP_IN_NEXT_HEADER, RunKind.UNPROVED_PARTS),
 )
 """Kinds after a prompt."""
 

@@ -76,7 +76,7 @@ class SampleEngine(Protocol):
     """Draws answers. An answer depends on its request and the settings alone, up to rounding in the last bits."""
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
-        """Answer all requests, in any order.
+        """Answer all requests, in their order.
 
         Args:
             groups: those of one group are computed together, so that rounding is the same whenever a group is.

@@ -1,6 +1,7 @@
 """What several test files share: real data where there is some, small tokenizers, and rows read back."""
 
 import gc
+import operator
 import os
 import runpy
 import signal
@@ -11,13 +12,16 @@ from importlib.resources import files
 from itertools import islice
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.pipeline.pack.shard import forget_table
+from packtrain.pipeline.run import workers
 from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
@@ -110,6 +114,47 @@ def tokenizers_loaded_once() -> None:
 
         load = lru_cache(maxsize=16)(fastokens.Tokenizer.from_json_str)
         fastokens.Tokenizer = type("Tokenizer", (), {"from_json_str": staticmethod(load)})
+
+
+class LastingPool(Pool):
+    """Leaves its workers to the next run: they have loaded tokenizers and compiled templates, which takes longer than
+    most runs of the tests, and a session has thousands. They have the environment of their start.
+    """
+
+    left: ClassVar[list[Any]] = []
+
+    def close(self) -> None:
+        if not self._busy():
+            for worker in self._pool:
+                with suppress(OSError, EOFError):  # it has died
+                    worker.pipe.send((operator.call, forget_table))
+                    worker.pipe.recv()
+                    self.left.append(worker)
+            self._pool = [worker for worker in self._pool if worker not in self.left]
+        super().close()
+
+    def _start(self) -> Any:
+        while self.left:
+            worker = self.left.pop()
+            if worker.process.is_alive():
+                self._pool.append(worker)
+                return worker
+        return super()._start()
+
+    @classmethod
+    def end(cls) -> None:
+        """End the workers that are left."""
+        last = Pool(1)
+        last._pool, cls.left = cls.left, []
+        last.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers_stay() -> Iterator[None]:
+    """See `LastingPool`."""
+    workers.Pool = LastingPool  # type: ignore[attr-defined]
+    yield
+    LastingPool.end()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -208,6 +253,7 @@ def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fa
     for key, value in s3_server.environment.items():
         monkeypatch.setenv(key, value)
     # Workers have the environment that their fork server was started with, which may have been an earlier test.
+    LastingPool.end()
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)

@@ -378,8 +378,8 @@ FEW = {"ray": "bfd_split", "shares at once": "windows"}
 
 
 def pairs() -> list[Any]:
-    """Every case with each fifth change, so that a change meets five cases, and every other one as a stream; three
-    of four are slow.
+    """Every case with each fifth change, so that a change meets five cases, and every other one as a stream; five
+    of six are slow.
     """
     found = []
     for number, name in enumerate(CASES):
@@ -388,7 +388,7 @@ def pairs() -> list[Any]:
             chosen = name == FEW[change] if change in FEW else (number + place) % every == 0
             if not chosen or change in CASES[name].without:
                 continue
-            slow = change in (*FEW, "killed") or (number + place) % 4 > 0
+            slow = change in (*FEW, "killed") or (number + place) % 6 > 0
             found.append(pytest.param(name, change, marks=[pytest.mark.slow] * slow, id=f"{name}-{change}"))
     return found
 
@@ -425,6 +425,7 @@ def test_it_does_not_matter(name: str, change: str, plain: Callable[[str], kit.P
         assert places(made) == places(expected)
 
 
+@pytest.mark.slow
 def test_the_cases_are_different(plain: Callable[[str], kit.Packed]) -> None:
     """Or a change could not matter, because nothing does."""
     assert len({plain(name).digest() for name in CASES}) == len(CASES) >= 25

@@ -102,7 +102,7 @@ def test_nothing_tells_where_it_was_made(config: Config, tmp_path: Path) -> None
             assert str(tmp_path).encode() not in path.read_bytes(), path
 
 
-@pytest.mark.parametrize("by", ["group", "example"])
+@pytest.mark.parametrize("by", ["group", pytest.param("example", marks=pytest.mark.slow)])
 def test_more_data_moves_nobody(config: Config, tmp_path: Path, by: str) -> None:
     """Nor does a larger share, which holds out all that the smaller one did."""
     config["holdout"] = {"fraction": 0.3, "by": by}

@@ -1,4 +1,6 @@
-"""What encoded parts depend on besides their blocks, as the tasks find it in the store."""
+"""What encoded parts depend on besides their blocks, as the tasks find it in the store; and what the first
+look at the rows found.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 
-FORMAT = 12
+FORMAT = 13
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
@@ -103,3 +105,19 @@ class EncodeSpec:
         except msgspec.MsgspecError:
             return None
         return found if found.name == name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the first look found."""
+
+    engine: str
+    version: str
+    tokens_per_byte: float
+    """Tokens per byte of input, for estimating disk space; 0 if nothing could be measured."""
+    why: str = ""
+    """Why the reference encodes although the fast engine was wanted, or ""."""
+    header_stops: tuple[str, ...] = ()
+    """The special tokens in the next message's header with which the chat template ends turns."""
+    stops: tuple[str, ...] = ()
+    """All special tokens with which it ends them."""

@@ -31,7 +31,7 @@ from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
 from ..store.checksummed import About, UserCache, seal, unseal
 from ..store.open import Store, scratch_of
-from .encode_spec import EncodeSpec
+from .encode_spec import EncodeSpec, Look
 from .task import EncodeTask, load_encoder, load_spec, make_encoder, noted
 
 if TYPE_CHECKING:
@@ -47,22 +47,6 @@ _CHARACTERS = 1 << 17
 """Characters of a source's rows that suffice: for a few megabytes, the reference needs a second."""
 _ROW_BYTES = 1 << 20
 """Longer rows are not looked at: encoding one may need more memory than a worker is sure to have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the first look found."""
-
-    engine: str
-    version: str
-    tokens_per_byte: float
-    """Tokens per byte of input, for estimating disk space; 0 if nothing could be measured."""
-    why: str = ""
-    """Why the reference encodes although the fast engine was wanted, or ""."""
-    header_stops: tuple[str, ...] = ()
-    """The special tokens in the next message's header with which the chat template ends turns."""
-    stops: tuple[str, ...] = ()
-    """All special tokens with which it ends them."""
 
 
 @dataclass(frozen=True, slots=True)

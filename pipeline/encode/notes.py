@@ -17,14 +17,14 @@ from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling import Outcome
 from ...stages.prep import sharegpt
-from ...stages.template.losses import LOST
+from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import InputFile
 from ..inputs.formats import what_it_is
 from .driver import Encoded
-from .first_look import Look
+from .encode_spec import Look
 from .parts import DROPPED, REJECTED, PartRecord
 from .prepared import Prepared
 from .sampled import kinds_tried, sampled_turns

@@ -12,8 +12,7 @@ from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.formats import SourceFormat
 from ..store.open import Store
-from .encode_spec import EncodeSpec
-from .first_look import Look
+from .encode_spec import EncodeSpec, Look
 from .task import EncodeTask
 from .tokenizer import TokenizerSpec
 

@@ -3,7 +3,6 @@
 The bytes depend on rows and options alone. Each function names the sources of its reader, whose rules it follows.
 """
 
-import gzip
 import hashlib
 import json
 import struct
@@ -311,12 +310,12 @@ def _mds_array(values: NDArray[Any]) -> bytes:
 
 
 def write_olmo(split: SplitRows, folder: Path, options: Options) -> None:
-    """Token arrays, masks and document bounds by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit
-    fa6c501 (22 June 2026); 3.0.0 has the same.
+    """Token arrays and masks by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit fa6c501 (22 June 2026);
+    3.0.0 has the same.
 
     A `.npy` has no header: numbers of one unsigned type, end to end. `NumpyFSLDataset` cuts it into rows of
     `sequence_length`, so rows are filled up, and a row into documents after every end-of-sequence token. The mask has
-    one byte a token and is not shifted. A `.csv.gz` beside the array has a line `start,end` for each document.
+    one byte a token and is not shifted.
 
     Raises:
         MisfitError: the reader would not cut a row where its pieces end, or a token id does not fit into the type.
@@ -328,15 +327,8 @@ def write_olmo(split: SplitRows, folder: Path, options: Options) -> None:
     place.mkdir()
     masks.mkdir()
     for index, batches in enumerate(split.shards):
-        files = [place / f"{index:05d}.npy", masks / f"{index:05d}.npy", place / f"{index:05d}.csv.gz"]
-        before = 0
-        with (
-            files[0].open("wb") as tokens,
-            files[1].open("wb") as mask,
-            files[2].open("wb") as bounds,
-            # Without a time, so that the same rows give the same bytes.
-            gzip.GzipFile(filename="", mode="wb", fileobj=bounds, mtime=0) as lines,
-        ):
+        files = [place / f"{index:05d}.npy", masks / f"{index:05d}.npy"]
+        with files[0].open("wb") as tokens, files[1].open("wb") as mask:
             for batch in batches():
                 rows = Rows(batch)
                 check_bounds(rows, options.eos_id)
@@ -346,12 +338,7 @@ def write_olmo(split: SplitRows, folder: Path, options: Options) -> None:
                 filled[places], flags[places] = rows.ids_as(dtype), rows.trained
                 tokens.write(filled.tobytes())
                 mask.write(flags.tobytes())
-                shift = (np.arange(len(rows)) + before) * capacity - rows.row_tokens[:-1]
-                ends = np.cumsum(rows.lengths, dtype=np.int64) + np.repeat(shift, np.diff(rows.row_pieces))
-                pairs = zip((ends - rows.lengths).tolist(), ends.tolist(), strict=True)
-                lines.write("".join(f"{start},{end}\n" for start, end in pairs).encode())
-                before += len(rows)
-        if not before:
+        if not files[0].stat().st_size:
             for path in files:
                 path.unlink()
 

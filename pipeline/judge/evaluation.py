@@ -8,8 +8,9 @@ evaluation, and the same command continues it.
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
@@ -26,7 +27,7 @@ from ..samples.samples_file import read_samples
 from ..store.local import LocalStore, hash_file
 from .judging import Judgement, Judging, judge
 from .problem_file import ProblemFile, open_problems
-from .results import ResultKey, Results, ResultsFile, SampleResult, differences, read_results
+from .results import ResultKey, Results, SampleResult, differences, encoded, open_results, read_results
 from .sandbox import Sandbox, open_sandbox
 from .summary import summarise
 
@@ -178,11 +179,18 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         others: dict[str, Results | None] = {}
         for option, folder in (("--calibration", request.calibration), ("--compare", request.compare)):
             others[option] = _other(option, folder, identity, ids, observer) if folder is not None else None
-        with ResultsFile(request.out, identity, ids) as file:
-            jobs = request.jobs or len(os.sched_getaffinity(0))
-            _evaluate(file, problems, attempts, request.judging, sandbox, jobs, observer)
-            wanted = {one.key for one in attempts}
-            results = {key: one for key, one in file.done.items() if key in wanted}
+        file, done = open_results(request.out, identity, ids)
+        left = [one for one in attempts if one.key not in done]
+        jobs = request.jobs or len(os.sched_getaffinity(0))
+        with file, closing(_evaluate(problems, left, request.judging, sandbox, jobs)) as judged:
+            observer.begin("judge", len(attempts), "samples")
+            observer.advance(len(attempts) - len(left))
+            for some in judged:
+                file.append(encoded(some))
+                done.update((one.key, one) for one in some)
+                observer.advance(len(some), rows=len(some))
+            observer.end()
+            results = {one.key: done[one.key] for one in attempts}
             summary = summarise(problems, results, ks, identity, others["--calibration"], others["--compare"])
             LocalStore(request.out).replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
         return summary
@@ -205,55 +213,35 @@ def _other(option: str, folder: Path, identity: dict[str, Any], ids: dict[int, s
 
 
 def _evaluate(
-    file: ResultsFile,
-    problems: ProblemFile,
-    attempts: Sequence[Attempt],
-    judging: Judging,
-    sandbox: Sandbox,
-    jobs: int,
-    observer: Observer,
-) -> None:
-    """Run all attempts that have no result yet."""
-    left = [one for one in attempts if one.key not in file.done]
-    observer.begin("judge", len(attempts), "samples")
-    observer.advance(len(attempts) - len(left))
+    problems: ProblemFile, attempts: Sequence[Attempt], judging: Judging, sandbox: Sandbox, jobs: int
+) -> Generator[list[SampleResult], None, None]:
+    """Run programs; those that are the same text for the same problem run once, and their results come together."""
+    programs: dict[int, dict[str, list[Attempt]]] = {}
+    for one in attempts:
+        programs.setdefault(one.row, {}).setdefault(one.code, []).append(one)
 
-    def keep(same: Sequence[Attempt], outcome: Judgement) -> None:
-        file.append(
+    def results(same: Sequence[Attempt], outcome: Judgement) -> list[SampleResult]:
+        return [
             SampleResult(ResultKey(one.row, one.sample, problems.heads[one.row].id, one.extraction), outcome)
             for one in same
-        )
-        observer.advance(len(same), rows=len(same))
+        ]
 
-    programs: dict[int, dict[str, list[Attempt]]] = {}
-    for one in left:
-        programs.setdefault(one.row, {}).setdefault(one.code, []).append(one)
     stop = Event()
+    running: dict[Future[Judgement], list[Attempt]] = {}
     with ThreadPoolExecutor(jobs, thread_name_prefix="judge") as pool:
-        running: dict[Future[Judgement], list[Attempt]] = {}
         try:
             for problem in problems.problems(programs):
                 for code, same in programs[problem.row].items():
                     if not code:
-                        keep(same, Judgement(Verdict.no_code))
+                        yield results(same, Judgement(Verdict.no_code))
                         continue
                     running[pool.submit(judge, sandbox, problem, code, judging, stop)] = same
-                    if len(running) >= _AHEAD * jobs:
-                        for done in _finished(running):
-                            keep(*done)
-            while running:
-                for done in _finished(running):
-                    keep(*done)
-        except BaseException:
+                    while len(running) >= _AHEAD * jobs:
+                        for job in wait(running, return_when=FIRST_COMPLETED).done:
+                            yield results(running.pop(job), job.result())
+            for job in as_completed(list(running)):
+                yield results(running.pop(job), job.result())
+        finally:
             stop.set()
             for job in running:
                 job.cancel()
-            raise
-    observer.end()
-
-
-def _finished(running: dict[Future[Judgement], list[Attempt]]) -> Iterator[tuple[list[Attempt], Judgement]]:
-    """Wait for at least one program, and take out those that are done."""
-    done, _ = wait(running, return_when=FIRST_COMPLETED)
-    for job in done:
-        yield running.pop(job), job.result()

@@ -10,12 +10,6 @@ from .sandbox import Sandbox
 
 _CLIP = 2_000
 """Characters of an output or an error that are kept."""
-_VERDICTS = {
-    Ending.error: Verdict.runtime_error,
-    Ending.timeout: Verdict.timeout,
-    Ending.memory: Verdict.memory,
-    Ending.output_limit: Verdict.output_limit,
-}
 
 
 class StoppedError(Exception):
@@ -93,7 +87,7 @@ def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop:
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:
     """The rule that accepts the outcome of a test, or why it failed."""
     if execution.ending is not Ending.finished:
-        return _VERDICTS[execution.ending]
+        return Verdict(execution.ending.value)
     expected = problem.expected[at]
     if problem.function is not None:
         if execution.value is None:

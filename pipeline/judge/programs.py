@@ -40,11 +40,11 @@ class Program:
 
 
 class Ending(StrEnum):
-    """How a test ended."""
+    """How a test ended. All but the first have the names of verdicts."""
 
     finished = "finished"
     """Exit code 0; of a call: it returned a value that JSON can say."""
-    error = "error"
+    error = "runtime error"
     """An exception, an exit code other than 0, a signal, or a call that did not return."""
     timeout = "timeout"
     """Wall or CPU time ran out."""

@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -158,7 +158,7 @@ class Sandbox:
             outer = ["--seccomp", str(given[1]), "--json-status-fd", str(told)]
             command = [self.executable, *outer, *_namespace(), "--", *command]
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="packtrain-unsafe-") if not self.executable else _Root() as folder:
+        with nullcontext("/") if self.executable else tempfile.TemporaryDirectory(prefix="packtrain-unsafe-") as folder:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env={},
@@ -262,16 +262,6 @@ def _rlimits(limits: ProgramLimits, sandboxed: object) -> dict[str, int]:
     }
     # Outside of a namespace, it would count all processes of the user.
     return {**found, "RLIMIT_NPROC": limits.threads} if sandboxed else found
-
-
-class _Root:
-    """The folder that bubblewrap is started in. A context manager."""
-
-    def __enter__(self) -> str:
-        return "/"
-
-    def __exit__(self, *exc: object) -> None:
-        """Nothing is left to remove."""
 
 
 def _memory(data: bytes) -> int:

@@ -10,10 +10,11 @@ from ...schemas.errors import StoreError
 from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
-from ..contamination.driver import check_text
+from ..contamination.compare import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.cache_misses import why_missing
-from ..encode.first_look import Look, first_look
+from ..encode.encode_spec import Look
+from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor

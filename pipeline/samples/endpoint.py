@@ -5,19 +5,20 @@ its count of prompt tokens is compared with ours: a second beginning-of-sequence
 """
 
 import http.client
-import json
 import os
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Annotated, Any
+
+import msgspec
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
-from ...schemas.jsontext import parse_json
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.tokenizer import TokenizerSpec
@@ -28,8 +29,8 @@ _PASSWORD = re.compile("(?<=://)[^/@]*@")
 _ATTEMPTS = 8
 """Attempts for one request, with pauses that grow; a server that restarts is waited for."""
 _REFUSED = (400, 415, 422)
-"""A request of another form may do."""
-_SEED_BITS = 31
+_AHEAD = 8
+"""Requests for each that runs at once, so that one long answer does not hold up the others."""
 _PAUSE_SECONDS, _LONGEST_PAUSE = 0.5, 8.0
 _LONGEST_BODY, _LONGEST_ERROR = 64 << 20, 4096
 """Bytes of an answer that are read."""
@@ -39,6 +40,27 @@ _LONGEST = 8 << 20
 
 class ServerError(PacktrainError, RuntimeError):
     """The server refused a request, or did not answer."""
+
+
+class _RefusedError(ServerError):
+    """The server does not take the request; it may take one of another form."""
+
+
+class _Choice(msgspec.Struct):
+    text: Annotated[str, msgspec.Meta(max_length=_LONGEST)]
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Completion(msgspec.Struct):
+    """What is used of an answer."""
+
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    usage: _Usage | None = None
 
 
 class EndpointEngine:
@@ -67,22 +89,19 @@ class EndpointEngine:
         self._shown = _PASSWORD.sub("", url)
         self._url, self._seconds = f"{url.rstrip('/')}/completions", seconds
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="packtrain-sample")
-        self._ahead = 2 * concurrency
+        self._ahead = _AHEAD * concurrency
         self._prefix = tuple(tokenizer.prefix_ids)
         self._decode = reference_tokenizer(tokenizer.json).decode
-        common = {"model": model, "temperature": settings.temperature, "max_tokens": settings.max_new_tokens}
+        self._common: dict[str, Any] = {
+            "model": model,
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_new_tokens,
+        }
         if settings.top_p < 1:
-            common["top_p"] = settings.top_p
-        ends = {"stop_token_ids": list(settings.stop_ids), "skip_special_tokens": True}
-        words = {"stop": list(stop)[:4]} if stop else {}  # OpenAI's limit
-        self._forms = [
-            _Form(True, {**common, **ends}),
-            _Form(True, {**common, **words}),
-            _Form(False, {**common, **ends, "add_special_tokens": True}),
-            _Form(False, {**common, **words}),
-            _Form(False, common),
-        ]
-        """Ways to ask, the best first; those that the server refuses are forgotten."""
+            self._common["top_p"] = settings.top_p
+        self._ends: dict[str, Any] = {"stop_token_ids": list(settings.stop_ids), "skip_special_tokens": True}
+        self._words: dict[str, Any] = {"stop": list(stop)[:4]} if stop else {}  # OpenAI's limit
+        self._takes_ids = True
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
         """See `SampleEngine`.
@@ -91,65 +110,62 @@ class EndpointEngine:
             ServerError: the server refuses, cannot be reached, or tokenizes otherwise.
         """
         todo = (request for group in groups for request in group)
-        first = next(todo, None)
-        if first is None:
-            return
-        yield self._first(first)
-        waiting: set[Future[SampleAnswer]] = set()
-        while True:
-            while len(waiting) < self._ahead and (request := next(todo, None)) is not None:
-                waiting.add(self._pool.submit(self._ask, request, self._forms[0]))
-            if not waiting:
-                return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
+        for first in todo:  # finds how to ask
+            try:
+                yield self._ask(first)
+            except _RefusedError:
+                self._takes_ids = False
+                yield self._ask(first)
+            break
+        waiting: deque[Future[SampleAnswer]] = deque()
+        for request in todo:
+            waiting.append(self._pool.submit(self._ask, request))
+            if len(waiting) == self._ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def close(self) -> None:
         """See `SampleEngine`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _first(self, request: SampleRequest) -> SampleAnswer:
-        """The first answer, which also finds how to ask."""
-        while True:
-            try:
-                return self._ask(request, self._forms[0])
-            except _RefusedFormError as error:
-                if len(self._forms) == 1:
-                    raise ServerError(f"{self._shown} refuses the request: {error}") from error
-                self._forms.pop(0)
-
-    def _ask(self, request: SampleRequest, form: "_Form") -> SampleAnswer:
-        prompt = list(request.ids) if form.ids else self._text(request.ids)
-        body = {"prompt": prompt, "seed": request.seed >> (64 - _SEED_BITS), "stream": False, **form.options}
-        made = self._post(json.dumps(body).encode())
-        answer = _answer_in(made)
-        if answer is None:
-            raise ServerError(f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?")
-        if answer.prompt not in (None, len(request.ids)):
+    def _ask(self, request: SampleRequest) -> SampleAnswer:
+        if self._takes_ids:
+            form = {"prompt": list(request.ids), **self._ends}
+        else:
+            form = {"prompt": self._text(request.ids), **self._words}
+        data = self._post(msgspec.json.encode({**self._common, "seed": request.seed >> 33, "stream": False, **form}))
+        try:
+            made = msgspec.json.decode(data, type=_Completion)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ServerError(
-                f"{self._shown} counts {answer.prompt:,} tokens in the prompt of row {request.row}, where the "
+                f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?"
+            ) from None
+        choice, usage = made.choices[0], made.usage or _Usage()
+        if usage.prompt_tokens not in (None, len(request.ids)):
+            raise ServerError(
+                f"{self._shown} counts {usage.prompt_tokens:,} tokens in the prompt of row {request.row}, where the "
                 f"tokenizer gives {len(request.ids):,}: it has another tokenizer, or adds tokens of its own; give "
                 "--tokenizer of the served model, or a server that takes token ids, such as vLLM"
             )
-        return SampleAnswer(request.key, answer.finish_reason, text=answer.text, tokens=answer.tokens)
+        return SampleAnswer(request.key, choice.finish_reason, text=choice.text, tokens=usage.completion_tokens)
 
-    def _post(self, body: bytes) -> Any:
-        """The JSON that the server answers; None if it is none. A server that stumbles is asked again.
+    def _post(self, body: bytes) -> bytes:
+        """What the server answers. A server that stumbles is asked again.
 
         Raises:
-            ServerError: as said.
+            ServerError: it refuses, or does not answer.
         """
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
         request = urllib.request.Request(self._url, body, headers)
         for attempt in range(_ATTEMPTS + 1):
             try:
                 with urllib.request.urlopen(request, timeout=self._seconds) as response:
-                    return _json(self._read(response))
+                    return self._read(response)
             except urllib.error.HTTPError as error:
                 status, said = error.code, self._clean(error.read(_LONGEST_ERROR).decode("utf-8", "replace"))
                 if status in _REFUSED:
-                    raise _RefusedFormError(said) from None
+                    raise _RefusedError(f"{self._shown} refuses the request: {said}") from None
                 if attempt == _ATTEMPTS or not (status in (408, 409, 429) or status >= 500):
                     raise ServerError(f"{self._shown} answers {status}: {said}{_advice(status)}") from None
             except (OSError, http.client.HTTPException) as error:
@@ -167,7 +183,7 @@ class EndpointEngine:
         Raises:
             ServerError: it is too long, or takes too long.
         """
-        data, until = b"", time.monotonic() + self._seconds
+        data, until = bytearray(), time.monotonic() + self._seconds
         while part := response.read1(1 << 16):
             data += part
             if len(data) > _LONGEST_BODY or time.monotonic() > until:
@@ -175,7 +191,7 @@ class EndpointEngine:
                     f"{self._shown} gave an answer of more than {_LONGEST_BODY >> 20} MiB or {self._seconds:.0f} s; "
                     "lower --max-new-tokens, or raise --timeout"
                 )
-        return data
+        return bytes(data)
 
     def _text(self, ids: Sequence[int]) -> str:
         """The text that the server's tokenizer turns into these ids, with what it puts before every text."""
@@ -187,53 +203,6 @@ class EndpointEngine:
         """What a server or an error says, in one short line, without the key."""
         said = escape_line(" ".join(text.split()))[:300]
         return said.replace(self._key, "…") if self._key else said
-
-
-class _Form:
-    """One way to ask.
-
-    Args:
-        ids: send token ids.
-        options: keys of the request besides.
-    """
-
-    def __init__(self, ids: bool, options: Mapping[str, Any]) -> None:
-        self.ids, self.options = ids, options
-
-
-class _RefusedFormError(ServerError):
-    """The server does not take a request of this form."""
-
-
-class _ServerAnswer(NamedTuple):
-    """What is used of a completion."""
-
-    text: str
-    finish_reason: str | None
-    prompt: int | None
-    tokens: int | None
-
-
-def _answer_in(made: Any) -> _ServerAnswer | None:
-    """What a server says; None if it is no completion."""
-    choices, usage = (made.get("choices"), made.get("usage")) if isinstance(made, dict) else (None, None)
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return None
-    usage = usage if isinstance(usage, dict) else {}
-    text, reason = choices[0].get("text"), choices[0].get("finish_reason")
-    prompt, tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    counted = all(one is None or isinstance(one, int) for one in (prompt, tokens))
-    if not isinstance(text, str) or len(text) > _LONGEST or not isinstance(reason, str | None) or not counted:
-        return None
-    # Half a surrogate pair, which JSON can say, is no text.
-    return _ServerAnswer(text.encode("utf-8", "replace").decode(), reason, prompt, tokens)
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return parse_json(data)
-    except ValueError:
-        return None
 
 
 def _advice(status: int) -> str:

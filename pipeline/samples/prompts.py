@@ -5,7 +5,6 @@
 3. Tokenize with the reference tokenizer, and put the tokenizer's own tokens before a text, never before a conversation.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -62,8 +61,6 @@ class PromptSet:
     tokenizer: TokenizerSpec
     stop: tuple[str, ...]
     """Tokens that end an answer: the template's end of a turn if there are conversations, and the end of a sequence."""
-    data: str | None = None
-    """BLAKE3 of the data file; None for several files, and for prompts that say themselves which row each is of."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -115,19 +112,14 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
         raise _refused(rejects, files[0])
     prompts = [one for block in rendered for one in block.prompts]
     if not prompts:
-        filtered = sum((block.filtered for block in rendered), Counter[str]())
-        raise InputError(
-            f"--data {files[0].path}: no row gives a prompt ({dict(filtered) or 'no rows'}); check the file and "
-            "--format"
-        )
+        raise InputError(f"--data {files[0].path}: no row gives a prompt; check the file, --format and `where`")
     seen: set[int] = set()
     for one in prompts:
         if one.row in seen:
             raise InputError(f"--data: two prompts belong to row {one.row}; give each row once")
         seen.add(one.row)
     ends = [block.stop for block in rendered if block.stop] + [tokenizer.eos_token]
-    data = files[0].hash if len(files) == 1 and not own_rows else None
-    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)), data)
+    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +145,6 @@ class _RenderTask:
 class _RenderedBlock:
     prompts: list[SamplePrompt] = field(default_factory=list)
     rejects: list[str] = field(default_factory=list)
-    filtered: Counter[str] = field(default_factory=Counter)
     conversations: int = 0
     stop: str | None = None
 
@@ -175,7 +166,6 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     prepared = prepare_rows(rows, form)
     if task.source.where is not None:
         prepared = Where(task.source.where, "where").wanted(prepared)
-    out.filtered = prepared.filtered
     shown = task.file.origin or str(task.file.path)
 
     def reject(line: int, reason: str, detail: str) -> None:

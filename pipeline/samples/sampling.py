@@ -1,9 +1,12 @@
 """The loop: requests that the file lacks → an engine → lines of the file."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from ...schemas.units import plural
 from ...stages.tokenize.engines import reference_tokenizer
 from ..observer import Observer
 from .prompts import PromptSet, SamplePrompt
-from .samples_file import SamplesFile
+from .samples_file import SamplesFile, read_samples
 
 _SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
 _TAIL = 8
@@ -129,57 +132,45 @@ def draw_samples(
         StoreError: it cannot be written.
     """
     groups = plan.groups(found.prompts)
-    wanted = {request.key: prompt for group in groups for prompt, request in group}
-    decode = _Decoder(found.tokenizer.json, settings)
+    wanted = sum(map(len, groups))
+    decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
     with SamplesFile(out, options, [[request.key for _, request in group] for group in groups]) as file:
-        before = file.reasons.total()
-        if 0 < before < len(wanted):
-            observer.note(f"{out} has {before:,} of {len(wanted):,} samples; going on with the others")
-        todo = [[request for _, request in group] for group in groups[file.groups_done :]]
+        todo = groups[file.groups_done :]
+        left = sum(map(len, todo))
+        if 0 < left < wanted:
+            observer.note(f"{out} has {wanted - left:,} of {wanted:,} samples; going on with the others")
         if todo:
             observer.begin("load the model", 0, "")
             engine = make_engine()
-            observer.begin("sample", len(wanted) - before, "samples")
+            observer.begin("sample", left, "samples")
             try:
-                for answers in _in_order(todo, engine.answers(iter(todo))):
-                    samples = [decode(wanted[answer.key], answer) for answer in answers]
-                    file.append(samples)
+                answers = engine.answers([request for _, request in group] for group in todo)
+                for group in todo:
+                    prompts = [prompt for prompt, _ in group]
+                    samples = list(map(decode, prompts, islice(answers, len(group))))
+                    file.write(samples)
                     tokens = sum(sample.tokens or 0 for sample in samples)
                     observer.advance(len(samples), rows=len(samples), tokens=tokens)
             finally:
                 engine.close()
             observer.end()
-        held = file.reasons.total()
-        return SampleCounts(held, held - before, file.tokens, dict(sorted(file.reasons.items())))
+        reasons = Counter[str]()
+        tokens = 0
+        for sample in read_samples(out):
+            reasons[sample.finish_reason or "unknown"] += 1
+            tokens += sample.tokens or 0
+        return SampleCounts(wanted, left, tokens, dict(sorted(reasons.items())))
 
 
-def _in_order(
-    groups: Sequence[Sequence[SampleRequest]], answers: Iterable[SampleAnswer]
-) -> Iterator[list[SampleAnswer]]:
-    """The answers of each group, in order, as soon as all of them are there."""
-    held: dict[tuple[int, int], SampleAnswer] = {}
-    at = 0
-    for answer in answers:
-        held[answer.key] = answer
-        while at < len(groups) and all(request.key in held for request in groups[at]):
-            yield [held.pop(request.key) for request in groups[at]]
-            at += 1
-
-
-class _Decoder:
-    """Turns an engine's answers into samples."""
-
-    def __init__(self, tokenizer_json: str, settings: SampleSettings) -> None:
-        self._decode = reference_tokenizer(tokenizer_json).decode
-        self._stops = set(settings.stop_ids)
-
-    def __call__(self, prompt: SamplePrompt, answer: SampleAnswer) -> Sample:
-        (row, number), ids = answer.key, answer.ids
-        if ids is None:
-            assert answer.text is not None
-            return Sample(prompt.id, row, number, answer.text, answer.finish_reason, answer.tokens)
-        said = list(ids[:-1] if ids and ids[-1] in self._stops else ids)
-        tail = list(prompt.ids[-_TAIL:])
-        before, text = self._decode(tail), self._decode(tail + said)
-        text = text[len(before) :] if text.startswith(before) else self._decode(said)
-        return Sample(prompt.id, row, number, text, answer.finish_reason, len(ids))
+def _sample(
+    decode: Callable[[list[int]], str], stops: frozenset[int], prompt: SamplePrompt, made: SampleAnswer
+) -> Sample:
+    """The sample of an engine's answer."""
+    (row, number), ids = made.key, made.ids
+    if ids is None:
+        return Sample(prompt.id, row, number, made.text or "", made.finish_reason, made.tokens)
+    said = list(ids[:-1] if ids and ids[-1] in stops else ids)
+    tail = list(prompt.ids[-_TAIL:])
+    before, text = decode(tail), decode(tail + said)
+    text = text[len(before) :] if text.startswith(before) else decode(said)
+    return Sample(prompt.id, row, number, text, made.finish_reason, len(ids))

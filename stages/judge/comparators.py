@@ -59,27 +59,15 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _LONGEST = 400
 """Characters of a number; longer ones are compared as text."""
-_SPACES = re.compile(r"(\s+)")
 
 
 class Comparator(StrEnum):
-    """How outputs are compared. Each accepts what `exact` accepts."""
+    """How outputs are compared."""
 
     exact = "exact"
-    tokens = "tokens"
-    numbers = "numbers"
-    """Spaces and lines as in `exact`, numbers as in `tokens+numbers`."""
+    """By the rules `exact`, `value` and `wrapped`, numbers equal."""
     tokens_numbers = "tokens+numbers"
-
-    @property
-    def close(self) -> bool:
-        """Whether numbers may be close instead of equal."""
-        return self in (Comparator.numbers, Comparator.tokens_numbers)
-
-    @property
-    def spacing(self) -> bool:
-        """Whether words may be spaced otherwise."""
-        return self in (Comparator.tokens, Comparator.tokens_numbers)
+    """By all rules."""
 
 
 def compare_text(expected: str, output: str, comparator: Comparator) -> Rule | None:
@@ -87,12 +75,12 @@ def compare_text(expected: str, output: str, comparator: Comparator) -> Rule | N
     want, got = _trimmed(expected), _trimmed(output)
     if want == got:
         return Rule.exact
-    if not comparator.spacing:
-        return Rule.numbers if comparator.close and _close_words(_SPACES.split(want), _SPACES.split(got)) else None
+    if comparator is Comparator.exact:
+        return None
     words, printed = want.split(), got.split()
     if words == printed:
         return Rule.tokens
-    return Rule.numbers if comparator.close and _close_words(words, printed) else None
+    return Rule.numbers if _close_words(words, printed) else None
 
 
 def compare_value(expected: Any, value: bytes, comparator: Comparator, *, wrapped: bool = False) -> Rule | None:
@@ -105,12 +93,12 @@ def compare_value(expected: Any, value: bytes, comparator: Comparator, *, wrappe
         returned = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    for close, rule in ((False, Rule.value), (True, Rule.close_value)):
-        if (comparator.close or not close) and equal_values(expected, returned, close=close):
-            return rule
-    if wrapped and equal_values(expected[0], returned, close=comparator.close):
-        return Rule.wrapped
-    return None
+    close = comparator is Comparator.tokens_numbers
+    if equal_values(expected, returned, close=False):
+        return Rule.value
+    if close and equal_values(expected, returned, close=True):
+        return Rule.close_value
+    return Rule.wrapped if wrapped and equal_values(expected[0], returned, close=close) else None
 
 
 def equal_values(expected: Any, value: Any, *, close: bool) -> bool:

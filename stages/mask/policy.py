@@ -103,11 +103,11 @@ class Mask:
 
     @property
     def needs_turns(self) -> bool:
-        """Whether the policy cannot be applied to a conversation whose turns were not located."""
-        if self.needs_parts:
-            return True
+        """Whether the policy cannot be applied to a conversation whose turns were not located. `completion` can, if it
+        trains ends; parts that the mask treats differently are `needs_parts`.
+        """
         if self.policy is Policy.ALL:
-            return False
+            return self.needs_parts
         return self.policy is not Policy.COMPLETION or not self.train_end
 
 
@@ -164,8 +164,8 @@ def supervised_runs(
 def unlocated_documents(
     kind: NDArray[np.int8], offsets: NDArray[np.integer], *, parts: bool = False
 ) -> NDArray[np.bool_]:
-    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has a turn
-    whose thoughts or tool calls were not located.
+    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has thoughts
+    or tool calls that were not located.
     """
     if len(offsets) < 2:
         return np.zeros(0, dtype=np.bool_)
@@ -223,30 +223,6 @@ def run_weights(weights: NDArray[np.float32], kind: NDArray[np.int8], mask: Mask
         return weights
     out = weights.copy()
     out[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
-    return out
-
-
-def label_weights(
-    weights: NDArray[np.float32],
-    supervised: NDArray[np.bool_],
-    ends: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
-) -> NDArray[np.float64]:
-    """Return (N,) the sum of the weights of the supervised tokens low..high - 1 of each document.
-
-    Args:
-        weights: (runs,) weight of each run's tokens.
-        supervised, ends, offsets: as for `supervised_tokens`.
-    """
-    if len(offsets) < 2:
-        return np.zeros(0)
-    runs = np.diff(offsets)
-    sizes = np.minimum(ends, np.repeat(high, runs)) - np.maximum(begins_of(ends, offsets), np.repeat(low, runs))
-    out: NDArray[np.float64] = np.add.reduceat(
-        np.where(supervised, np.maximum(sizes, 0) * weights.astype(np.float64), 0.0), offsets[:-1]
-    )
     return out
 
 

@@ -23,38 +23,11 @@ from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
 from .thought_style import ThoughtStyle
+from .tracked_str import CALL, MESSAGE, Word
 
 ASSISTANT = "assistant"
 """The role whose messages are trained."""
-GENERATION = -1
-"""The code of a stretch written by a `{% generation %}` block."""
-
-Word: TypeAlias = tuple[int, int, int]
-"""(begin, end, code) in characters. The code says where the text came from: `code_of`, GENERATION or TOOLS."""
-TOOLS = -2
-"""The code of a list of tools; tool k has the code TOOLS - 1 - k."""
-MESSAGE = 16
-"""A code is a message's index, shifted left by this many bits, plus the number of the part."""
-CALL, REASONING = 1, 2
-"""Bits of a code for words of a tool call, and for reasoning."""
 _TAG = re.compile(r"<[^<>]*>")
-_PART = 2
-_MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
-
-
-def code_of(index: int, part: int = 0, kind: int = 0) -> int:
-    """The code of words of a message.
-
-    Args:
-        part: number of the content part or tool call, from 1; 0 for all of them as one text.
-        kind: CALL, REASONING, or 0 for content.
-    """
-    return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
-
-
-def part_of(code: int) -> int:
-    """Number of the content part or tool call that a code belongs to; 0 for all of them."""
-    return code >> _PART & _MAX_PARTS
 
 
 class UnprovedError(Exception):
@@ -146,7 +119,6 @@ def find_turns(
     head: Head,
     *,
     calls: Collection[int] = (),
-    cut: Callable[[int, str], None] | None = None,
 ) -> list[Turn]:
     """Locate the turns of a conversation whose template has no generation blocks.
 
@@ -154,7 +126,6 @@ def find_turns(
         words: sorted stretches that do not overlap; one may be empty.
         roles: one per message.
         calls: messages with tool calls. A turn whose calls the template leaves out is refused.
-        cut: called with (place, rest of the generation prompt) where one ends within a turn's words, for traces.
 
     Raises:
         UnprovedError: a turn cannot be located with certainty.
@@ -194,7 +165,7 @@ def find_turns(
                 alone = head(index)
             except RowRejectedError as error:
                 raise UnprovedError("the template refuses the messages before it", index) from error
-            offset = _begin_by_head(text, words, low, low_word, done, alone, manner, complete, cut) - low
+            offset = _begin_by_head(text, words, low, low_word, done, alone, manner, complete) - low
         if offset <= len(before):
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
@@ -239,7 +210,6 @@ def _begin_by_head(
     alone: tuple[str, Sequence[Word]],
     manner: TemplateProfile,
     complete: bool,
-    cut: Callable[[int, str], None] | None,
 ) -> int:
     """Find where a turn begins, by rendering what comes before it with a generation prompt.
 
@@ -272,8 +242,6 @@ def _begin_by_head(
     if same == len(head) and low <= same <= anchor:
         return same
     if same >= anchor > len(head) - len(manner.opening) >= low and manner.opening and head.endswith(manner.opening):
-        if cut is not None:
-            cut(anchor, head[anchor:])
         return same if same == len(head) and same <= done else anchor
     if complete and manner.opening and head.endswith(manner.opening):
         before = text[low:anchor]
@@ -370,11 +338,20 @@ def _ending(tail: str, manner: TemplateProfile) -> tuple[str, str]:
 
 
 def with_next_stops(
-    text: str, words: Sequence[Word], roles: Sequence[str], turns: Sequence[Turn], manner: TemplateProfile
+    text: str,
+    words: Sequence[Word],
+    roles: Sequence[str],
+    turns: Sequence[Turn],
+    manner: TemplateProfile,
+    begin: int,
 ) -> list[Turn]:
     """The turns, with the stop tokens that stand in the headers after them.
 
-    A header of the assistant's own ends no turn: a model is not asked to generate two turns.
+    A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
+    the completion begins.
+
+    Args:
+        begin: where that is.
     """
     headers = _header_pattern(manner.header_stops)
     if headers is None:
@@ -392,7 +369,8 @@ def with_next_stops(
             high = begins[place] if place < len(begins) else len(text)
             if number + 1 < len(turns):
                 high = min(high, turns[number + 1].begin)
-            if found is not None and found.end() <= high and turn.end < high:
+            within = found is not None and turn.end < begin < found.end()
+            if found is not None and found.end() <= high and turn.end < high and not within:
                 turn = turn._replace(next_stop=found.end())
         out.append(turn)
     return out

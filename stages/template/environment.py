@@ -72,11 +72,6 @@ def _watched(body: Callable[[], Result]) -> Result:
         return body()
 
 
-def require_replaced(text: str, old: str, new: str) -> None:
-    """Refuse a replacement that would make a text too long; `require_size` raises."""
-    require_size(len(text) + text.count(old) * len(new))
-
-
 def require_size(characters: int) -> None:
     """Refuse a text that would be too long.
 

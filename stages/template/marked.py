@@ -5,37 +5,25 @@ rendering gives the text and the origin of its words.
 """
 
 import marshal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, GENERATION, MESSAGE, REASONING, TOOLS, Word, code_of
-from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
+from ...schemas.rows import Messages
+from .chat_template import ChatTemplate, plain
 from .environment import Sandbox, compile_template, make_environment, tojson
-from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
+from .owned import OwnedDict, Owner, origin_of
+from .tracked_str import (
+    GENERATION,
+    TOOLS,
+    TrackedStr,
+    Word,
+    join,
+    owned,
+    tracked,
+    words_of,
+)
 
 _DICT_NAMES = frozenset(dir(dict))
-
-
-class OwnedDict(dict[Any, Any]):
-    """A tool call, its function or its arguments: a dictionary that remembers its message."""
-
-    __slots__ = ("_code",)  # hidden from templates by the sandbox
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-
-def _owner(value: Any) -> int | None:
-    """The code of a value that came from one place; for several tool calls of a message, their common code."""
-    if type(value) is OwnedDict:
-        return value._code
-    if type(value) is not list or not value or type(value[0]) is not OwnedDict:
-        return owner_of(value)
-    code = value[0]._code
-    if all(type(item) is OwnedDict and item._code == code for item in value):
-        return code
-    return code_of(code >> MESSAGE, 0, CALL)
 
 
 class TrackingEnvironment(Sandbox):
@@ -84,7 +72,7 @@ class TrackingEnvironment(Sandbox):
                 texts[options] = owned(tojson(value, *args, **kwargs), code)
             return texts[options]
         text = tojson(value, *args, **kwargs)
-        owner = _owner(value)
+        owner = origin_of(value)
         return text if owner is None else owned(text, owner)
 
 
@@ -101,15 +89,8 @@ def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-_WORDS_KEYS = ("content", *REASONING_KEYS)
-_REASONING = frozenset(REASONING_KEYS)
-PART_KEYS = ("text", "refusal", *_WORDS_KEYS)
-"""Keys that hold the words of a content part."""
-CALL_KEYS = ("name", "arguments", "parameters", "input")
-"""Keys that hold the words of a tool call."""
 TOOL_KEYS = ("name", "description")
 """Keys of a tool whose words a template always writes if it writes the tool."""
-_REASONING_TYPES = ("thinking", "reasoning")
 _MAX_KEPT = 1024
 
 
@@ -125,7 +106,7 @@ class Marked(NamedTuple):
     """Codes of the tools with words in the text."""
 
 
-class Marker:
+class Marker(Owner):
     """Renders with `TrackedStr` contents.
 
     Args:
@@ -133,7 +114,7 @@ class Marker:
     """
 
     def __init__(self, template: ChatTemplate) -> None:
-        self.template = template
+        super().__init__(template)
         self._environment = make_environment(TrackingEnvironment, template.name, template.date)
         self._compiled = compile_template(self._environment, template.source)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
@@ -159,34 +140,6 @@ class Marker:
         words, text = sorted(words_of(text)), str.__str__(text)
         written = {code for begin, end, code in words if code <= TOOLS and end > begin}
         return Marked(text, [word for word in words if word[2] > TOOLS], environment.blocks, written)
-
-    def own(self, messages: Messages, words: Mapping[int, tuple[Word, ...]] | None = None) -> Messages:
-        """Messages as the template sees them, with tracked contents.
-
-        Args:
-            words: by index of a message, the words of its content if they have different codes.
-
-        Raises:
-            RowRejectedError: there is no message, or one is not a JSON object.
-        """
-        if not messages:
-            raise self.template.rejected("there is no message to render")
-        made: Messages = []
-        for index, message in enumerate(messages):
-            if (
-                type(message) is dict
-                and len(message) == 2
-                and type(content := message.get("content")) is str
-                and type(message.get("role")) is str
-            ):  # as most are
-                own = message.copy()
-                own["content"] = owned(content, index << MESSAGE)
-                made.append(own)
-            else:
-                made.append(self._message(message, index))
-        for index, several in (words or {}).items():
-            made[index] = {**made[index], "content": tracked(messages[index]["content"], several)}
-        return made
 
     def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once.
@@ -218,56 +171,6 @@ class Marker:
                     self._environment.keep(tool["function"], TOOLS - 1 - k)
         return made
 
-    def _message(self, message: Any, index: int) -> Message:
-        code = index << MESSAGE
-        if not isinstance(message, Mapping):
-            raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
-        made: Message = {}
-        for key, value in message.items():
-            if value is None:
-                continue
-            if type(key) is not str:
-                made[plain(key)] = plain(value)
-            elif key in _WORDS_KEYS:
-                kind = 0 if key == "content" else REASONING
-                made[key] = owned(value, code | kind) if type(value) is str else _parts(plain(value), index, kind)
-            elif type(value) is str:
-                made[key] = value
-            elif key == "tool_calls" or key == "function_call":
-                calls = value if type(value) is list else [value]
-                owned_calls = [_call(call, code_of(index, number, CALL)) for number, call in enumerate(calls, 1)]
-                made[key] = owned_calls if type(value) is list else owned_calls[0]
-            else:
-                made[key] = plain(value)
-        return made if _REASONING.isdisjoint(made) else with_reasoning(made)
-
-
-def is_reasoning_part(part: Any) -> bool:
-    """Whether a part of a content is reasoning."""
-    return type(part) is dict and part.get("type") in _REASONING_TYPES
-
-
-def _parts(value: Any, index: int, kind: int) -> Any:
-    """Parts of a content, with tracked texts."""
-    if type(value) is not list:
-        return _part(value, code_of(index, 0, kind))
-    return [
-        _part(part, code_of(index, number, REASONING if is_reasoning_part(part) else kind))
-        for number, part in enumerate(value, 1)
-    ]
-
-
-def _part(value: Any, code: int) -> Any:
-    if type(value) is str:
-        return owned(value, code)
-    if type(value) is list:
-        return [_part(item, code) for item in value]
-    if type(value) is dict:
-        return {
-            key: owned(item, code) if key in PART_KEYS and type(item) is str else item for key, item in value.items()
-        }
-    return value
-
 
 def _tool(tool: dict[Any, Any], code: int) -> dict[Any, Any]:
     """A tool with tracked name and description."""
@@ -278,32 +181,3 @@ def _tool(tool: dict[Any, Any], code: int) -> dict[Any, Any]:
         elif key == "function" and type(item) is dict:
             made[key] = _tool(item, code)
     return made
-
-
-def _call(value: Any, code: int) -> Any:
-    """A tool call with tracked name and arguments."""
-    if type(value) is not dict:
-        return plain(value)
-    made = OwnedDict(code)
-    for key, item in value.items():
-        if key == "function":
-            made[key] = _call(item, code)
-        elif key in CALL_KEYS:
-            made[key] = _all(item, code)
-        else:
-            made[plain(key)] = plain(item)
-    return made
-
-
-def _all(value: Any, code: int) -> Any:
-    if type(value) is str:
-        return owned(value, code)
-    if type(value) is list:
-        return [_all(item, code) for item in value]
-    if type(value) is dict:
-        made = OwnedDict(code)
-        for key, item in value.items():
-            own = owned(item, code) if type(item) is str else _all(item, code)
-            made[owned(key, code) if type(key) is str else _all(key, code)] = own
-        return made
-    return plain(value)

@@ -6,10 +6,11 @@ from typing import Any
 
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, MESSAGE, REASONING, TemplateProfile, Word, common_prefix, stop_pattern
+from .assistant_turns import TemplateProfile, common_prefix, stop_pattern
 from .chat_template import REASONING_KEYS, ChatTemplate
 from .marked import Marker
 from .thought_style import ThoughtStyle
+from .tracked_str import CALL, MESSAGE, REASONING, Word
 
 _ASKED: Message = {"role": "user", "content": "a"}
 _SAID: Message = {"role": "assistant", "content": "b"}
@@ -45,7 +46,7 @@ def learn_profile(
         opened = template.render([_ASKED], add_generation_prompt=True)
         if opened.startswith(alone):
             opening = opened[len(alone) :]
-        marked = marker.render(marker.own([_ASKED, _SAID]), None)
+        marked = marker.render(marker.own([_ASKED, _SAID]).chat, None)
         if any(code >= 0 for _, _, code in marked.words):
             closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
             if found is None or not found.search(closing):
@@ -80,7 +81,7 @@ def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
     """How the template writes a thought, from a last answer that has one."""
     said: Message = _SAID | dict.fromkeys(REASONING_KEYS, "c")
     try:
-        marked = marker.render(marker.own([_ASKED, said]), None)
+        marked = marker.render(marker.own([_ASKED, said]).chat, None)
         opened = template.render([_ASKED], add_generation_prompt=True)
     except StoppedTemplateError:
         raise
@@ -99,7 +100,7 @@ def _rendered(
 ) -> tuple[str, list[Word]] | None:
     """The text of messages and its words; None if the template refuses them."""
     try:
-        marked = marker.render(marker.own(messages), marker.tools(tools))
+        marked = marker.render(marker.own(messages).chat, marker.tools(tools))
     except StoppedTemplateError:
         raise
     except PacktrainError:

@@ -1,7 +1,7 @@
 """The tags around an assistant's thoughts, and the thoughts between them."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -57,44 +57,30 @@ class ThoughtStyle(NamedTuple):
             return False
         return any(tag in text for text in texts for pair in self.tags for tag in pair)
 
-    def within(self, text: str, begin: int, end: int) -> bool:
-        """Whether one of the tags may stand in text[begin:end]."""
-        if len(self.tags) == 1:
-            return text.find("think>", begin, end) >= 0
-        return any(text.find(tag, begin, end) >= 0 for pair in self.tags for tag in pair)
+    def bare(self, text: str) -> str:
+        """A text without the tags, and without white space around it."""
+        return _pattern(self.tags).sub("", text).strip()
 
-    def first_tag(self, text: str, begin: int = 0) -> int:
-        """Where the first of the tags after `begin` may begin in a text; its length if it has none."""
-        tags = ("think>",) if len(self.tags) == 1 else [tag for pair in self.tags for tag in pair]
-        return min([at for tag in tags if (at := text.find(tag, begin)) >= 0], default=len(text))
+    def thoughts(self, content: str) -> Iterator[tuple[int, int]]:
+        """Yield (begin, end) of each thought of a content: from its opening tag to its closing one, without that.
 
-    def thoughts(
-        self, text: str, begin: int, end: int, hidden: Sequence[tuple[int, int]] = ()
-    ) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of each thought between tags: from its opening tag to its closing one, without that.
-
-        White space before an opening tag at `begin` belongs to the thought.
-
-        Args:
-            hidden: stretches that are not searched. A thought that is not closed ends before the first of them.
+        Everything before a closing tag that comes first is one, too: templates and servers read it so. An opening tag
+        that nothing closes counts only at the beginning. White space before an opening tag at the beginning belongs to
+        the thought. A thought without a character other than white space is no thought: the empty block is what a model
+        generates instead of one.
         """
-        opened, first, opening, closing, seen = -1, begin, "", "", False
-        for found in _pattern(self.tags).finditer(text, begin, end):
-            if hidden and any(low < found.end() and found.start() < high for low, high in hidden):
-                continue
+        opened, opening, closing, seen = -1, "", "", False
+        for found in _pattern(self.tags).finditer(content):
             pair = next(pair for pair in self.tags if found[0] in pair)
             if found[0] == pair[0]:
                 if opened < 0:
                     opened, (opening, closing) = found.start(), pair
-                    first = begin if is_blank(text[begin:opened]) else opened
             elif opened >= 0 and found[0] == closing:
-                if not is_blank(text[opened + len(opening) : found.start()]):
-                    yield first, found.start()
+                if not is_blank(content[opened + len(opening) : found.start()]):
+                    yield 0 if is_blank(content[:opened]) else opened, found.start()
                 opened = -1
-            elif not (seen or any(low < found.start() for low, _ in hidden) or is_blank(text[begin : found.start()])):
-                yield begin, found.start()
+            elif not (seen or is_blank(content[: found.start()])):
+                yield 0, found.start()
             seen = True
-        if opened >= 0 and first == begin:
-            stop = min((low for low, _ in hidden if low > opened), default=end)
-            if not is_blank(text[opened + len(opening) : stop]):
-                yield begin, stop
+        if opened >= 0 and is_blank(content[:opened]) and not is_blank(content[opened + len(opening) :]):
+            yield 0, len(content)

@@ -7,9 +7,36 @@ gives a plain string. So an origin can be lost, but is never wrong.
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
-from .assistant_turns import Word
+Word: TypeAlias = tuple[int, int, int]
+"""(begin, end, code) in characters. The code says where the text came from: `code_of`, GENERATION or TOOLS."""
+GENERATION = -1
+"""The code of a stretch written by a `{% generation %}` block."""
+TOOLS = -2
+"""The code of a list of tools; tool k has the code TOOLS - 1 - k."""
+MESSAGE = 16
+"""A code is a message's index, shifted left by this many bits, plus the number of the part and its kind."""
+CALL, REASONING, TAGGED = 1, 2, 4
+"""Kinds of words: of a tool call; of a thought in a field or part of its own; of a thought between tags in a content. 0
+is a content."""
+_PART = 3
+_MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
+
+
+def code_of(index: int, part: int = 0, kind: int = 0) -> int:
+    """The code of words of a message.
+
+    Args:
+        part: number of the content part, tool call or thought between tags, from 1; 0 for all of them as one text.
+        kind: CALL, REASONING, TAGGED, or 0 for content.
+    """
+    return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
+
+
+def part_of(code: int) -> int:
+    """Number of the part, tool call or thought that a code belongs to; 0 for all of them."""
+    return code >> _PART & _MAX_PARTS
 
 
 class TrackedStr(str):
@@ -115,6 +142,8 @@ class TrackedStr(str):
             for a, b, code in words
             if (a < high and b > low) or (a == b and low <= a <= high)
         ]
+        if not kept and low == high:  # what is left of a content may be empty
+            kept = [(0, 0, code) for a, b, code in words if a <= low <= b and code >= 0][-1:]
         return tracked(text, tuple(kept)) if kept else str(text)
 
 
@@ -137,12 +166,23 @@ def owned(text: str, code: int) -> TrackedStr:
 
 
 def owner_of(text: Any) -> int | None:
-    """The code of a tracked string that came from one place, else None."""
-    if type(text) is TrackedStr and len(text._words) == 1:
-        low, high, code = text._words[0]
-        if low == 0 and high == len(text):
-            return code
-    return None
+    """The code of a tracked string that came from one place, else None. If it came from several places in one message,
+    that is the code of the message's content.
+    """
+    if type(text) is not TrackedStr:
+        return None
+    done = 0
+    for low, high, _ in text._words:
+        if low != done:
+            return None
+        done = high
+    codes = {code for _, _, code in text._words}
+    if done != len(text) or not codes:
+        return None
+    if len(codes) == 1:
+        return codes.pop()
+    messages = {code >> MESSAGE for code in codes}
+    return code_of(messages.pop()) if len(messages) == 1 and min(codes) >= 0 else None
 
 
 def words_of(text: str) -> tuple[Word, ...]:
@@ -168,7 +208,7 @@ def join(pieces: Iterable[Any], separator: str = "") -> str:
 
 
 def _whole(name: str) -> Callable[..., str]:
-    """Wrap a method so that its result keeps the string's origin. The origin is lost if the string has several."""
+    """Wrap a method so that its result keeps the string's origin, if that is one message."""
     method = getattr(str, name)
 
     def wrapper(self: TrackedStr, *args: Any, **kwargs: Any) -> str:

@@ -21,8 +21,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import offsets_of
 from ...schemas.rows import Example, Messages, RunKind
 from ..template.render import Renderer
-from ..template.rendered import Rendered, Runs
-from ..template.turn_parts import whole
+from ..template.rendered import Rendered, Runs, whole
 from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
 from .encode_counts import MOST_PLACES, EncodeCounts, Refused

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...schemas.rows import Example
 from ..template.assistant_turns import ASSISTANT
+from ..template.owned import loss_weight
 from ..template.render import Renderer
-from ..template.train_flags import loss_weight
 from .engines import Engine
 
 SAMPLE = 0x1FF

@@ -1,6 +1,6 @@
 """Whole runs beside TRL's preparation.
 
-    PACKTRAIN_REALDATA=folder python tests/bench/bench_end_to_end.py [--copies 1 11] [--runs 3] [--trl-copies N]
+    PACKTRAIN_REALDATA=folder python -m tests.bench.bench_end_to_end [--copies 1 11] [--runs 3] [--trl-copies N]
 
 Prints a Markdown table. Everything is a command, counted from its start to its exit with all its processes, on the same
 rows: `packtrain run` with two workers, an empty cache and an empty output each time; TRL's `SFTTrainer` with packing
@@ -22,29 +22,26 @@ import time
 from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.bench.corpus import (
-        MAX_LENGTH,
-        TOKENIZER,
-        Corpus,
-        Cost,
-        build,
-        load,
-        make_parser,
-        median,
-        packtrain_run,
-        print_header,
-        print_table,
-        read_manifest,
-        realdata,
-        run_counted,
-        spread,
-        work_folder,
-    )
-else:
-    from corpus import *  # noqa: F403  # the same names: a script finds its neighbour by its own folder
+from tests.bench.corpus import (
+    MAX_LENGTH,
+    TOKENIZER,
+    Corpus,
+    Cost,
+    build,
+    load,
+    make_parser,
+    median,
+    packtrain_run,
+    print_header,
+    print_table,
+    read_manifest,
+    realdata,
+    run_counted,
+    spread,
+    work_folder,
+)
 
 PACKAGES = ("packtrain", "fastokens", "tokenizers", "trl", "transformers", "datasets", "torch", "pyarrow")
 
@@ -153,7 +150,7 @@ def run_trl(work: Path, corpus: Corpus, copies: int) -> Trl:
     folder.mkdir()
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "HF_DATASETS_CACHE": str(folder / "cache")}
     rows = ran.prompts_and_completions()
-    command = [sys.executable, *map(str, (Path(__file__).absolute(), "trl", rows, folder, report))]
+    command = [sys.executable, "-m", "tests.bench.bench_end_to_end", "trl", *map(str, (rows, folder, report))]
     cost = run_counted(command, log, offline)
     result = json.loads(report.read_bytes())
     shutil.rmtree(folder)

@@ -1,6 +1,6 @@
 """Compares the loader with other loaders, and with what a trainer waits for.
 
-    python tests/bench/bench_loader.py [--work DIR] [--parts wait speed] [--rounds 5]
+    python -m tests.bench.bench_loader [--work DIR] [--parts wait speed] [--rounds 5]
 
 Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
@@ -25,17 +25,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tests.bench.corpus import load, make_parser, median, print_header, print_table, spread, work_folder
-else:
-    from corpus import *  # noqa: F403  # the same names: a script finds its neighbours by its own folder
+from tests.bench.corpus import load, make_parser, median, print_header, print_table, spread, work_folder
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)

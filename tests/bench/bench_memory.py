@@ -1,6 +1,6 @@
 """Peak memory of `packtrain run` as the input grows 16-fold.
 
-    PACKTRAIN_REALDATA=folder python tests/bench/bench_memory.py [--work DIR] [--copies 4] [--sizes 1 4 16]
+    PACKTRAIN_REALDATA=folder python -m tests.bench.bench_memory [--work DIR] [--copies 4] [--sizes 1 4 16]
 
 Prints a Markdown table. Memory is what processes hold for themselves: the sum, over the command's whole process
 tree, of `Pss_Anon` and `Pss_Shmem` in /proc/PID/smaps_rollup. Files that are mapped (the encoded parts, the plan)
@@ -15,22 +15,18 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.bench.corpus import (
-        build,
-        load,
-        make_parser,
-        median,
-        packtrain_run,
-        print_header,
-        print_table,
-        read_manifest,
-        work_folder,
-    )
-else:
-    from corpus import *  # noqa: F403  # the same names: a script finds its neighbour by its own folder
+from tests.bench.corpus import (
+    build,
+    load,
+    make_parser,
+    median,
+    packtrain_run,
+    print_header,
+    print_table,
+    read_manifest,
+    work_folder,
+)
 
 INTERVAL = 0.05
 MEBI = 1 << 20

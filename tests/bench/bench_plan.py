@@ -1,6 +1,6 @@
 """Times the planner beside TRL's, and measures how full the rows get.
 
-    python tests/bench/bench_plan.py [--rows 1000000] [--skip-trl] [--huge]
+    python -m tests.bench.bench_plan [--rows 1000000] [--skip-trl] [--huge]
 
 Prints Markdown tables. The lengths are lognormal with a mean of about 1,475 before they are clipped to
 [1, C]. TRL's packing function gets the same lengths in one table and is timed up to where it has its rows,
@@ -25,6 +25,8 @@ from packtrain.schemas.layout import LayoutPlan
 from packtrain.stages.pack import best_fit as bestfit
 from packtrain.stages.pack.bounds import size_counts
 from packtrain.stages.pack.plan import plan_rows
+
+from tests.bench.corpus import print_table
 
 MEAN, SIGMA = 1475.0, 1.0
 CAPACITIES = (2048, 8192, 32768)
@@ -109,13 +111,6 @@ def same_rows(plan: LayoutPlan, rows: list[list[int]]) -> bool:
     return np.array_equal(ends, plan.row_offsets) and np.array_equal(np.concatenate(rows), plan.order)
 
 
-def print_table(header: list[str], rows: list[list[str]]) -> None:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, ["-" * (width - 1) + ":" for width in widths], *rows]:
-        print("| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |")
-    print(flush=True)
-
-
 def times(number: int, with_trl: bool) -> None:
     print(f"### Planning {number:,} lognormal lengths\n")
     rows = []
@@ -138,7 +133,7 @@ def times(number: int, with_trl: bool) -> None:
             del theirs
         rows.append(cells)
     header = ["C", "packtrain s", "np.argsort s", "our sort s", "walk s", "moves", "rows"]
-    print_table(header + (["TRL s", "ratio", "same rows"] if with_trl else []), rows)
+    print_table(header + (["TRL s", "ratio", "same rows"] if with_trl else []), rows, left=0)
 
 
 def fill(number: int, with_trl: bool) -> None:
@@ -157,7 +152,7 @@ def fill(number: int, with_trl: bool) -> None:
             cells += [f"{windows:,}", f"{share:.3%}", f"{windows / certificate.bound - 1:.3%}"]
         rows.append(cells)
     header = ["C", "bound", "rows", "fill", "gap", "s"]
-    print_table(header + (["TRL rows", "TRL fill", "TRL gap"] if with_trl else []), rows)
+    print_table(header + (["TRL rows", "TRL fill", "TRL gap"] if with_trl else []), rows, left=0)
 
 
 def huge(number: int) -> None:
@@ -173,7 +168,7 @@ def huge(number: int) -> None:
         cells = [f"{capacity:,}", f"{seconds:.1f}", f"{before / 2**30:.2f}", f"{peak() / 2**30:.2f}"]
         rows.append([*cells, f"{certificate.moves:,}", f"{certificate.rows:,}", f"{certificate.gap:.5%}"])
         del plan
-    print_table(["C", "s", "GiB before", "GiB peak so far", "moves", "rows", "gap"], rows)
+    print_table(["C", "s", "GiB before", "GiB peak so far", "moves", "rows", "gap"], rows, left=0)
 
 
 def resident() -> int:

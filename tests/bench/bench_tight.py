@@ -1,6 +1,6 @@
 """Counts the rows of `tight` beside those of `bfd` and the bound, over a fixed grid of real and made lengths.
 
-    python tests/bench/bench_tight.py [--max-docs 2,4,8,16] [--only APPS] [--most 200000] [--strategy tight]
+    python -m tests.bench.bench_tight [--max-docs 2,4,8,16] [--only APPS] [--most 200000] [--strategy tight]
 
 Prints Markdown tables: each case in which the two strategies differ or the optimum is not proved, then a summary. Real
 lengths are those of the files that PACKTRAIN_REALDATA holds, encoded by each of its tokenizers; without it only made

@@ -46,8 +46,8 @@ def test_script(name: str, tmp_path: Path) -> None:
         pytest.skip("PACKTRAIN_REALDATA names no folder")
     if name in LIKE_REAL:
         real = str(like_real(tmp_path / "real"))
-    command = [sys.executable, str(HERE / name), *SMALL[name].split()]
+    command = [sys.executable, "-m", f"tests.bench.{Path(name).stem}", *SMALL[name].split()]
     environment = {**os.environ, "PACKTRAIN_REALDATA": real}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|" in done.stdout, done.stdout

@@ -22,10 +22,10 @@ from tests.docs.markdown_page import Block, PageError, page
 from tests.docs.prepared import TRAINING
 
 
-def check(block: "Block") -> None:
+def check(block: Block) -> None:
     """Looks at a block, run or not."""
     match block.language:
-        case "sh" | "bash":
+        case "sh":
             shell(block)
         case "python":
             python(block)
@@ -40,7 +40,7 @@ def check(block: "Block") -> None:
 # Shell
 
 
-def shell(block: "Block") -> None:
+def shell(block: Block) -> None:
     """Bash can parse the block, and packtrain has all options that it uses."""
     parsed = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
     if parsed.returncode:
@@ -79,7 +79,7 @@ def known_options() -> dict[str, set[str]]:
 # Python
 
 
-def python(block: "Block") -> None:
+def python(block: Block) -> None:
     """It compiles; what it imports from packtrain is there, and takes the keywords that it is called with."""
     try:
         tree = ast.parse(block.text)
@@ -100,7 +100,7 @@ def python(block: "Block") -> None:
             _check_keywords(block, node.func.id, known[node.func.id], node)
 
 
-def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> None:
+def _check_keywords(block: Block, name: str, called: Any, node: ast.Call) -> None:
     try:
         parameters = inspect.signature(called).parameters
     except ValueError:
@@ -119,7 +119,7 @@ OPTIONAL = frozenset(
 """What may be missing where the tests run; blocks that need it are then skipped, and reported."""
 
 
-def missing(block: "Block") -> str | None:
+def missing(block: Block) -> str | None:
     """The first package of `OPTIONAL` that a block wants and that is not installed."""
     return next((one for one in sorted(wanted(block)) if importlib.util.find_spec(one) is None), None)
 
@@ -127,7 +127,7 @@ def missing(block: "Block") -> str | None:
 _WANT_TORCH = {"train", "probe", "loader"}
 
 
-def wanted(block: "Block") -> set[str]:
+def wanted(block: Block) -> set[str]:
     """The packages of `OPTIONAL` that a block imports, or that its commands do."""
     if block.language == "python":
         tree = ast.parse(block.text)
@@ -141,7 +141,7 @@ def wanted(block: "Block") -> set[str]:
         if any(module.startswith("packtrain.training") for module in modules):
             names.add("torch")
         return names & OPTIONAL
-    if block.language in ("sh", "bash"):
+    if block.language == "sh":
         called = {name for name, _ in commands(block.tested)}
         needs = {"torch"} if called & _WANT_TORCH else set()
         return needs | ({"obstore", "moto"} if "s3://" in block.tested else set())
@@ -151,7 +151,7 @@ def wanted(block: "Block") -> set[str]:
 # YAML
 
 
-def configuration(block: "Block") -> None:
+def configuration(block: Block) -> None:
     """A configuration of packtrain, or keys of one, are what its models take."""
     data = yaml.safe_load(block.tested)
     if not isinstance(data, dict):

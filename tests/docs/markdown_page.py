@@ -4,15 +4,15 @@ For writers. Every fenced block of README.md, CONTRIBUTING.md and docs/*.md is r
 top of a page to its end, in a new folder. A new page is found by itself. What a block's language means:
 
 - `sh`: run by `bash -euo pipefail`, as a whole. A line that fails, fails the page.
-- `python`: run in one process a page, each block in a namespace of its own.
+- `python`: run as a program of its own.
 - `yaml`: validated: a configuration of `packtrain run` or `packtrain train`, or some keys of one, which go over
   `mix.yaml` of docs/data.md or over a small configuration for training.
 - `json`: loads.
 - `text`, or no language: what the last block before it that ran has printed, or a stretch of it. Spaces, line breaks
   and the length of drawn lines do not matter; `…` stands for anything. Paths are as from the folder.
 
-The folder always holds the `mix.yaml` of docs/data.md with `chats.jsonl` (400 rows), `pairs.jsonl` (301),
-`docs.jsonl` (100) and `tokenizer/`; also `train.jsonl` and `test.jsonl` (APPS), `preferences.jsonl`, `train.yaml` (of
+The folder always holds the `mix.yaml` of docs/data.md with `chats.jsonl` (130 rows), `pairs.jsonl` (101),
+`docs.jsonl` (33) and `tokenizer/`; also `train.jsonl` and `test.jsonl` (APPS), `preferences.jsonl`, `train.yaml` (of
 the model and packed/), and `train.py`, which prints its arguments. `stdin` is empty, no network is there, and HOME is
 elsewhere.
 
@@ -20,9 +20,7 @@ Comments say the rest. They stand on lines of their own right before the fence, 
 
     <!-- starts with: packed, model -->          once, anywhere on the page; see `STARTS`
     <!-- file: mix.yaml -->                      the block is written into the folder under this name (then checked)
-    <!-- continues -->                           a python block that uses the names of the one before it
     <!-- in the test: /shared/packed is packed -->   a path to replace; may be repeated. It must occur in the block
-    <!-- exits: 2 -->                            the exit code that the block's script must have
     <!-- output of: packtrain verify -->         a text block: of the last block before it that holds these words
     <!-- roughly -->                             a text block: any number will do where it has one
     <!-- not run: needs Slurm -->                not run; the reason is one of `REASONS`
@@ -40,20 +38,10 @@ ROOT = Path(__file__).parents[2]
 
 REASONS = frozenset(
     {
-        "needs Slurm",
-        "needs Kubernetes",
-        "needs a cluster",
-        "needs a GPU",
-        "needs several devices",
-        "needs the network",
-        "needs real data",
-        "installs packages",
-        "takes long",
+        *("needs Slurm", "needs Kubernetes", "needs a cluster", "needs a GPU", "needs several devices"),
+        *("installs packages", "a drawing", "a formula", "a layout of files"),
         "for another program",  # a configuration or a command of others
         "an outline",  # of a program: with parts left out, or signatures
-        "a drawing",
-        "a formula",
-        "a layout of files",
         "an example of a message",  # of a failure that a page cannot bring about
     }
 )
@@ -69,20 +57,23 @@ STARTS = {
 }
 """What a page may start with besides the inputs."""
 
-RUN = ("sh", "bash", "python")
+RUN = ("sh", "python")
+_MARKS = {
+    "sh": {"file", "in the test", "not run"},
+    "python": {"file", "in the test", "not run"},
+    "yaml": {"file", "in the test", "not run"},
+    "json": {"file", "not run"},
+    "text": {"output of", "roughly", "not run"},
+}
+"""Language → the comments that it may have."""
 
-_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*$")
-_COMMENT = re.compile(r"^ *<!-- (.*?) -->$")
-_MARK = re.compile(
-    r"(?P<word>starts with|file|in the test|exits|output of|not run): (?P<value>.+)|(?P<flag>continues|roughly)"
-)
-
-
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)$")
+_COMMENT = re.compile(r"^ *<!-- (?P<word>[a-z ]+)(?:: (?P<value>.+))? -->$")
 _PATH = re.compile(r"(?!\d+$)[\w./~-]*[A-Za-z][\w./~-]*")
 
 
 class PageError(Exception):
-    """A page has a comment that is not understood, or lacks a required one."""
+    """A page has a comment that is not understood, lacks a required one, or does not say what is so."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +96,8 @@ class Block:
         return f"{self.page}:{self.line}"
 
     def mark(self, word: str) -> str | None:
-        """The value of a comment that may stand there once."""
-        values = [value for name, value in self.marks if name == word]
-        if len(values) > 1:
-            raise PageError(f"{self.where}: says {word!r} twice")
-        return values[0] if values else None
+        """The value of a comment."""
+        return dict(self.marks).get(word)
 
     @property
     def reason(self) -> str | None:
@@ -118,13 +106,13 @@ class Block:
 
     @property
     def tested(self) -> str:
-        """Its text, with what is to be replaced in the test replaced."""
+        """Its text, with what is to be replaced in the test replaced: paths by paths, as what is shown was tried."""
         text = self.text
         for word, value in self.marks:
             if word == "in the test":
-                old, new = replacement(value)
-                if old not in text:
-                    raise PageError(f"{self.where}: {old!r}, which is to be replaced, does not occur")
+                old, _, new = value.partition(" is ")
+                if not (_PATH.fullmatch(old) and _PATH.fullmatch(new) and old in text):
+                    raise PageError(f"{self.where}: {value!r} replaces no path of the block by a path")
                 text = text.replace(old, new)
         return text
 
@@ -141,16 +129,6 @@ class Page:
     """Keys of `STARTS`."""
 
 
-def replacement(value: str) -> tuple[str, str]:
-    """`a is b` as the path that is to be replaced and by what. Nothing else: what is shown is what was tried."""
-    match = re.fullmatch(r"(\S+) is (\S+)", value)
-    if match is None:
-        raise PageError(f"cannot read {value!r}; write: in the test: path is path")
-    if not _PATH.fullmatch(match[1]) or not _PATH.fullmatch(match[2]):
-        raise PageError(f"{value!r} does not replace a path by a path; show what the test runs")
-    return match[1], match[2]
-
-
 def names() -> list[str]:
     """All pages, by their paths in the repository."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -159,79 +137,51 @@ def names() -> list[str]:
 
 @cache
 def page(name: str) -> Page:
-    """Reads a page of the repository."""
-    return parse(name, (ROOT / name).read_text(encoding="utf-8"))
+    """Take a page of the repository apart.
 
-
-def parse(name: str, text: str) -> Page:
-    """Takes a page apart. Raises PageError for a fence that is not closed, and for comments that are not understood."""
+    Raises:
+        PageError: a fence is not closed, or a comment is not understood.
+    """
+    text = (ROOT / name).read_text(encoding="utf-8")
     blocks: list[Block] = []
     starts: set[str] = set()
     marks: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
     began = 0
     inside: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
         if opened is not None:
             if line.strip() == opened["ticks"]:
-                body = "".join(f"{one}\n" for one in _dedented(inside, len(opened["indent"])))
-                blocks.append(_checked(Block(name, began, opened["language"], body, tuple(marks))))
+                body = "".join(f"{one.removeprefix(opened['indent'])}\n" for one in inside)
+                blocks.append(_checked(Block(name, began, opened["language"] or "text", body, tuple(marks))))
                 opened, inside, marks = None, [], []
             else:
                 inside.append(line)
-            continue
-        opened = _FENCE.match(line)
-        if opened is not None:
-            began = number
-            continue
-        if line.lstrip().startswith(("```", "~~~")):
+        elif found := _FENCE.match(line):
+            opened, began = found, number
+        elif line.lstrip().startswith("```"):
             raise PageError(f"{name}:{number}: a fence with more than a language")
-        comment = _COMMENT.match(line)
-        if comment is None:
-            if marks:
-                raise PageError(f"{name}:{number}: a comment for a block must stand right before its fence")
-            continue
-        mark = _MARK.fullmatch(comment[1])
-        if mark is None:
-            raise PageError(f"{name}:{number}: unknown comment {comment[1]!r}; see tests/docs/markdown_page.py")
-        if mark["word"] == "starts with":
-            starts |= {one.strip() for one in mark["value"].split(",")}
-        else:
-            marks.append((mark["flag"], "") if mark["flag"] else (mark["word"], mark["value"]))
+        elif (comment := _COMMENT.match(line)) and comment["word"] == "starts with":
+            starts |= set(comment["value"].split(", "))
+        elif comment:
+            marks.append((comment["word"], comment["value"] or ""))
+        elif marks:
+            raise PageError(f"{name}:{number}: a comment for a block must stand right before its fence")
     if opened is not None:
         raise PageError(f"{name}:{began}: this fence is not closed")
-    if marks:
-        raise PageError(f"{name}: a comment for a block at the end of the page")
     if unknown := starts - set(STARTS):
         raise PageError(f"{name}: cannot start with {', '.join(sorted(unknown))}; known: {', '.join(STARTS)}")
     return Page(name, text, tuple(blocks), frozenset(starts))
 
 
-def _dedented(lines: list[str], by: int) -> list[str]:
-    return [line[by:] if line[:by].isspace() or not by else line.lstrip() for line in lines]
-
-
-_MARKS_OF = {
-    "sh": {"file", "in the test", "exits", "not run"},
-    "python": {"file", "in the test", "exits", "continues", "not run"},
-    "yaml": {"file", "in the test", "not run"},
-    "json": {"file", "not run"},
-    "text": {"output of", "roughly", "not run"},
-}
-
-
 def _checked(block: Block) -> Block:
     """The same block, if its language and its comments go together."""
-    kind = {"bash": "sh", "": "text"}.get(block.language, block.language)
     if block.reason is not None and block.reason not in REASONS:
         raise PageError(f"{block.where}: {block.reason!r} is no reason; known: {', '.join(sorted(REASONS))}")
-    if kind not in _MARKS_OF and block.reason is None and block.mark("file") is None:
-        raise PageError(f"{block.where}: nothing is known of {kind!r}; say why it is not run, or which file it is")
-    for word, _ in block.marks:
-        if kind in _MARKS_OF and word not in _MARKS_OF[kind]:
-            raise PageError(f"{block.where}: {word!r} means nothing for {kind}")
-    for word in {word for word, _ in block.marks} - {"in the test"}:
-        block.mark(word)
+    if block.language not in _MARKS and block.reason is None and block.mark("file") is None:
+        raise PageError(f"{block.where}: nothing is known of {block.language!r}; say why it is not run")
+    if strange := {word for word, _ in block.marks} - _MARKS.get(block.language, {"file", "not run"}):
+        raise PageError(f"{block.where}: {strange} mean nothing for {block.language}")
     if block.reason is None:
         _ = block.tested
     return block

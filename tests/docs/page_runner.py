@@ -1,13 +1,12 @@
 """Runs the blocks of a page in its folder, top to bottom, and compares what they print with what it shows."""
 
-import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,32 +21,23 @@ _DROPPED = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PACKTRAIN_", "SLURM_
 
 
 @dataclass
-class Said:
-    """A block that was run, and what it wrote."""
-
-    block: "Block"
-    text: str
-    """Without the page's folder, where paths begin with it."""
-
-
-@dataclass
 class PageRun:
-    """One page, run. As a context manager, because a process may have to be ended.
+    """One page, run. A context manager.
 
     Its `packtrain` and its `python` are those of `tests.support.warm`; tests/pipeline/test_package.py
     has installed ones.
     """
 
-    page: "Page"
+    page: Page
     folder: Path
     home: Path
     """Becomes HOME; not in the folder, where caches would be looked at."""
     environment: dict[str, str] = field(default_factory=dict)
-    said: list[Said] = field(default_factory=list)
+    said: list[tuple[Block, str]] = field(default_factory=list)
+    """Each block that was run, and what it wrote, without the page's folder where paths begin with it."""
     left_out: list[str] = field(default_factory=list)
     """`docs/x.md:3: torch is missing`"""
     _programs: Path = Path()
-    _worker: "subprocess.Popen[str] | None" = None
 
     def __enter__(self) -> "PageRun":
         self._programs = Path(tempfile.mkdtemp(prefix="packtrain-tests-"))
@@ -56,18 +46,9 @@ class PageRun:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         shutil.rmtree(self._programs)
-        if self._worker is not None:
-            for pipe in (self._worker.stdin, self._worker.stdout):
-                assert pipe is not None
-                pipe.close()
-            try:
-                self._worker.wait(5)
-            except subprocess.TimeoutExpired:
-                self._worker.kill()
-                self._worker.wait()
 
     @property
-    def _blocks(self) -> list["Block"]:
+    def _blocks(self) -> list[Block]:
         return [block for block in self.page.blocks if block.reason is None]
 
     @property
@@ -86,18 +67,10 @@ class PageRun:
                 place = self.folder / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(block.tested, encoding="utf-8")
-            elif block.language in ("sh", "bash"):
-                self._finish(block, *self._shell(block))
-            elif block.language == "python":
-                self._finish(block, *self._python(block))
-            elif block.language in ("text", ""):
+            elif block.language in RUN:
+                self._run(block)
+            elif block.language == "text":
                 self._compare(block)
-
-    def _finish(self, block: "Block", code: int, text: str) -> None:
-        self.said.append(Said(block, text.replace(f"{self.folder}/", "")))
-        expected = int(block.mark("exits") or 0)
-        if code != expected:
-            raise PageError(f"{block.where}: ended with {code}, not {expected}\n{block.tested}\n--- said:\n{text}")
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -124,12 +97,14 @@ class PageRun:
             | self.environment
         )
 
-    def _shell(self, block: "Block") -> tuple[int, str]:
+    def _run(self, block: Block) -> None:
+        words = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
         # Into a file: a pipe would be read until the last process that has it is gone, such as one in the background.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
-            try:
-                done = subprocess.run(
-                    ["bash", "-euo", "pipefail", "-c", block.tested],
+            code: object = f"no end within {SECONDS:.0f} s"
+            with suppress(subprocess.TimeoutExpired):
+                code = subprocess.run(
+                    [*words, block.tested],
                     cwd=self.folder,
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
@@ -137,60 +112,28 @@ class PageRun:
                     stderr=subprocess.STDOUT,
                     timeout=SECONDS,
                     check=False,
-                )
-            except subprocess.TimeoutExpired:
-                printed.seek(0)
-                raise PageError(
-                    f"{block.where}: took longer than {SECONDS:.0f} s, and said: {printed.read()}"
-                ) from None
+                ).returncode
             printed.seek(0)
-            return done.returncode, printed.read()
+            text = printed.read()
+        if code != 0:
+            raise PageError(f"{block.where}: ended with {code}\n{block.tested}\n--- said:\n{text}")
+        self.said.append((block, text.replace(f"{self.folder}/", "")))
 
-    def _python(self, block: "Block") -> tuple[int, str]:
-        if self._worker is None:
-            self._worker = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("snippet_worker.py"))],
-                cwd=self.folder,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        ask, answers = self._worker.stdin, self._worker.stdout
-        assert ask is not None
-        assert answers is not None
-        continues = block.mark("continues") is not None
-        ask.write(json.dumps({"where": block.where, "code": block.tested, "continues": continues}) + "\n")
-        ask.flush()
-        if not select.select([answers], [], [], SECONDS)[0]:
-            raise PageError(f"{block.where}: took longer than {SECONDS:.0f} s")
-        answer = answers.readline()
-        if not answer:
-            raise PageError(f"{block.where}: the process of this page's Python blocks died")
-        said = json.loads(answer)
-        return said["code"], said["said"]
-
-    def _compare(self, block: "Block") -> None:
-        """Looks for a text block in what was said."""
+    def _compare(self, block: Block) -> None:
+        """Looks for a text block in what was said, unless what would have said it was left out."""
         source = source_of(self.page, block)
-        said = next((one for one in self.said if one.block is source), None)
-        if said is None:
-            return  # it was left out
-        if not shows(block.text, said.text, roughly=block.mark("roughly") is not None):
-            raise PageError(f"{block.where}: shows\n{block.text}\n--- but {said.block.where} said:\n{said.text}")
+        for one, text in self.said:
+            if one is source and not shows(block.text, text, roughly=block.mark("roughly") is not None):
+                raise PageError(f"{block.where}: shows\n{block.text}\n--- but {source.where} said:\n{text}")
 
 
-def source_of(page: "Page", block: "Block") -> "Block":
+def source_of(page: Page, block: Block) -> Block:
     """The block whose output a text block shows. Raises PageError if there is none, or none that is ever run."""
     before = [one for one in page.blocks if one.line < block.line and one.language in RUN and one.mark("file") is None]
     words = block.mark("output of")
-    found = [one for one in before if words is None or words in one.text]
-    if words is not None:
-        found = [one for one in found if one.reason is None] or found
-    if not found:
-        raise PageError(f"{block.where}: shows an output, but of nothing before it (if it is no output: not run: …)")
-    if found[-1].reason is not None:
-        raise PageError(f"{block.where}: shows the output of {found[-1].where}, which is not run; say why here, too")
+    found = [one for one in before if one.reason is None and (words is None or words in one.text)]
+    if not found or (words is None and found[-1] is not before[-1]):
+        raise PageError(f"{block.where}: shows an output, but of nothing before it that is run; say why it is not run")
     return found[-1]
 
 

@@ -1,11 +1,11 @@
 """What the pages assume: small inputs, what runs over them leave, a tiny model; made here, the same each time."""
 
 import json
-import logging
 import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from packtrain.pipeline import demo
 from packtrain.pipeline.run.run import run
 
 from tests.docs.markdown_page import ROOT
+from tests.support.faulty import Faulty
+from tests.support.small_models import write_model
 
 _WORDS = """
 the mules left valley before sun was up nobody had told them how far it would be behind last houses road became path and
@@ -55,12 +57,12 @@ def inputs(folder: Path, mix: str) -> None:
     def length(middle: float, spread: float = 0.7) -> int:
         return max(3, int(chance.lognormvariate(0, spread) * middle))
 
-    write_rows(folder / "chats.jsonl", [{"messages": _turns(chance, length)} for _ in range(400)])
+    write_rows(folder / "chats.jsonl", [{"messages": _turns(chance, length)} for _ in range(130)])
     pairs: list[Any] = [
-        {"question": prose(chance, length(45)) + "\n", "answer": prose(chance, length(60))} for _ in range(300)
+        {"question": prose(chance, length(45)) + "\n", "answer": prose(chance, length(60))} for _ in range(100)
     ]
-    write_rows(folder / "pairs.jsonl", [*pairs[:170], '{"question": "cut off', *pairs[170:]])
-    write_rows(folder / "docs.jsonl", [{"text": prose(chance, length(1_100))} for _ in range(100)])
+    write_rows(folder / "pairs.jsonl", [*pairs[:60], '{"question": "cut off', *pairs[60:]])
+    write_rows(folder / "docs.jsonl", [{"text": prose(chance, length(1_100))} for _ in range(33)])
     preferences = []
     for _ in range(60):
         prompt = [{"role": "user", "content": prose(chance, length(20))}]
@@ -138,26 +140,7 @@ class Prepared:
         shutil.rmtree(folder / "packed")
 
     def _make_model(self, folder: Path) -> None:
-        import torch
-        from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-        tokenizer = AutoTokenizer.from_pretrained(self.inputs / "tokenizer")
-        shape = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=4096,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        torch.manual_seed(0)
-        place = folder / "path" / "to" / "model"
-        LlamaForCausalLM(shape).save_pretrained(place)
-        tokenizer.save_pretrained(place)
+        write_model(folder / "path" / "to" / "model", tokenizer=self.inputs / "tokenizer", max_position_embeddings=4096)
 
     def _make_my_model(self, folder: Path) -> None:
         shutil.copytree(self._folder("model") / "path" / "to" / "model", folder / "my-model")
@@ -175,36 +158,16 @@ def checkout(folder: Path) -> None:
     (programs.parent / ".demo").touch()
 
 
+@contextmanager
 def bucket(holds: Path | None = None) -> Iterator[dict[str, str]]:
-    """An S3 server with a bucket named `bucket`; yields the environment in which clients find it.
+    """An S3 server with a bucket named `bucket`; gives the environment in which clients find it.
 
     The bucket holds what is in a folder, or nothing.
     """
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="bucket")
-    if holds is not None:
-        for path in sorted(one for one in holds.rglob("*") if one.is_file()):
-            client.upload_file(str(path), "bucket", f"{holds.name}/{path.relative_to(holds).as_posix()}")
-    try:
-        yield environment
-    finally:
-        server.stop()
+    with Faulty() as server:
+        server.client().create_bucket(Bucket="bucket")
+        if holds is not None:
+            for path in filter(Path.is_file, holds.rglob("*")):
+                key = path.relative_to(holds.parent).as_posix()
+                server.client().put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+        yield server.environment

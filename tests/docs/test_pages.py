@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ def runs(name: str) -> bool:
 def test_every_block_is_in_order(name: str) -> None:
     for block in page(name).blocks:
         check(block)
-        if block.language in ("text", "") and block.reason is None:
+        if block.language == "text" and block.reason is None:
             source_of(page(name), block)
 
 
@@ -52,7 +52,7 @@ def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path)
         environment = {}
         if "bucket" in one.starts:
             held = folder / "packed" if "packed" in one.starts else None
-            environment = stack.enter_context(contextmanager(bucket)(held))
+            environment = stack.enter_context(bucket(held))
         if "hub" in one.starts:
             environment |= stack.enter_context(HubStandIn()).environment
         running = stack.enter_context(PageRun(one, folder, home, environment))

@@ -65,7 +65,7 @@ def exchanged(data: bytes, beside: bytes, chance: random.Random) -> bytes:
 
 CONTENTS = {one.__name__: one for one in (cut, flipped, empty, exchanged)}
 DAMAGES = (*CONTENTS, "fifo", "link", "gone")
-QUICK = ("cut", "exchanged", "gone")
+QUICK = ("cut", "gone")
 """Those of the quick tests."""
 
 

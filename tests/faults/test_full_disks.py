@@ -9,7 +9,7 @@ import pytest
 from packtrain.schemas.errors import PacktrainError
 
 from tests.kit import packed, saved, tree
-from tests.support.mortal import Mortal
+from tests.support.mortal import mortal
 from tests.support.whole_run import Whole
 
 Mount = Callable[[str], Path]
@@ -62,14 +62,13 @@ def test_a_file_that_cannot_be_written_to_its_end(whole: Whole, tmp_path: Path) 
     """With a limit of bytes a file, every write may fail in the middle, whoever runs the test."""
     config = whole.copy(tmp_path / "work", "user")
     environment = {"PACKTRAIN_CACHE": str(tmp_path / "work" / "user")}
-    with Mortal(tmp_path / "mortal") as mortal:
-        code, said = mortal.run("run", saved(config), largest=300, environment=environment)
-        assert code in (1, 2), said
-        assert "Traceback" not in said
-        assert str(tmp_path / "work") in said.replace("\n", "")
-        assert not (tmp_path / "work" / "out" / "manifest.json").exists()
-        code, said = mortal.run("run", saved(config), environment=environment)
-    assert code == 0, said
+    ended = mortal(tmp_path / "puts", "run", saved(config), largest=300, environment=environment)
+    assert ended.code in (1, 2), ended
+    assert "Traceback" not in ended.said
+    assert str(tmp_path / "work") in ended.said.replace("\n", "")
+    assert not (tmp_path / "work" / "out" / "manifest.json").exists()
+    ended = mortal(tmp_path / "puts", "run", saved(config), environment=environment)
+    assert ended.code == 0, ended
     assert tree(tmp_path / "work" / "out") == whole.files
 
 

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,13 @@ import pytest
 from packtrain.schemas.errors import InputError, PacktrainError
 
 from tests.kit import Heard, cli, configure, lines, packed, saved, source, tree
-from tests.support.mortal import Mortal
+from tests.support import warm
+from tests.support.mortal import Ended, mortal
 from tests.support.whole_run import Whole
 
 import packtrain  # isort: skip
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
-
-
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
-    with Mortal(tmp_path_factory.mktemp("mortal")) as process:
-        yield process
 
 
 def drafts(folder: Path) -> list[str]:
@@ -35,19 +29,18 @@ def drafts(folder: Path) -> list[str]:
 class Killing:
     """Kills runs of one configuration, lets them go on, and compares."""
 
-    def __init__(self, whole: Whole, mortal: Mortal, folder: Path) -> None:
-        self.whole, self.mortal, self.folder = whole, mortal, folder
+    def __init__(self, whole: Whole, folder: Path) -> None:
+        self.whole, self.folder = whole, folder
 
-    def run(self, folder: Path, **kill: Any) -> tuple[int, str]:
+    def run(self, folder: Path, **kill: Any) -> Ended:
         environment = {"PACKTRAIN_CACHE": str(folder / "user")}
-        return self.mortal.run("run", folder / "config.json", environment=environment, **kill)
+        return mortal(self.folder, "run", folder / "config.json", environment=environment, **kill)
 
     def puts(self, workers: int) -> int:
         """Of an undisturbed run."""
-        folder = self.start("undisturbed", workers)
-        code, said = self.run(folder)
-        assert code == 0, said
-        return self.mortal.puts
+        ended = self.run(self.start("undisturbed", workers))
+        assert ended.code == 0, ended
+        return ended.puts
 
     def start(self, name: str, workers: int) -> Path:
         """A folder where nothing has run, except that the tokenizer is known."""
@@ -60,12 +53,12 @@ class Killing:
         """One output that is killed again and again and then finished; the exit codes."""
         folder, codes, finished = self.start(name, workers), [], False
         for kill in kills:
-            codes.append(self.run(folder, **kill)[0])
+            codes.append(self.run(folder, **kill).code)
             if (folder / "out" / "manifest.json").exists():
                 finished = True
                 assert self.files(folder) == self.whole.files, kills
-        code, said = self.run(folder)
-        assert code == 0, (kills, said)
+        ended = self.run(folder)
+        assert ended.code == 0, (kills, ended)
         assert self.files(folder) == self.whole.files, kills
         if not finished:  # a run that finds all done does not look around
             assert drafts(folder / "out") == [], kills
@@ -79,8 +72,8 @@ class Killing:
 
 
 @pytest.fixture
-def killing(whole: Whole, mortal: Mortal, tmp_path: Path) -> Killing:
-    return Killing(whole, mortal, tmp_path)
+def killing(whole: Whole, tmp_path: Path) -> Killing:
+    return Killing(whole, tmp_path)
 
 
 @pytest.mark.slow
@@ -112,13 +105,13 @@ def test_kills_among_several_processes(killing: Killing) -> None:
 def test_an_interruption_clears_up_and_the_next_run_goes_on(killing: Killing, number: int) -> None:
     """As a terminal or a scheduler sends it, to all processes."""
     folder = killing.start("interrupted", workers=2)
-    code, said = killing.run(folder, at=18, how=number)
-    assert code == 130, said
-    assert "Traceback" not in said
+    ended = killing.run(folder, at=18, how=number)
+    assert ended.code == 130, ended
+    assert "Traceback" not in ended.said
     assert drafts(folder) == []
     assert not (folder / "out" / "manifest.json").exists()
-    code, said = killing.run(folder)
-    assert code == 0, said
+    ended = killing.run(folder)
+    assert ended.code == 0, ended
     assert killing.files(folder) == killing.whole.files
 
 
@@ -158,7 +151,7 @@ def rows(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_row_that_kills_every_worker(tmp_path: Path, mortal: Mortal, workers: int) -> None:
+def test_a_row_that_kills_every_worker(tmp_path: Path, workers: int) -> None:
     (tmp_path / "reader.py").write_text(READER)
     (tmp_path / "deadly").touch()
     for name in "abcd":
@@ -166,14 +159,13 @@ def test_a_row_that_kills_every_worker(tmp_path: Path, mortal: Mortal, workers: 
         (tmp_path / f"{name}.jsonl").write_bytes(lines(rows))
     read = source("texts", format="python:reader:rows", path=[f"{name}.jsonl" for name in "abcd"])
     config = configure(tmp_path, {**read, "name": "x"}, run={"workers": workers})
-    code, said = mortal.run("run", saved(config))
-    flat = re.sub(r"\s+", " ", said)
-    assert code == 1, said
-    assert f"{tmp_path / 'c.jsonl'} (rows 1 to 201, bytes 0 to" in flat
-    assert "Traceback" not in said
+    done = warm.run(("run", saved(config)))
+    assert done.returncode == 1, done
+    assert f"{tmp_path / 'c.jsonl'} (rows 1 to 201, bytes 0 to" in re.sub(r"\s+", " ", done.stderr)
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "manifest.json").exists()
     (tmp_path / "deadly").unlink()
-    assert mortal.run("run", saved(config))[0] == 0
+    assert warm.run(("run", saved(config))).returncode == 0
     packed({**config, "out": str(tmp_path / "again"), "cache": str(tmp_path / "other")}, tmp_path)
     assert tree(tmp_path / "out") == tree(tmp_path / "again")
 

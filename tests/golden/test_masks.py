@@ -103,7 +103,7 @@ def _found(name: str, folder: Path) -> Config:
 
 
 @pytest.mark.parametrize(
-    "name", [one if one in QUICK[::2] else pytest.param(one, marks=pytest.mark.slow) for one in TEMPLATES]
+    "name", [one if one in QUICK[::4] else pytest.param(one, marks=pytest.mark.slow) for one in TEMPLATES]
 )
 def test_labels(name: str, folder: Path, recorded: Config) -> None:
     found = json.loads(json.dumps(_found(name, folder)))

@@ -13,8 +13,8 @@ import pytest
 from packtrain.schemas.errors import IntegrityError, PacktrainError
 
 from tests.kit import Config, cli, configure, lines, packed, saved, source, tree
+from tests.support import warm
 from tests.support.hostile import ACTIVE, EVIL, SECRET, forge, leaves, put, ran
-from tests.support.mortal import Mortal
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("verify",),
@@ -172,11 +172,9 @@ def with_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer_loade
 
 def elsewhere(folder: Path, *words: object) -> None:
     """Run a command that may run the reader in another process, so that this one has not imported it."""
-    with Mortal(folder / f"mortal-{words[0]}") as mortal:
-        code, said = mortal.run(*words)
-    assert code == 0, said
+    done = warm.run(words)
+    assert done.returncode == 0, done
     (folder / "ran").unlink()
-    shutil.rmtree(folder / f"mortal-{words[0]}")
 
 
 @pytest.mark.slow

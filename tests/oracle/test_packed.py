@@ -32,8 +32,20 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 
 
 @given(data=st.data())
-@examples(32, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
+@examples(12, derandomize=True, phases=[Phase.generate])  # to shrink takes minutes: each example is a run
 def test_every_token_is_where_it_belongs(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    hold_to_the_packer(data, tokenizers)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@examples(28, derandomize=True, phases=[Phase.generate])
+def test_every_token_of_more_data_is_where_it_belongs(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    hold_to_the_packer(data, tokenizers)
+
+
+def hold_to_the_packer(data: st.DataObject, tokenizers: Tokenizers) -> None:
+    """Make data and a configuration, pack them, and check all that was written."""
     config = data.draw(configurations(), "configuration")
     folder, reader = tokenizers[data.draw(st.booleans(), "bos")]
     weighted = data.draw(st.booleans(), "weights")
@@ -57,7 +69,8 @@ def test_every_token_is_where_it_belongs(data: st.DataObject, tokenizers: Tokeni
 def check(config: Row, run: Row, every: list[Example], corpus: dict[str, tuple[Lines, dict[int, Row]]]) -> None:
     """Run a configuration, and hold all that it writes against the examples."""
     whole = Packer(config, every, {})
-    if not whole.pieces and kit.cli("run", kit.saved(run), "--no-report").code == 2:  # nothing is left to pack
+    silent = ("--set", "run.report=false")
+    if not whole.pieces and kit.cli("run", kit.saved(run), *silent).code == 2:  # nothing is left to pack
         check_left_out(whole)
         return
     packed = kit.packed(run)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.cli.main import main
 from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.run import run as run_packtrain
 from packtrain.pipeline.stream.stream import LiveWindows
@@ -23,48 +22,30 @@ from packtrain.schemas.config.config import RunSection
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 
+from tests import kit
 from tests.support import warm
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a command said, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+Command = Callable[..., kit.Outcome]
 
 
 @pytest.fixture
-def packtrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Calls the entry point in this process: `packtrain("run", "--demo")`. Anything but a clean exit fails."""
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["packtrain", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leave:
-            main()
-        out, err = capsys.readouterr()
-        assert isinstance(leave.value.code, int)
-        return Outcome(leave.value.code, out, err)
-
-    return call
+def packtrain() -> Command:
+    """Calls the entry point in this process: `packtrain("run", "--demo")`."""
+    return kit.cli
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Command:
     """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
 
-    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 600) -> Outcome:
+    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 600) -> kit.Outcome:
         trains = warm.UNDER_XDIST and arguments[:1] in (("train",), ("sample",), ("probe",))
         modules = warm.TRAINING if trains else warm.PIPELINE  # the server of torch is there already
         done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout, modules=modules)
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        return kit.Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
 

@@ -26,8 +26,8 @@ WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_nobody"
 _OWNERS = {WRITER: {"me", "team"}, READER: set[str]()}
 _PAGE = 3
 """Files on a page of a listing, so that there are several pages."""
-Fault = Callable[[str, str], int | str | None]
-"""Method and path → a status to answer with, `drop` to close the connection, or None."""
+Fault = Callable[[str, str], int | None]
+"""Method and path → a status to answer with, or None."""
 
 
 @dataclass
@@ -220,13 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(split.path)
         self.hub.asked.append((self.command, path))
         fault = self.hub.fault(self.command, path)
-        if fault == "drop":
-            self.rfile.read(min(1000, int(self.headers.get("Content-Length") or 0)))
-            self.close_connection = True
-            self.connection.close()
-            return
         body = self._body()
-        if isinstance(fault, int):
+        if fault is not None:
             self._error(fault, message="a fault on demand")
             return
         query = {key: values[-1] for key, values in parse_qs(split.query).items()}

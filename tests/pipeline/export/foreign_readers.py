@@ -4,7 +4,6 @@ A reader yields rows as (ids, which are trained, lengths of the documents), afte
 the place that predicts it counts for the loss.
 """
 
-import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -66,19 +65,14 @@ def mds(out: Path, split: str) -> Iterator[dict[str, Any]]:
 
 def olmo_rules(out: Path, split: str, eos_id: int, length: int, dtype: str) -> Iterator[ForeignRow]:
     """OLMo-core after its sources: rows of one length, cut after every end-of-sequence token; the mask is not shifted.
-    The bounds beside the tokens are those of the pieces."""
+    What follows the last one is a document with what fills the row."""
     for path in sorted((out / split).glob("*.npy")):
         ids = np.fromfile(path, dtype).reshape(-1, length)
         mask = np.fromfile(out / f"{split}-mask" / path.name, np.bool_).reshape(-1, length)
         assert ids.shape == mask.shape
-        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
-        bounds = [tuple(map(int, line.split(","))) for line in lines]
-        for number, (row, flags) in enumerate(zip(ids, mask, strict=True)):
-            ends = [*(np.flatnonzero(row == eos_id) + 1).tolist(), length]
-            here = [(start, end) for start, end in bounds if number * length <= start < (number + 1) * length]
-            cut = list(pairwise([0, *dict.fromkeys(ends)]))
-            assert [start for start, _ in here] == [number * length + start for start, _ in cut[: len(here)]]
-            yield row.tolist(), flags.tolist(), [end - start for start, end in here]
+        for row, flags in zip(ids, mask, strict=True):
+            ends = [0, *(np.flatnonzero(row == eos_id) + 1).tolist(), length]
+            yield row.tolist(), flags.tolist(), [end - start for start, end in pairwise(dict.fromkeys(ends))]
 
 
 def megatron_bridge(out: Path, split: str) -> Iterator[ForeignRow]:

@@ -277,7 +277,7 @@ def test_two_at_once_do_not_mix(evaluated: tuple[Path, dict[str, Any]]) -> None:
     descriptor = os.open(folder / "results" / "results.jsonl", os.O_RDWR)
     try:
         assert lock.lock(descriptor, wait=False)
-        with pytest.raises(BusyError, match="another evaluation is writing"):
+        with pytest.raises(BusyError, match="another process is writing"):
             evaluate(folder)
     finally:
         os.close(descriptor)

@@ -198,6 +198,15 @@ def test_turns_that_cannot_be_located_are_rejected_or_refuse_the_run(runs: Runs)
     runs("fine", ROWS, {"policy": "assistant", "on_unproved": "error"})
 
 
+@pytest.mark.parametrize("part", ["thoughts", "tool_calls"])
+def test_parts_that_a_conversation_lacks_need_no_proof(runs: Runs, part: str) -> None:
+    plain = runs("plain", ROWS, "completion", HIDING)
+    packed = runs("parts", [*ROWS, said("five", "<think>hm</think>six")], {part: "mask"}, HIDING)
+    assert runs.trained(packed) == runs.trained(plain)
+    assert packed.ledger["chats"]["examples_dropped"] == {"untrained": 1, "unproved_parts": 1}
+    assert [(one["line"], one["reason"]) for one in packed.rejects()] == [(5, "unproved_parts")]
+
+
 @pytest.mark.parametrize(
     "keys",
     [{"loss": {"normalize": "document"}}, {"truncate": {"max_length": 12, "overlong": "split"}}],

@@ -42,15 +42,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    serve = [
-        str(Path(sys.executable).parent / "transformers"),
-        "serve",
-        str(model),
-        "--port",
-        str(port),
-        "--device",
-        "cpu",
-    ]
+    program = str(Path(sys.executable).parent / "transformers")
+    serve = [program, "serve", str(model), "--port", str(port), "--device", "cpu"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     log = model.parent / "log"
     with log.open("wb") as sink:
@@ -79,19 +72,8 @@ def test_a_real_server_gives_what_the_model_gives(
     rows += [{"prompt": "the mules left\n", "completion": ""}]
     Path("test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     common = ("--data", "test.jsonl", "--format", "prompt_completion", "--temperature", 0, "--max-new-tokens", 12)
-    asked = packtrain(
-        "sample",
-        model,
-        *common,
-        "--tokenizer",
-        TOKENIZER,
-        "--endpoint",
-        url,
-        "--concurrency",
-        3,
-        "--out",
-        "asked.jsonl",
-    )
+    remote = ("--tokenizer", TOKENIZER, "--endpoint", url, "--concurrency", 3)
+    asked = packtrain("sample", model, *common, *remote, "--out", "asked.jsonl")
     assert asked.code == 0, asked.err
     here = packtrain("sample", model, *common, "--device", "cpu", "--out", "here.jsonl")
     assert here.code == 0, here.err
@@ -146,14 +128,7 @@ class Scripted:
 def completion(text: str, prompt: int, reason: str = "stop") -> tuple[int, Any]:
     usage = {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}
     choice = {"index": 0, "text": text, "finish_reason": reason, "logprobs": None}
-    return 200, {
-        "id": "a",
-        "object": "text_completion",
-        "created": 1,
-        "model": "m",
-        "choices": [choice],
-        "usage": usage,
-    }
+    return 200, {"id": "a", "object": "text_completion", "model": "m", "choices": [choice], "usage": usage}
 
 
 @pytest.fixture
@@ -198,8 +173,7 @@ def test_a_server_that_takes_only_texts_gets_texts(scripted: Any, make_tokenizer
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         if not isinstance(body["prompt"], str):
             return 400, {"detail": "prompt must be a string."}
-        if "stop_token_ids" in body:
-            return 422, {"detail": "Unexpected fields in the request: {'stop_token_ids'}"}
+        assert "stop_token_ids" not in body
         return completion("ok", 3)
 
     server = scripted(answer)
@@ -208,7 +182,7 @@ def test_a_server_that_takes_only_texts_gets_texts(scripted: Any, make_tokenizer
     texts = [body["prompt"] for body in server.bodies if isinstance(body["prompt"], str)]
     assert not any(text.startswith("<s>") for text in texts)  # the server's tokenizer puts it there itself
     assert server.bodies[-1]["stop"] == ["<|im_end|>"]
-    assert sum(isinstance(body["prompt"], list) for body in server.bodies) == 2  # asked once, then known
+    assert sum(isinstance(body["prompt"], list) for body in server.bodies) == 1  # asked once, then known
 
 
 def test_a_second_beginning_of_sequence_is_noticed(scripted: Any) -> None:
@@ -277,7 +251,7 @@ def test_an_endless_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch, kind: st
     monkeypatch.setattr(endpoint, "_LONGEST_BODY", 8 << 20)
     engine = EndpointEngine(
         f"http://127.0.0.1:{server.server_address[1]}/v1", "m", SampleSettings(), load_tokenizer(TOKENIZER), (),
-        concurrency=1, seconds=600 if kind == "long" else 3,
+        concurrency=1, seconds=600 if kind == "long" else 1.5,
     )  # fmt: skip
     try:
         with pytest.raises(ServerError, match="gave an answer of more than 8 MiB or"):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.configfile import load_config
-from packtrain.pipeline.judge.problem_file import open_problems
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.prep_only import prepare_source
 from packtrain.pipeline.run.run import run
@@ -57,53 +56,57 @@ CHATS = [
     ]},
     {"messages": [{"role": "user", "content": "🙂"}, {"role": "assistant", "content": "ok"}]},
 ]  # fmt: skip
-PROBLEMS = [
+PROBLEMS: list[Row] = [
     {"id": 5, "question": "Add.\n", "solutions": '["print(1)"]', "input_output": '{"inputs": ["1"], "outputs": ["1"]}'},
     {"id": "x", "question": "Sub.", "solutions": '["print(2)"]', "starter_code": "def f():"},
 ]
 
 
-def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, source: Row, path: Path) -> PromptSet:
-    """Packs the data with every answer trained, and compares the prompts."""
+def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, *sources: Row) -> list[PromptSet]:
+    """Packs the data of some sources with every answer trained, and compares the prompts."""
     config = {
         "out": str(tmp_path / "packed"),
         "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": "a", "path": str(path), **source}],
+        "sources": [{**source, "name": f"s{at}", "path": str(source["path"])} for at, source in enumerate(sources)],
         "mask": "completion",
         "truncate": {"max_length": 4096},
         "run": {"workers": 1, "report": False},
     }
     run(config)
-    prompts = read(path, tokenizer, **source)
+    prompts = [read(tokenizer=tokenizer, **source) for source in sources]
     before = trained_prompts(config, read_rows(tmp_path / "packed"))
-    assert [one.ids for one in prompts.prompts] == before
-    assert len(before) >= 2
+    assert [one.ids for each in prompts for one in each.prompts] == before
+    assert len(before) >= 2 * len(sources)
     return prompts
 
 
+SOURCES: list[tuple[list[Row], Row]] = [
+    (CHATS, {"format": "messages"}),
+    (PROBLEMS, {"format": "apps"}),
+    (PROBLEMS, {"format": "apps", "apps": {"style": "classic"}}),
+    ([{"prompt": "left:\n", "completion": "valley"}, {"prompt": "for\n", "completion": "it"}],
+     {"format": "prompt_completion"}),
+    ([{"prompt": "left", "completion": "valley"}, {"prompt": "for", "completion": "it"}],
+     {"format": "prompt_completion", "style": "chat"}),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["plain", "bos"])
-@pytest.mark.parametrize(
-    ("rows", "source"),
-    [
-        (CHATS, {"format": "messages"}),
-        (PROBLEMS, {"format": "apps"}),
-        (PROBLEMS, {"format": "apps", "apps": {"style": "classic"}}),
-        ([{"prompt": "left:\n", "completion": "valley"}, {"prompt": "for\n", "completion": "it"}],
-         {"format": "prompt_completion"}),
-        ([{"prompt": "left", "completion": "valley"}, {"prompt": "for", "completion": "it"}],
-         {"format": "prompt_completion", "style": "chat"}),
-    ],
-    ids=["messages", "apps", "classic", "texts", "turns"],
-)  # fmt: skip
 def test_a_prompt_is_what_training_puts_before_the_answer(
-    tmp_path: Path, read_rows: Any, make_tokenizer: Any, data: Write, rows: list[Row], source: Row, name: str
+    tmp_path: Path, read_rows: Any, make_tokenizer: Any, name: str
 ) -> None:
     tokenizer = make_tokenizer(f"prompts-{name}", bos=name == "bos")
-    prompts = check_as_trained(tmp_path, read_rows, tokenizer, source, data(rows))
-    assert prompts.stop == ("<|im_end|>",)
-    assert prompts.stop_ids == (3,)
-    plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
-    assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
+    sources = []
+    for number, (rows, source) in enumerate(SOURCES):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        sources.append({**source, "path": path})
+    found = check_as_trained(tmp_path, read_rows, tokenizer, *sources)
+    for prompts, source in zip(found, sources, strict=True):
+        assert prompts.stop == ("<|im_end|>",)
+        assert prompts.stop_ids == (3,)
+        plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
+        assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
 
 
 @pytest.mark.slow
@@ -118,7 +121,8 @@ def test_real_prompts_of_real_tokenizers(
     style = "chat" if "chat_template" in (tokenizer / "tokenizer_config.json").read_text() or (
         tokenizer / "chat_template.jinja"
     ).exists() else "classic"  # fmt: skip
-    prompts = check_as_trained(tmp_path, read_rows, tokenizer, {"format": "apps", "apps": {"style": style}}, path)
+    source = {"format": "apps", "apps": {"style": style}, "path": path}
+    (prompts,) = check_as_trained(tmp_path, read_rows, tokenizer, source)
     assert [one.id for one in prompts.prompts] == [str(row["id"]) for row in solved]
 
 
@@ -132,9 +136,6 @@ def test_prep_and_the_rows_themselves_give_the_same_prompts(tmp_path: Path, make
     for name in ("prompts.jsonl", "prompts.parquet"):
         prepared = read(tmp_path / name, tokenizer)
         assert prepared.prompts == rows.prompts
-        assert prepared.data is None
-    with open_problems(path) as problems:
-        assert rows.data == problems.hash
     assert [(one.id, one.row) for one in rows.prompts] == [("5", 0), ("x", 2)]
 
 

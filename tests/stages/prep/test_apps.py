@@ -83,7 +83,6 @@ def test_classic() -> None:
     assert classic_of(**CALLED) == (
         "\nQUESTION:\nAdd two numbers.\n\n\ndef add(a, b):\n\t\nUse Call-Based format\nANSWER:\n"
     )
-    assert classic_of(input_output=None).endswith("\nUse Standard Input format\nANSWER:\n")
     assert classic_of(input_output="", starter_code="def f():").endswith("def f():\nUse Call-Based format\nANSWER:\n")
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import ConfigError
 from packtrain.stages.prep import FORMATS
@@ -73,25 +71,6 @@ def test_a_few_odd_rows_do_not_decide() -> None:
     assert (found.format, found.why.split()[0]) == ("messages", "97")
     with pytest.raises(ConfigError, match="no format"):
         detect([{"messages": [USER]}] * 2 + [{"a": 1}] * 3)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "from", "a"]), inner),
-    max_leaves=6,
-)
-COLUMNS = st.sampled_from(["messages", "conversations", "prompt", "chosen", "rejected", "text", "input_ids"])
-
-
-@given(st.lists(st.dictionaries(COLUMNS, JSON, max_size=5) | JSON, max_size=4))
-def test_any_rows_are_decided_or_refused(rows: list[Any]) -> None:
-    try:
-        found = detect(rows)
-    except ConfigError:
-        return
-    assert found.format in FORMAT_KEYS
-    count = found.why.split()[0]  # `all of …`, `the only row …`, or a number
-    assert count in ("all", "the") or 2 * int(count) >= len(rows) > 0
 
 
 REAL = {

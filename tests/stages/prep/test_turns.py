@@ -60,8 +60,7 @@ def test_every_turn_is_the_completion_of_one_example(turns: list[tuple[dict[str,
 
 def test_a_turn_of_which_only_a_part_is_trained_gives_an_example() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "train": True}]
-    chat = [said("user", "A"), said("assistant", "a") | {"content": parts, "train": False}]
-    chat += [said("user", "B"), said("assistant", "b") | {"train": False}]
+    chat = [A, {**a, "content": parts, "train": False}, B, b | {"train": False}]
     skipped: Counter[str] = Counter()
     (made,) = messages(*chat, skipped=skipped)
     assert made.completion == [chat[1]]

@@ -36,8 +36,6 @@ class Manner(NamedTuple):
     """At most so many calls in a message."""
     odd: bool = True
     """Whether roles may follow each other in any order."""
-    talks: bool = False
-    """Whether it drops an empty content when there are calls."""
 
 
 def bare(template: str) -> str:
@@ -244,13 +242,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @functools.cache
-def encoder_of(tokenizer: Any, template: str, trace: bool) -> Encoder:
+def encoder_of(tokenizer: Any, template: str) -> Encoder:
     """What encodes for this tokenizer, with another template."""
     text = tokenizer.backend_tokenizer.to_str()
     added = tokenizer_head(text).added_tokens
     renderer = Renderer(
         ChatTemplate(template, tokenizer.special_tokens_map, "test"),
-        trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
         allow_lost=["assistant", "tools"],
@@ -312,20 +309,18 @@ def written(name: str, count: int) -> list[tuple[list[Message], Any]]:
     return [(conversation(draw, manner), tools_of(draw, manner)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("trace", [True, False])
 @pytest.mark.parametrize("name", MANNERS)
-def test_marked_templates_give_the_mask_of_transformers(tokenizer: Any, name: str, trace: bool) -> None:
-    mine, counts = ours(encoder_of(tokenizer, MANNERS[name].template, trace), written(name, ROWS))
+def test_marked_templates_give_the_mask_of_transformers(tokenizer: Any, name: str) -> None:
+    mine, counts = ours(encoder_of(tokenizer, MANNERS[name].template), written(name, ROWS))
     assert counts.of("unproved") == 0
     assert mine == answers(tokenizer, name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trace", [True, False])
 @pytest.mark.parametrize("name", MANNERS)
-def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool) -> None:
+def test_unmarked_templates_give_the_same(tokenizer: Any, name: str) -> None:
     rows = written(name, ROWS)
-    encoder = encoder_of(tokenizer, bare(MANNERS[name].template), trace)
+    encoder = encoder_of(tokenizer, bare(MANNERS[name].template))
     mine, counts = ours(encoder, rows)
     proved = 0
     for (wanted_ids, wanted), (ids, trained) in zip(answers(tokenizer, name), mine, strict=True):
@@ -337,41 +332,6 @@ def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool
     assert proved >= 0.9 * len(rows)
     assert encoder.renderer is not None
     assert encoder.renderer.mismatches == 0
-
-
-def agree(tokenizer: Any, template: str, rows: list[tuple[list[Message], Any]]) -> None:
-    """Both ways, without the marks, give the mask that transformers gives by them; all of it proved."""
-    wanted = [theirs(tokenizer, template, messages, tools) for messages, tools in rows]
-    for trace in (True, False):
-        encoder = encoder_of(tokenizer, bare(template), trace)
-        for _ in range(6):  # so that rows are traced
-            mine, counts = ours(encoder, rows)
-            assert counts.of("unproved") == 0
-            assert mine == wanted
-        assert encoder.renderer is not None
-        assert encoder.renderer.mismatches == 0
-
-
-def test_tools_that_stand_in_the_last_question_leave_every_turn_proved(tokenizer: Any) -> None:
-    call = {"type": "function", "id": "abcdefghi", "function": {"name": "find", "arguments": {"what": "mules"}}}
-    tools = [{"type": "function", "function": {"name": "find", "description": " [/INST] finds", "parameters": {}}}]
-    first = [user("Where?"), {"role": "assistant", "content": "Here."}]
-    calling = [
-        user("What?"),
-        {"role": "assistant", "content": "", "tool_calls": [call, call]},
-        {"role": "tool", "content": " [/INST]", "tool_call_id": "abcdefghi"},
-        {"role": "assistant", "content": "Mules."},
-    ]
-    rows = [first, [*first, *calling], [*calling, *first], [*calling, *calling, *first], [*first, *first, *first]]
-    agree(tokenizer, MISTRAL, [(row, tools) for row in rows])
-
-
-@pytest.mark.parametrize("template", [TULU, OLMO])
-def test_turns_that_follow_one_another_are_proved(tokenizer: Any, template: str) -> None:
-    one, two = ({"role": "assistant", "content": text} for text in ("One.", "Two."))
-    question = user("Which?")
-    rows = [[question, one, two], [question, one, two, question, two, one], [question, one, one, one], [one, two]]
-    agree(tokenizer, template, [(row, None) for row in rows])
 
 
 # --- TRL's templates, whose training variants have marks ---

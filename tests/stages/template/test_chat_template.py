@@ -80,25 +80,6 @@ def test_renders_or_refuses_as_transformers(name: str, tools: Any) -> None:
         assert template.render(CONVERSATION, tools, add_generation_prompt=True) == expected
 
 
-def test_some_of_the_sources_render_and_some_do_not() -> None:
-    refused = set()
-    for name, source in SOURCES.items():
-        try:
-            ChatTemplate(source, {}, name).render(CONVERSATION, TOOLS)
-        except RowRejectedError:
-            refused.add(name)
-    assert {
-        "raises",
-        "undefined",
-        "type error",
-        "sandboxed",
-        "private",
-        "private later",
-        "divides",
-    } <= refused
-    assert {"whitespace", "tojson", "reasoning", "generation", "macro"}.isdisjoint(refused)
-
-
 @given(st.text(), st.text())
 def test_json_and_text_of_any_content(first: str, second: str) -> None:
     source = "{% for m in messages %}{{ m.content }}{{ m | tojson }}{{ m.content | trim }}\n{% endfor %}"

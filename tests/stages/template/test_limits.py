@@ -1,4 +1,4 @@
-"""Templates that never end or fill the memory are stopped."""
+"""A template that never ends or fills the memory is stopped, and what it leaves behind stops nothing else."""
 
 import mmap
 import resource
@@ -15,27 +15,7 @@ from packtrain.stages.template.render import Renderer
 
 Hurry = Callable[..., None]
 CHAT: Messages = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def"}]
-MANY = "{% for i in range(99999) %}"
-DOUBLED = "{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
-NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
-ATTACKS = {
-    "a product": "{{ 'a' * 10**10 }}",
-    "a product of a list": "{{ ([0] * 10**10) | length }}",
-    "a product of a content": "{{ messages[0].content * 10**10 }}",
-    "a width": "{{ 'a' | center(10**10) }}",
-    "joined": "{{ range(99999) | join('a' * 10**6) }}",
-    "replaced": "{{ ('a' * 10**6).replace('a', 'b' * 10**6) }}",
-    "the sum of pieces": "{% set x = 'a' * 10**6 %}{% for i in range(9999) %}{{ x }}{% endfor %}",
-    "nested lists": NESTED + "{{ ns.x }}",
-    "JSON of nested lists": NESTED + "{{ ns.x | tojson }}",
-    "doubled": "{% set ns = namespace(x='a' * 10**6) %}" + DOUBLED,
-    "doubled lists": "{% set ns = namespace(x=[1] * 10**6) %}" + DOUBLED,
-    "nested loops": MANY * 4 + "{% endfor %}" * 4,
-    "nested loops over a content": MANY * 3 + "{{ messages[0].content[0:0] }}" + "{% endfor %}" * 3,
-    "macros without end": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-    "macros that branch": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "sorts": MANY + "{{ range(99999) | sort | length }}{% endfor %}",
-}
+NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}"
 
 
 @pytest.fixture(autouse=True)
@@ -62,20 +42,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
     return limit
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_it_is_stopped_by_name(name: str, hurry: Hurry) -> None:
-    template = ChatTemplate(ATTACKS[name], {}, "attack")
-    renderer = Renderer(template)
-    hurry()
-    began = time.process_time()
-    with pytest.raises(StoppedTemplateError, match="'attack' was stopped"):
-        template.render(CHAT)
-    for _ in range(2):
-        with pytest.raises(StoppedTemplateError, match="'attack' was stopped"):
-            renderer(CHAT[:1], CHAT[1:])
-    assert time.process_time() - began < 180  # without a limit, each would take many minutes or gigabytes
-
-
 def test_a_constant_is_not_computed_while_a_template_is_compiled(hurry: Hurry) -> None:
     """There, jinja2 hides that it was stopped."""
     hurry(0.0001)
@@ -87,7 +53,7 @@ def test_a_constant_is_not_computed_while_a_template_is_compiled(hurry: Hurry) -
 
 
 def test_other_rows_are_rendered(hurry: Hurry) -> None:
-    source = "{% if messages[0].content == 'bad' %}" + ATTACKS["nested lists"] + "{% endif %}{{ messages[0].content }}"
+    source = "{% if messages[0].content == 'bad' %}" + NESTED + "{% endif %}{{ messages[0].content }}"
     renderer = Renderer(ChatTemplate(source, {}, "attack"), allow_lost=["assistant"])
     assert renderer(CHAT, []).text == "abc"
     hurry()
@@ -97,28 +63,9 @@ def test_other_rows_are_rendered(hurry: Hurry) -> None:
     assert renderer(CHAT, []).text == "abc"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for m in messages %}{{ m.content | replace('a', 'b' * 99999) }}{% endfor %}",
-        "{% for m in messages %}{{ m.content.replace('a', 'b' * 99999) }}{% endfor %}",
-        "{% for m in messages %}{{ (m.content ~ '!') * 1 }}" + "{{ m.content }}" * 300 + "{% endfor %}",
-    ],
-)
-def test_traced_rows_have_the_same_limits(source: str, hurry: Hurry) -> None:
-    """The trace is made by small rows; a large one must not slip through it."""
-    hurry(60.0)
-    renderer = Renderer(ChatTemplate(source, {}, "attack"))
-    for number in range(20):
-        renderer([{"role": "user", "content": f"a{number}"}], [{"role": "assistant", "content": "b"}])
-    for _ in range(2):
-        with pytest.raises(StoppedTemplateError, match=r"more than 256 Mi characters|memory"):
-            renderer([{"role": "user", "content": "a" * 10**6}], [{"role": "assistant", "content": "b"}])
-
-
 def test_the_limit_of_memory_is_lifted_afterwards(hurry: Hurry) -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
-    template = ChatTemplate(ATTACKS["nested lists"], {}, "attack")
+    template = ChatTemplate(NESTED, {}, "attack")
     hurry()
     with pytest.raises(TemplateError, match="was stopped"):
         template.render(CHAT)

@@ -200,47 +200,6 @@ examples = st.one_of(
 arounds = st.sampled_from([PLAIN, WITH_BOS, WITH_BOTH, WITH_SEPARATOR, NOTHING])
 
 
-@given(st.lists(examples, max_size=12), arounds)
-def test_runs_cover_the_ids(
-    make_encoder: MakeEncoder,
-    decode: Callable[[Sequence[int]], str],
-    given_examples: list[Example],
-    around: SpecialTokenAffixes,
-) -> None:
-    encoder = make_encoder(around)
-    rows, counts, refused = encoded(encoder, given_examples)
-    assert refused == []
-    assert len(rows) == counts.examples == len(given_examples)
-    for row, example in zip(rows, given_examples, strict=True):
-        ids, ends = row["input_ids"], [run["end"] for run in row["runs"]]
-        kinds = [RunKind(run["kind"]) for run in row["runs"]]
-        assert ends[-1] == len(ids)
-        assert all(a < b for a, b in zip([0, *ends], ends, strict=False)) or ids == []
-        last = [RunKind.TEXT] if example.text is not None else [RunKind.COMPLETION]
-        if isinstance(example.prompt, list):
-            last = [RunKind.ASSISTANT, RunKind.END, RunKind.COMPLETION]
-        order = [RunKind.SPECIAL, RunKind.PROMPT, *last]
-        assert kinds == [kind for kind in order if kind in kinds]
-
-        if example.text is not None or isinstance(example.prompt, str):
-            asked = example.text if example.text is not None else f"{example.prompt}{example.completion}"
-            whole = asked + (around.eos if not asked.endswith(around.eos or "\0") else "")
-            begin = BOS if around.prefix and not asked.startswith(BOS) else ""
-            end = "<pad>" if around is WITH_SEPARATOR else ""
-            assert decode(ids) == begin + whole + end
-            assert (kinds[0] is RunKind.SPECIAL) == (begin != "")
-        else:
-            assert isinstance(encoder.renderer, Renderer)
-            exact = encoder.renderer.untraced(example.prompt, example.completion or [])  # type: ignore[arg-type]
-            assert decode(ids) == exact.text
-            assert RunKind.SPECIAL not in kinds
-    texts = [decode(row["input_ids"]) for row in rows]
-    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
-    assert counts.straddles == sum(row["straddles"] for row in rows)
-    assert counts.boundaries >= sum(bool(example.prompt and example.completion) for example in given_examples)
-    assert len(texts) == len(rows)
-
-
 @given(st.lists(examples, min_size=1, max_size=12), arounds, st.integers(1, 4))
 def test_batches_do_not_matter(
     make_encoder: MakeEncoder, given_examples: list[Example], around: SpecialTokenAffixes, size: int

@@ -1,0 +1,285 @@
+"""Says what each character of a rendered conversation is, and how much it counts in the loss.
+
+Which part a piece of a turn is, follows from its words:
+
+- *Thought*: words of a thought, with what the template writes before them in the turn, and with white space after them.
+  If the turn has words of the message's own field (`reasoning_content`, `thinking`, `reasoning`, parts of such a type),
+  these are the thought, and tags in the content are only words.
+- *Tool call*: words of calls, with what the template writes around them, except the end of a thought before them.
+- *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
+  generate it, as it must generate the token that ends a turn.
+
+If a message has a thought or calls of which the turn shows no words, although they are in it, the turn is *mixed*:
+nothing is guessed, and masks that treat its parts differently refuse it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import THOUGHT_KINDS, RunKind
+from .assistant_turns import Turn
+from .losses import Gaps, rewritten
+from .owned import Owned, texts_of
+from .rendered import Paint, Runs
+from .thought_style import ThoughtStyle, is_blank
+from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word, code_of
+
+_ANSWER, _THOUGHT, _CALL, _MIXED = range(4)
+_BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED)
+_AFTER = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED)
+"""The kinds of the parts of a turn, before and in the completion."""
+_OF_PARTS = CALL | REASONING | TAGGED
+_Part: TypeAlias = tuple[int, int, int]
+"""(begin, end, part) in characters."""
+
+
+def painted(
+    text: str, words: Sequence[Word], turns: Sequence[Turn], begin: int, cut: int, own: Owned, style: ThoughtStyle
+) -> tuple[Runs, str]:
+    """The runs of a text whose turns were located, and why the first mixed turn is mixed, or "".
+
+    Args:
+        words: of the text, sorted.
+        begin: where the completion begins.
+        cut: how many of the messages are the prompt.
+    """
+    paint, mixed = Paint(len(text)), ""
+    _paint_turns(paint, turns, begin, cut, own.roles)
+    said: dict[int, dict[int, Any]] = {}
+    for code, one in own.said.items():
+        if code & _OF_PARTS:
+            said.setdefault(code >> MESSAGE, {})[code] = one
+    for turn in turns if said else ():
+        if turn.message not in said:
+            continue
+        content = own.said.get(code_of(turn.message), "")
+        parts, why = _parts(text, turn, words, said[turn.message], content, style)
+        for low, high, part in parts:
+            paint.put(low, high, (_BEFORE if turn.message < cut else _AFTER)[part], turn.message)
+        mixed = mixed or (f"message {turn.message + 1}: {why}" if why else "")
+    _paint_prompt(paint, words, begin, cut, (RunKind.COMPLETION, RunKind.PROMPT))
+    if set(own.flags) != {True} or own.flagged:
+        _weigh(paint, words, turns, own)
+    return paint.runs(), mixed
+
+
+def painted_unproved(length: int, words: Sequence[Word], begin: int, cut: int, own: Owned, why: str) -> Runs:
+    """The runs of a conversation whose turns could not be located: its prompt and its completion.
+
+    Args:
+        length: of the text, in characters.
+        why: why they could not.
+        words, begin, cut: see `painted`.
+
+    Raises:
+        RowRejectedError: `train_flags`, if messages of the completion, or parts of them, differ in theirs.
+    """
+    after, before = _flags_among(own, range(cut, len(own.flags))), _flags_among(own, range(cut))
+    if len(after) > 1:
+        raise RowRejectedError(
+            "train_flags",
+            "messages of the completion, or parts of them, have different `train` flags or weights, and the template "
+            f"does not show where each of them lies ({why}); split the row",
+        )
+    paint = Paint(length)
+    paint.put(0, begin, RunKind.UNPROVED, 0)
+    parts = any(code & _OF_PARTS and code >> MESSAGE >= cut for code in own.said)
+    kind = RunKind.UNPROVED_PARTS if parts else RunKind.UNPROVED_COMPLETION
+    paint.put(begin, length, kind, min(cut, len(own.flags) - 1))
+    _paint_prompt(paint, words, begin, cut, (kind, RunKind.UNPROVED))
+    if {*before, *after} - {True}:
+        paint.weights = np.full(length, min(before, default=True), np.float64)
+        paint.weights[begin:] = min(after, default=True)
+    return paint.runs()
+
+
+def _flags_among(own: Owned, messages: range) -> set[float]:
+    """The flags or weights of some messages, and of their parts."""
+    parts = {part.train for code, part in own.flagged.items() if code >> MESSAGE in messages}
+    return {*own.flags[messages.start : messages.stop], *parts}
+
+
+def _paint_turns(paint: Paint, turns: Sequence[Turn], begin: int, cut: int, roles: Sequence[str]) -> None:
+    """Paint turns and what is between them."""
+    length, done, final = len(paint.codes), 0, len(roles) - 1
+    following = 0
+    for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
+        index = min(following, message, final)
+        before = RunKind.USER if following and roles[index] == "user" else RunKind.PROMPT
+        paint.put(done, min(begin, start), before, index)
+        paint.put(max(begin, done), start, RunKind.COMPLETION, cut if done < begin else index)
+        if message > final:
+            break
+        earlier = message < cut
+        paint.put(start, end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message)
+        paint.put(stop, stop_end, RunKind.HISTORY_END if earlier else RunKind.END, message)
+        done, following = end, message + 1
+        if next_stop:
+            kind = RunKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else RunKind.STOP_IN_NEXT_HEADER
+            paint.put(done, next_stop, kind, message)
+            done = next_stop
+
+
+def _paint_prompt(paint: Paint, words: Sequence[Word], begin: int, cut: int, kinds: tuple[RunKind, RunKind]) -> None:
+    """Take out of the completion the words of the prompt that the template writes there.
+
+    Args:
+        kinds: of the completion, and of such words.
+    """
+    for low, high, code in reversed(words):
+        if high <= begin:
+            break
+        if 0 <= code < code_of(cut):
+            paint.put(max(low, begin), high, kinds[1], code >> MESSAGE, over=kinds[0])
+
+
+def _parts(
+    text: str, turn: Turn, words: Sequence[Word], said: Mapping[int, Any], content: str, style: ThoughtStyle
+) -> tuple[list[_Part], str]:
+    """The thoughts and calls of a turn; if it is mixed, all of it as one part, and why.
+
+    What follows an end-of-turn token in a generation block has no parts.
+
+    Args:
+        said: the thoughts and calls of its message, by code.
+        content: what else its content says.
+    """
+    begin, end = turn.begin, turn.stop
+    mine = _within(words, begin, end, turn.message)
+    field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
+    groups = _groups(mine, REASONING if field else TAGGED)
+    found = {part for _, _, part in groups}
+    gaps = Gaps(text, mine, begin, end)
+    pieces = [text[low:high] for low, high, code in mine if not code & _OF_PARTS]
+    for code, one in said.items():
+        part, what = (_CALL, "tool calls") if code & CALL else (_THOUGHT, "thought")
+        hidden = code & TAGGED and rewritten(style.bare(one), pieces, content)
+        if part not in found and (hidden or gaps.hold(texts_of(one))):
+            return [(begin, end, _MIXED)], f"its {what} could not be followed into the text"
+    stretches = _stretches(text, begin, end, groups, style, () if field else [opening for opening, _ in style.tags])
+    if stretches is None:
+        return [(begin, end, _MIXED)], "nothing shows where a thought after a tool call begins"
+    return stretches, ""
+
+
+def _within(words: Sequence[Word], begin: int, end: int, message: int = -1) -> list[Word]:
+    """The words of a message, or of all, in begin..end, without empty ones."""
+    first = bisect_left(words, (begin,))
+    while first and words[first - 1][1] > begin:  # a turn may begin within a word
+        first -= 1
+    out = []
+    for low, high, code in words[first:]:
+        if low >= end:
+            break
+        low, high = max(low, begin), min(high, end)
+        if low < high and code >= 0 and message in (-1, code >> MESSAGE):
+            out.append((low, high, code))
+    return out
+
+
+def _groups(words: Sequence[Word], thought: int) -> list[_Part]:
+    """Neighbouring words that belong to one part.
+
+    Args:
+        thought: the kind of the words that are thoughts.
+    """
+    out: list[_Part] = []
+    before = -1
+    for low, high, code in words:
+        kind = code & _OF_PARTS
+        part = _CALL if kind == CALL else _THOUGHT if kind == thought else _ANSWER
+        if kind == before:
+            out[-1] = (out[-1][0], high, part)
+        else:
+            out.append((low, high, part))
+        before = kind
+    return out
+
+
+def _stretches(
+    text: str, begin: int, end: int, groups: Sequence[_Part], style: ThoughtStyle, openings: Sequence[str]
+) -> list[_Part] | None:
+    """Thoughts and calls with what belongs to them; None if one cannot be told from the other.
+
+    Args:
+        openings: tags with which the words of a thought may begin.
+    """
+    closings = {style.closing} - {""} | {closing for _, closing in style.tags}
+    out: list[_Part] = []
+    last, done = -1, begin
+    for low, high, part in groups:
+        if last == _THOUGHT:
+            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), _THOUGHT)
+        gap = text[done:low]
+        after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
+        start = _past_space(text, done + after, low) if after else done
+        if part == _THOUGHT:
+            at = gap.rfind(style.opening) if style.opening else -1
+            if text.startswith(tuple(openings), _past_space(text, low, high)):
+                start = low if gap.strip() else done
+            elif last >= 0:
+                if at < 0 and last == _CALL:
+                    return None
+                start = done + at if at >= 0 else _past_space(text, done, low)
+            if last == _CALL:
+                out[-1] = (out[-1][0], start, _CALL)
+            out.append((start, high, part))
+        elif part == _CALL:
+            out.append((start, high, part))
+        elif last == _CALL:
+            out[-1] = (out[-1][0], low, _CALL)
+        last, done = part, high
+    if last == _THOUGHT:
+        out[-1] = (out[-1][0], _past_space(text, done, end), _THOUGHT)
+    elif last == _CALL:
+        out[-1] = (out[-1][0], end, _CALL)
+    return out
+
+
+def _past_space(text: str, low: int, high: int) -> int:
+    """The first place from `low` on that is not white space, at most `high`."""
+    while low < high and text[low].isspace():
+        low += 1
+    return low
+
+
+def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], own: Owned) -> None:
+    """Say how much characters count: as much as their message.
+
+    Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
+    both messages are. What it writes between two parts of a message is trained only if both are; what it writes around
+    the words of a thought has their flag.
+    """
+    ends, kinds, *_ = paint.runs()
+    runs = zip((0, *ends), ends, kinds, strict=False)
+    flags = own.flags
+    weights = paint.weights = np.zeros(len(paint.codes), np.float64)
+    done, before = 0, -1
+    for begin, end, code in words:
+        if code == GENERATION:
+            continue
+        owner = code >> MESSAGE
+        weights[done : max(begin, done)] = min(flags[max(before, 0) : owner + 1], default=True)
+        weights[max(begin, done) : end] = flags[owner]
+        done, before = max(done, end), owner
+    weights[done:] = min(flags[max(before, 0) :], default=True)
+    for turn in turns:
+        weights[turn.begin : max(turn.end, turn.next_stop)] = flags[turn.message]
+    for begin, end, kind in runs if own.flagged else ():
+        thought = kind in THOUGHT_KINDS
+        last, done, flag = -1, begin, 0.0  # message, end and flag of the last word in this run
+        for low, high, code in _within(words, begin, end):
+            owner, code = code >> MESSAGE, code & ~TAGGED
+            mine = own.flagged[code].train if code in own.flagged else flags[owner]
+            if owner == last:
+                weights[done:low] = min(flag, mine)
+            elif last < 0 and thought:
+                weights[done:low] = mine
+            weights[low:high] = mine
+            last, done, flag = owner, high, mine
+        if last >= 0 and thought:
+            weights[done:end] = flag

@@ -1,0 +1,117 @@
+"""No words of the prompt are trained, whatever the template does with them: templates that move, strip, count or hide
+contents, and those of real models.
+"""
+
+import itertools
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import PacktrainError
+from packtrain.schemas.rows import RunKind
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer
+
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+LOSABLE = ("system", "tools")
+EVERYTHING = (*LOSABLE, "user", "assistant", "tool_calls", "tool_results")
+STOPS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|end|>", "<end_of_turn>", "<|EOT|>")
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Public instruct models do so: the system message stands before the last question only.
+LATE_SYSTEM = (
+    "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content %}{% set turns = messages[1:] %}{% endif %}"
+    "{% for m in turns %}{% if m.role == 'user' %}[ASK]{% if loop.last and system %} {{ system }}\n\n{% endif %}"
+    " {{ m.content }}[/ASK]{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+TRICKY = {
+    "late system": LATE_SYSTEM,
+    # The same template, with its own marks.
+    "late system, marked": LATE_SYSTEM.replace(
+        " {{ m.content }}<|im_end|>", " {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    ),
+    # Where the row has a system message, the generation prompt is another one.
+    "opening by system": CHATML.replace(
+        "<|im_start|>assistant\n{% endif %}",
+        "<|im_start|>assistant\n{{ '<think>\n' if messages[0].role == 'system' }}{% endif %}",
+    ),
+    # The prompt alone is stripped, the conversation is not.
+    "strips prompts": CHATML.replace(
+        "{{ m.content }}", "{{ m.content | trim if add_generation_prompt else m.content }}"
+    ),
+    # Every other conversation is told how many messages it has.
+    "counts": "{% if messages | length > 3 %}{{ messages | length }}: {% endif %}" + CHATML,
+    "tools at the last question": (
+        "{% for m in messages %}{% if loop.last or loop.nextitem is defined and loop.revindex == 2 %}"
+        "{{ tools | tojson if tools else '' }}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}"
+        "{% endfor %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+    "looks into contents": CHATML.replace(
+        "{{ m.content }}", "{{ m.content.split('</think>')[-1] if 'b' in m.content else m.content ~ m.name }}"
+    ),
+    "writes no contents": "{% for m in messages %}<{{ m.role }}>{% endfor %}",
+    "never proved": "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}abc{% endif %}",
+    "indents its tools": "{{ tools | tojson(indent=1) if tools else '' }}{{ tools | tojson(separators=[',', ':']) }}"
+    + CHATML,
+}
+
+
+def templates() -> dict[str, str]:
+    """Those above, of the tokenizers at hand, and those that trl brings."""
+    found = dict(TRICKY)
+    folders = sorted(Path(REALDATA, "tokenizers").iterdir()) if REALDATA else []
+    for folder in folders:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        file = folder / "chat_template.jinja"
+        found[folder.name] = config.get("chat_template") or file.read_text()
+    trl = find_spec("trl")
+    for place in trl.submodule_search_locations if trl and trl.submodule_search_locations else ():
+        for file in sorted(Path(place, "chat_templates").glob("*.jinja")):
+            found[f"trl {file.stem}"] = file.read_text()
+    return found
+
+
+TEMPLATES = templates()
+VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("trl") else name for name in TEMPLATES]
+)
+def test_no_words_of_the_prompt_are_trained(name: str) -> None:
+    renderer = Renderer(ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=EVERYTHING)
+    call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
+    first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
+    tool: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "zqtool"},
+    ]
+    for system, turns, answered, named, by_tool in itertools.product((0, 1), (0, 1, 2), (1, 2), (0, 1), (0, 1)):
+        prompt: list[dict[str, Any]] = [{"role": "system", "content": "zqrule"}] * system + first * turns
+        prompt.append({"role": "user", "content": "zqask", **({"name": "zqu"} if named else {})})
+        prompt += tool * by_tool
+        answers = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}] * answered
+        try:
+            text, _, runs = renderer(prompt, answers[:-1], TOOLS if by_tool else None)[:3]
+        except PacktrainError:
+            continue  # the template refuses it
+        done = 0
+        for end, kind in zip(runs.ends, runs.kinds, strict=True):
+            if kind in (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION):
+                assert "zq" not in text[done:end], (text, runs)
+            done = end
+        trained = [
+            kind for kind in runs.kinds if kind in (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.UNPROVED_COMPLETION)
+        ]
+        assert trained or "yes" not in text
