@@ -8,22 +8,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.manifest import FileRecord
 from ...stages.arrays import view
 from ..store.open_store import Store
 
 
-def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
     """Put one record batch as a mappable Arrow file."""
-    put_batches(store, name, batch.schema, iter([batch]))
+    return put_batches(store, name, batch.schema, iter([batch]))
 
 
-def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> FileRecord:
     """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
     with store.draft(name.rpartition("/")[0]) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
+        put = draft.result
         store.put(draft, name, replace_damaged=True)
+    return FileRecord(name, put.bytes, put.hash)
 
 
 def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:

@@ -10,6 +10,7 @@ from ...schemas.ragged import sums_of
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ...stages.arrays import numbers
 from ..store.open_store import Store
+from .arrow_files import put_arrow
 
 
 class RowSizes:
@@ -28,12 +29,7 @@ class RowSizes:
     def put(self, store: Store, folder: str) -> FileRecord:
         """Write the split's file, in one batch, because readers map only the first."""
         columns = [numbers(np.concatenate(column)) for column in (self._tokens, self._squares)]
-        with store.draft(folder) as draft:
-            with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ROW_SIZES) as writer:
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=ROW_SIZES))
-            put = draft.result
-            store.put(draft, f"{folder}{ROW_SIZES_NAME}", replace_damaged=True)
-        return FileRecord(f"{folder}{ROW_SIZES_NAME}", put.bytes, put.hash)
+        return put_arrow(store, f"{folder}{ROW_SIZES_NAME}", pa.RecordBatch.from_arrays(columns, schema=ROW_SIZES))
 
 
 def row_sizes_name(split: SplitRecord) -> str:

@@ -1,7 +1,7 @@
 """Plans the rows of the table's documents: windows, pieces, rows, their order, and which rows are in which shard."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,11 @@ class Pieces:
     repeated: NDArray[np.int32]
     """(M,) how many of the first tokens an earlier piece of the document has; they are not trained again."""
 
+    @classmethod
+    def joined(cls, some: "Sequence[Pieces]") -> "Pieces":
+        """All of some."""
+        return cls(*(np.concatenate([getattr(one, column.name) for one in some]) for column in fields(cls)))
+
     def at(self, index: "slice | NDArray[np.int64]") -> "Pieces":
         """Some of them."""
         return Pieces(self.documents[index], self.starts[index], self.lengths[index], self.repeated[index])
@@ -96,12 +101,7 @@ def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDAr
     found = [Pieces(np.zeros(0, np.int64), none, none, none)]
     for here, rows in packed_in(table, split, blocks):
         found.append(_pieces(table.documents.at(here), rows, here.start, split_pieces))
-    out = Pieces(
-        np.concatenate([one.documents for one in found]),
-        np.concatenate([one.starts for one in found]),
-        np.concatenate([one.lengths for one in found]),
-        np.concatenate([one.repeated for one in found]),
-    )
+    out = Pieces.joined(found)
     found.clear()
     often = table.documents.copies[out.documents].astype(np.int64)
     if not (often > 1).any():
@@ -129,12 +129,7 @@ def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: 
     owners, documents = split_pieces["document"], rows[cut] + first
     begins, ends = (np.searchsorted(owners, documents, side=side) for side in ("left", "right"))
     taken = split_pieces[ranges(begins, ends - begins)]
-    both = Pieces(
-        np.concatenate([out.documents, taken["document"]]),
-        np.concatenate([out.starts, taken["start"]]),
-        np.concatenate([out.lengths, taken["length"]]),
-        np.concatenate([out.repeated, taken["repeated"]]),
-    )
+    both = Pieces.joined([out, Pieces(*(taken[name] for name in ("document", "start", "length", "repeated")))])
     return both.at(np.argsort(both.documents, kind="stable"))
 
 
