@@ -5,11 +5,14 @@ why. Texts in these structs come from the data and must be escaped.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
 
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +76,6 @@ class SourceLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class LongDocument:
-    """One of the longest documents."""
-
-    id: str
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """The advised length."""
 
@@ -106,8 +101,8 @@ class Choice:
     """Documents of the sample that are held out, and not compared."""
     lengths: Histogram
     """Lengths of the documents, before `max_length`."""
-    longest: list[LongDocument]
-    """The longest documents, the longest first; empty if their ids are unknown."""
+    longest: list[tuple[str, int]]
+    """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
     """By ascending length: the configured strategy, and for plain texts also `bfd_split`."""
     strategy: str
@@ -173,35 +168,44 @@ class OverlapCount:
     """Evaluation rows of which something was found."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapPiece:
-    """A piece of a text."""
+EXCERPT = 1_600
+"""Characters of an excerpt."""
+Excerpt = Annotated[
+    list[tuple[Annotated[str, msgspec.Meta(max_length=EXCERPT)], bool]], msgspec.Meta(max_length=EXCERPT)
+]
+"""(text, whether it is shared), end to end."""
 
-    text: str
-    shared: bool
+
+class HitTexts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Both texts of a hit, near what they share."""
+
+    example: Excerpt
+    evaluation: Excerpt
+    example_cut: bool = False
+    """Whether text was left out before or after."""
+    evaluation_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShownOverlap:
-    """An example and an evaluation row that share text."""
+class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of contamination.jsonl: an example and an evaluation row that share text."""
 
     id: str
-    """The example's."""
+    """The example's id, as in documents.parquet."""
     source: str
     evaluation: str
-    line: int
-    """The row's line in the evaluation file, from 1."""
-    evaluation_id: str
+    """Name of the evaluation file."""
+    evaluation_line: int
+    """The row's line in it, from 1."""
     kind: str
-    """`prompt` or `answer` of the row."""
+    """`prompt` or `answer` of the evaluation row."""
     match: str
+    """`whole`, `near-whole` or `n-gram`."""
     share: float
-    """Of the row's n-grams, the share that the example has."""
-    example: list[OverlapPiece]
-    example_cut: bool
-    """Whether text before or after was left out."""
-    row: list[OverlapPiece]
-    row_cut: bool
+    """The share of the evaluation text's n-grams that the example has."""
+    shared: str
+    """The longest run of words that both share, without case and punctuation; at most 60 words."""
+    evaluation_id: str = ""
+    texts: HitTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +214,19 @@ class Overlap:
 
     sentence: str
     action: str
-    """`report` or `drop`."""
+    """`report` or `drop`; "" if nothing is packed."""
     ngram: int
+    compared: int
+    """Examples that were compared."""
     examples: int
     """Examples that share text with any evaluation row."""
+    rows: int
+    """Evaluation rows."""
+    rows_found: int
+    """Evaluation rows of which something was found."""
     counts: list[OverlapCount]
-    shown: list[ShownOverlap]
-    """Some pairs, the strongest first."""
+    shown: list[Hit]
+    """Some hits with their texts, the strongest first."""
     files: list[str]
     """Names of the evaluation files."""
     ignored: dict[str, int]

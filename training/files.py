@@ -93,8 +93,9 @@ class LocalFiles:
 class RemoteFiles:
     """The files below a URL, downloaded into the cache. Safe in threads."""
 
-    def __init__(self, remote: Remote, cache: Copies) -> None:
-        self.remote, self.cache, self.where = remote, cache, remote.url
+    def __init__(self, remote: Remote, cache: str | Path | None, cache_bytes: int) -> None:
+        self.remote, self.cache_bytes, self.where = remote, cache_bytes, remote.url
+        self.cache = Copies(cache, cache_bytes)
 
     def url(self, name: str) -> str:
         """A file's address for messages, without passwords and signatures."""
@@ -168,4 +169,4 @@ def open_files(
         raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
     remote = Remote(text, storage_options, resume="resume")
     remote.require()
-    return RemoteFiles(remote, Copies(cache, cache_bytes))
+    return RemoteFiles(remote, cache, cache_bytes)

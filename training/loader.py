@@ -187,11 +187,6 @@ class PackedLoader:
         """Number of rows of all epochs, over all ranks."""
         return self.steps.total
 
-    @property
-    def epoch_rows(self) -> int:
-        """Number of rows of one epoch; of a mixture, all."""
-        return self.steps.period
-
     def __len__(self) -> int:
         """Number of batches left; the same on every rank."""
         return self.steps.left(self._state.rows) * self.accumulate
@@ -339,10 +334,10 @@ def _open(sources: Sequence[Source], remote: dict[str, Any]) -> ConcatRows:
     """
     if not sources:
         raise ConfigError("no source was given; give a folder that packtrain run wrote")
-    corpus = ConcatRows([PackedRows(source.where, source.split, **remote) for source in sources])
+    corpus = ConcatRows([PackedRows(source.path, source.split, **remote) for source in sources])
     for source, part in zip(sources, corpus.parts, strict=True):
         if not len(part):
             raise ConfigError(
-                f"{source.where}: the split {source.split!r} has no rows; name another split, or leave the source out"
+                f"{source.path}: the split {source.split!r} has no rows; name another split, or leave the source out"
             )
     return corpus

@@ -240,27 +240,6 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
 # What a model can take
 
 
-def row_limit(model: Any) -> Limit | None:
-    """The longest packed row in which every document is computed as it would be alone; None if there is no limit.
-
-    Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale` tokens.
-    """
-    for config in configs_of(unwrap(model).config):
-        layers = getattr(config, "no_rope_layers", None) or [1]
-        if getattr(config, "attn_temperature_tuning", False) and not all(layers):
-            scale = int(getattr(config, "floor_scale", 8192))
-            return Limit(scale - 1, f"queries are scaled by their place in the row from token {scale:,} (floor_scale)")
-    return None
-
-
-def document_limit(model: Any) -> Limit | None:
-    """The length of the longest document that does not change the other documents of its batch; None if there is no
-    limit. See `stretching`.
-    """
-    found = [limit for config in configs_of(unwrap(model).config) for limit in stretching(config)]
-    return min(found, key=lambda limit: limit.tokens, default=None)
-
-
 def may_leave_weights_unused(model: Any) -> bool:
     """Whether some weights may get no gradient in a step: experts without a token, or parts that text does not use."""
     config = model.config
@@ -282,18 +261,27 @@ class ModelLimits:
 
     @classmethod
     def of(cls, model: Any) -> "ModelLimits":
-        """Read them from a model's configuration and embeddings."""
-        limits = []
-        if (stretch := document_limit(model)) is not None:
-            reason = f"the model's {stretch.reason}: a document's outputs would depend on the others in its batch"
-            limits.append(Limit(stretch.tokens, reason))
+        """Read them from the configuration and embeddings of a model, which is not wrapped.
+
+        Documents: rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones
+        end. Rows: Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale`
+        tokens.
+        """
+        model, limits, row = unwrap(model), list[Limit](), None
+        for config in configs_of(model.config):
+            limits += stretching(config)
+            rotated = all(getattr(config, "no_rope_layers", None) or [1])
+            if getattr(config, "attn_temperature_tuning", False) and not rotated:
+                scale = int(getattr(config, "floor_scale", 8192))
+                why = f"queries are scaled by their place in the row from token {scale:,} (floor_scale)"
+                row = row or Limit(scale - 1, why)
         trained = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
                 learned = min(_rows(module.weight), trained or _rows(module.weight))
-                limits.append(Limit(learned, f"the model has embeddings for {learned:,} positions"))
+                limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest, row_limit(model), trained or None)
+        return cls(_rows(model.get_input_embeddings().weight), shortest, row, trained or None)
 
     def check_rows(self, name: str, rows: ConcatRows, rows_per_device: int = 1) -> None:
         """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
@@ -312,8 +300,8 @@ class ModelLimits:
             )
         if self.document is not None and (longest := rows.longest(self.document.tokens)) > self.document.tokens:
             raise InputError(
-                f"{name} has a document of {longest:,} tokens, but {self.document.reason}. Pack with "
-                f"truncate.max_length: {self.document.tokens}, or take another model"
+                f"{name} has a document of {longest:,} tokens, more than the model takes: {self.document.reason}. Pack "
+                f"with truncate.max_length: {self.document.tokens}, or take another model"
             )
         if self.trained is not None and (longest := rows.longest()) > self.trained:
             _LOG.warning(

@@ -46,9 +46,11 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One packed dataset of a mixture."""
+    """One packed dataset of a mixture, also in the configuration of a training."""
 
-    where: str | Path
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field
+
+    path: str | Path
     """Folder or URL that `packtrain run` wrote."""
     weight: float | None = None
     """The source's share of the mixture; only proportions count. If it is None for all sources, each source is read for
@@ -57,6 +59,12 @@ class Source:
     epochs: int | None = None
     """Number of times that the dataset is read; None for the loader's number of epochs."""
     split: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"a source has epochs={self.epochs}: must be at least 1")
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise ConfigError(f"a source has the weight {self.weight}; weights must be positive numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +186,7 @@ def mixture_of(sources: Sequence[Source], parts: Sequence[PackedRows], epochs: i
         epochs: of sources that do not say theirs.
 
     Raises:
-        ConfigError: some have a weight and others do not, or a weight is no positive number.
+        ConfigError: some have a weight and others do not, or one is too small compared with the others.
     """
     if len(sources) == 1:
         return None
@@ -203,11 +211,8 @@ def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
         limits: (S,) how many rows of each dataset are read.
 
     Raises:
-        ConfigError: a share is not a positive number, or too small compared with the others.
+        ConfigError: a share is too small compared with the others.
     """
-    for share in shares:
-        if not 0 < share < float("inf"):
-            raise ConfigError(f"a source has the weight {share}; weights must be positive numbers")
     whole = tuple(round(share / sum(shares) * _UNITS) for share in shares)
     if not all(whole):
         raise ConfigError(f"a source has the share {min(shares) / sum(shares):.1e} of the mixture: leave it out")

@@ -23,7 +23,7 @@ from ..schemas.errors import BatchError, ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
 from .attention.apply import attention_layers, unwrap
 from .attention.varlen import NAME, UNPACKED, count_calls
-from .model import document_limit, message_of, row_limit
+from .model import ModelLimits, message_of
 from .probe_setup import Batch, Span, cut_out, random_documents, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
@@ -162,7 +162,8 @@ def probe(
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     bounds = (given if batch is None else batch)["cu_seq_lens_q"]
     shown = (int(bounds.diff().max()), int(bounds[-1]))
-    limits = [("a document", document_limit(model)), ("a row", row_limit(model))]
+    known = ModelLimits.of(bare)
+    limits = [("a document", known.document), ("a row", known.row)]
     checks = [
         Check("lengths", size <= limit.tokens, f"{what} of {size:,} tokens", f"at most {limit.tokens:,}", limit.reason)
         for (what, limit), size in zip(limits, shown, strict=True)

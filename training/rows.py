@@ -4,7 +4,7 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..schemas.manifest import Manifest
 from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
-from .files import CACHE_BYTES, Files, LocalFiles, MappedFile, open_files
+from .files import Files, LocalFiles, MappedFile, RemoteFiles, open_files
 from .shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
@@ -35,26 +35,16 @@ class PackedRows:
     Args:
         where: folder or URL that `packtrain run` wrote.
         split: `train`, or `holdout` if there is one.
-        cache, cache_bytes, storage_options: see `files.open_files`.
+        remote: `cache`, `cache_bytes`, `storage_options`: see `files.open_files`.
 
     Raises:
         InputError: there is no finished dataset, no such split, or its shards are Parquet.
         IntegrityError: the manifest or a shard is damaged.
     """
 
-    def __init__(
-        self,
-        where: str | Path,
-        split: str = "train",
-        *,
-        cache: str | Path | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        storage_options: dict[str, Any] | None = None,
-    ) -> None:
-        options = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
-        self._arguments = (where, split, options)
-        self.where, self.split = where, split
-        self.files = open_files(where, **options)  # type: ignore[arg-type]
+    def __init__(self, where: str | Path, split: str = "train", **remote: Any) -> None:
+        self.where, self.split, self._remote = where, split, remote
+        self.files = open_files(where, **remote)
         self.manifest = read_manifest(self.files)
         if self.manifest.preference:
             raise InputError(
@@ -69,18 +59,16 @@ class PackedRows:
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
         self.is_local = isinstance(self.files, LocalFiles)
-        # Space of files that were removed from the cache comes back when they are no longer mapped.
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # of this machine, which share the cache
-        self.room = sum(s.bytes for s in self.shards) if self.is_local else cache_bytes // (4 * processes)
+        self.room = sum(shard.bytes for shard in self.shards)
         """Bytes of shards that this process may keep mapped."""
+        if isinstance(self.files, RemoteFiles):
+            # Space of files that were removed from the cache comes back when they are no longer mapped.
+            processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # of this machine, which share the cache
+            self.room = self.files.cache_bytes // (4 * processes)
         self._open: dict[int, Shard] = {}
 
-    def __getstate__(self) -> tuple[str | Path, str, dict[str, Any]]:
-        return self._arguments
-
-    def __setstate__(self, state: tuple[str | Path, str, dict[str, Any]]) -> None:
-        where, split, options = state
-        self.__init__(where, split, **options)  # type: ignore[misc]  # every process maps its own
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(PackedRows, **self._remote), (self.where, self.split)  # every process maps its own
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -109,7 +97,7 @@ class PackedRows:
     def row(self, index: int) -> Row:
         """Row `index`. Raises IndexError beyond the last one."""
         number = self.shard_of(index)
-        return (self._open.get(number) or self._map(number)).row(index - self._starts[number])
+        return self._shard(number).row(index - self._starts[number])
 
     @cached_property
     def sizes(self) -> RowSizes:
@@ -130,7 +118,7 @@ class PackedRows:
         for bound, number in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
             if bound <= found:
                 break
-            found = max(found, (self._open.get(number) or self._map(number)).longest)
+            found = max(found, self._shard(number).longest)
         return found
 
     def shard_of(self, index: int) -> int:
@@ -156,8 +144,10 @@ class PackedRows:
                 return self.files.map(name, file.bytes, file.hash)
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
 
-    def _map(self, number: int) -> Shard:
+    def _shard(self, number: int) -> Shard:
         """Open a shard, and before that close those opened first, until it fits. Rows in use keep their memory."""
+        if (known := self._open.get(number)) is not None:
+            return known
         mapped = self.shards[number].bytes + sum(self.shards[one].bytes for one in list(self._open))
         for oldest in list(self._open):
             if len(self._open) < OPEN_SHARDS and mapped <= self.room:

@@ -263,8 +263,8 @@ def require_shards(checkpoint: Path) -> Path:
     if is_zero(checkpoint):
         raise ConfigError(
             f"CHECKPOINT: {checkpoint} holds pieces of DeepSpeed's ZeRO, which packtrain does not gather: run the "
-            "zero_to_fp32.py that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain launch "
-            "zero3, checkpoints hold whole weights"
+            "zero_to_fp32.py that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain train "
+            "--recipe zero3, checkpoints hold whole weights"
         )
     raise ConfigError(
         f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "

@@ -58,6 +58,8 @@ class Balance:
     than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field; it is a key of a training, too
+
     block: int = 8 * GROUP
     group: int = GROUP
 

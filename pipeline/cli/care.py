@@ -1,5 +1,6 @@
 """Around a run: `prep` writes examples alone, `wait`, `verify` and `clean` look after datasets and caches."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,22 +10,12 @@ import typer
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
-from .options import (
-    Config,
-    Folder,
-    Format,
-    Input,
-    Json,
-    Set,
-    days_option,
-    no_words,
-    seconds_option,
-    without_file,
-)  # fmt: skip
+from .options import Config, Folder, Format, Input, Json, Set, load_run, measured, no_words
 from .streams import print_json, print_line
 
 if TYPE_CHECKING:
     from ..dataset.verify import Verification
+    from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
     from ..store.local import LocalStore
 
@@ -33,9 +24,12 @@ _SHOWN = 3
 
 def wait(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder that a run is writing, or its URL.")],
-    timeout: Annotated[float, seconds_option("Longest wait: seconds, or a time such as 90min.", default="1h")] = 3600.0,
+    timeout: Annotated[
+        float, measured("DURATION", "Longest wait: seconds, or a time such as 90min.", default="1h")
+    ] = 3600.0,
     grace: Annotated[
-        float, seconds_option("Time without a working process after which the run counts as dead.", default="1min")
+        float,
+        measured("DURATION", "Time without a working process after which the run counts as dead.", default="1min"),
     ] = 60.0,
     as_json: Json = False,
 ) -> None:
@@ -73,66 +67,57 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged."""
-    if repair:
-        _repair(folder, config, as_json)
-        return
-    if config is not None:
+    if config is not None and not repair:
         raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
     from ..report.printing import say
-    from .console import ConsoleObserver, make_console
-
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        outcome = check(folder, deep=deep, observer=observer)
-    if as_json:
-        print_json({"folder": folder, "sound": outcome.sound, "deep": deep, **_plain(outcome)})
-        if not outcome.sound:
-            raise typer.Exit(1)
-        return
-    for finding in outcome.findings:
-        say(console, str(finding))
-    checked = ", ".join(
-        plural(number, what)
-        for number, what in ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
-    )
-    if not outcome.sound:
-        found = plural(len(outcome.findings), "finding")
-        say(console, f"{folder} does NOT match its manifest: {found} in {checked}")
-        say(console, f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone")
-        raise typer.Exit(1)
-    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
-    say(console, f"{folder} is sound: {checked}; {how}")
-
-
-def _repair(folder: str, config: Path | None, as_json: bool) -> None:
-    from ..report.printing import say
+    from ..run.repair import Repair
     from ..run.repair import repair as rebuild
     from .console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
-        done = rebuild(folder, config=config, observer=observer)
+        if repair:
+            done: Repair | Verification = rebuild(folder, config=config, observer=observer)
+        else:
+            done = check(folder, deep=deep, observer=observer)
     if as_json:
-        print_json({"folder": folder, "sound": done.sound, "manifest": done.manifest.hash, **_plain(done)})
-        if not done.sound:
-            raise typer.Exit(1)
-        return
-    for finding in done.findings:
-        say(console, f"{'still' if finding in done.remaining else 'was'} wrong: {finding}")
-    for what, names in (("rebuilt", done.rebuilt), ("removed", done.removed)):
-        for name in names:
-            say(console, f"  {what}: {name}")
-    say(console, f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone")
+        print_json({"folder": folder, "sound": done.sound, "deep": deep, **_plain(done)})
+    else:
+        for line in _repaired(folder, done) if isinstance(done, Repair) else _checked(folder, done, deep):
+            say(console, line)
     if not done.sound:
-        say(console, f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong")
         raise typer.Exit(1)
-    say(console, f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before")
 
 
-def _plain(outcome: "Verification | Repair") -> dict[str, Any]:
-    """The fields as plain data, without the manifest, which is large and is in the folder."""
-    return {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "manifest"}
+def _checked(folder: str, outcome: "Verification", deep: bool) -> Iterator[str]:
+    yield from map(str, outcome.findings)
+    counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
+    checked = ", ".join(plural(number, what) for number, what in counts)
+    if not outcome.sound:
+        yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
+        yield f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone"
+        return
+    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
+    yield f"{folder} is sound: {checked}; {how}"
+
+
+def _repaired(folder: str, done: "Repair") -> Iterator[str]:
+    for finding in done.findings:
+        yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
+    yield from (f"  rebuilt: {name}" for name in done.rebuilt)
+    yield from (f"  removed: {name}" for name in done.removed)
+    yield f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone"
+    if not done.sound:
+        yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
+        return
+    yield f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before"
+
+
+def _plain(outcome: "Verification | Repair | PrepCounts") -> dict[str, Any]:
+    """The fields as plain data; of the manifest, which is large and is in the folder, the hash."""
+    every = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
+    return every | ({"manifest": every["manifest"].hash} if "manifest" in every else {})
 
 
 def clean(
@@ -151,7 +136,7 @@ def clean(
     ] = None,
     older_than: Annotated[
         float,
-        days_option("Keep parts used, and copies written, within this many days, or a time such as 12h.", default="7"),
+        measured("DAYS", "Keep what was used within this many days, or a time such as 12h.", default="7"),
     ] = 7.0,
     everything: Annotated[bool, typer.Option("--all", help="Remove everything that can be made again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -236,21 +221,16 @@ def prep(
     as_json: Json = False,
 ) -> None:
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
-    from ..configfile import load_config
     from ..report.printing import say
     from ..run.prep_only import prepare_source
     from .console import ConsoleObserver, make_console
 
-    if output is None and (config is not None or input):
-        raise ConfigError("--output is needed: the file to write, such as examples.jsonl")
-    if config is not None:
-        if format is not None or input:
-            raise ConfigError("give either a configuration file, or --format and --input; not both")
-        loaded, base = load_config(config, None, settings or [])
-    else:
-        data = without_file(format, input, Path("unused"), "unused", output=output)
-        loaded, base = load_config(data, Path.cwd(), settings or [])
-    assert output is not None
+    if output is None:
+        raise ConfigError(
+            "--output is needed: the file to write, such as examples.jsonl; and a configuration file or --input says "
+            "what to read"
+        )
+    loaded, base = load_run(config, settings, format, input)
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:
         names = [one.name for one in loaded.sources]
@@ -259,17 +239,12 @@ def prep(
     with ConsoleObserver(console) as observer:
         counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer)
     if as_json:
-        by_reason = {"rejected": counts.rejected, "filtered": counts.filtered, "skipped": counts.skipped}
-        numbers = {name: dict(sorted(found.items())) for name, found in by_reason.items()}
-        print_json({"output": str(output), "rows": counts.rows, "examples": counts.examples, **numbers,
-                    "rejects": counts.rejects})  # fmt: skip
+        print_json({"output": output, **_plain(counts)})
         return
     say(console, f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}")
-    for label, reasons in (
-        ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
-    ):  # fmt: skip
-        for reason, number in sorted(reasons.items()):
-            say(console, f"  {label}: {reason} {number:,}")
+    for label in ("rejected", "filtered", "skipped"):
+        for reason, number in sorted(getattr(counts, label).items()):
+            say(console, f"  {'never made' if label == 'skipped' else label}: {reason} {number:,}")
     for reject in counts.rejects:
         where = f"{reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"
         say(console, f"  {escape_line(where)}")

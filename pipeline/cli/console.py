@@ -32,8 +32,6 @@ class ConsoleObserver:
         self._rows = 0
         self._tokens = 0
         self._what = "rows"
-        self._first: tuple[float, int] | None = None
-        """When the first work was done, and how much: the time left is measured from here."""
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -47,7 +45,6 @@ class ConsoleObserver:
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
         self._what = unit if unit == "samples" else "rows"
-        self._first = None
         if self._live():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
             if total:
@@ -61,13 +58,11 @@ class ConsoleObserver:
         self._done += done
         self._rows += rows
         self._tokens += tokens
-        if self._first is None:
-            self._first = time.monotonic(), self._done
         if self._progress is not None:
             self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}{self._time_left()}")
+            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 
     def end(self) -> None:
         """See `Observer`."""
@@ -96,14 +91,6 @@ class ConsoleObserver:
         seconds = max(time.monotonic() - self._began, 1e-9)
         tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
         return f"{rate(self._rows / seconds, self._what)}{tokens}"
-
-    def _time_left(self) -> str:
-        # What was there before, loading, and a first batch that is only counted in part would mislead.
-        began, before = self._first or (self._began, 0)
-        if not before < self._done < self._total:
-            return ""
-        seconds = (time.monotonic() - began) / (self._done - before) * (self._total - self._done)
-        return f", {duration(seconds)} left"
 
 
 class _Rates(ProgressColumn):

@@ -12,9 +12,6 @@ from .options import Json, no_words
 from .streams import print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..export.export import Exported
     from .console import ConsoleObserver
 
 _ONLY = {
@@ -95,6 +92,7 @@ def export(
 
     An export has the same rows, order, splits and masks. To the Hub go the shards and the card, and nothing private.
     """
+    from ..report.printing import say
     from .console import ConsoleObserver, make_console
 
     kind = "hf://OWNER/NAME" if to.startswith("hf://") else "model" if to == "model" else "a format"
@@ -122,22 +120,16 @@ def export(
                 folder, out, to, dtype=dtype, eos_id=eos_id, pad_seq_to_mult=pad_seq_to_mult,
                 drop_weights=drop_weights, observer=observer,
             )  # fmt: skip
-            _say_exported(out, made, console, as_json)
-
-
-def _say_exported(out: str, made: "Exported", console: "Console", as_json: bool) -> None:
-    from ..report.printing import say
-
-    if as_json:
-        print_json({"out": out, **asdict(made)})
-        return
-    for name, split in made.splits.items():
-        rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
-        say(console, f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained")
-    if made.not_carried:
-        lost = " and ".join(made.not_carried)
-        say(console, f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it")
-    say(console, f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}")
+            if as_json:
+                print_json({"out": out, **asdict(made)})
+                return
+            for name, split in made.splits.items():
+                rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
+                say(console, f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained")
+            if made.not_carried:
+                lost = " and ".join(made.not_carried)
+                say(console, f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it")
+            say(console, f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}")
 
 
 def _publish(

@@ -11,7 +11,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "clean"),
     "Give it away": ("export",),
-    "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
+    "Train on it": ("train", "explain-loss", "probe", "doctor"),
     "Sample and judge": ("sample", "eval-apps"),
     "For editors": ("schema",),
 }
@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "packtrain train --demo",
         "packtrain train train.yaml --set trainer.max_steps=100 --dry-run",
+        "packtrain train --recipe fsdp2 > fsdp2.yaml",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
     "explain-loss": (
@@ -63,7 +64,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
-    "launch": ("packtrain launch", "packtrain launch fsdp2 -o fsdp2.yaml"),
     "sample": (
         "packtrain sample trained/model --data test.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
         "packtrain sample trained/model --data test.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",

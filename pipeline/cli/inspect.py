@@ -37,7 +37,16 @@ def inspect(
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
             raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
-        _inspect_example(folder, example, doc, tokenizer, full=full, as_json=as_json)
+        from ..explain.explain import Follower
+        from ..explain.story import story_json
+        from .story import tell
+
+        follower = Follower(open_dataset(folder), tokenizer)
+        story = follower.by_id(example) if example is not None else follower.by_number(doc or 0)
+        if as_json:
+            print_json(story_json(story))
+        else:
+            tell(make_console(), story, full=full)
         return
     if full:
         raise ConfigError("--full works with one example; add --id or --doc")
@@ -45,7 +54,7 @@ def inspect(
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
     if as_json:
-        print_json(row_json(dataset, row or 0, split or "train", decoder))
+        print_json(_row_json(dataset, row or 0, split or "train", decoder))
         return
     console = make_console()
     if decoder is None:
@@ -55,30 +64,7 @@ def inspect(
     show_row(console, dataset, row or 0, split or "train", decoder, ids)
 
 
-def _inspect_example(
-    folder: str,
-    id: str | None,
-    doc: int | None,
-    tokenizer: Path | None,
-    *,
-    full: bool,
-    as_json: bool,
-) -> None:
-    from ..dataset.open import open_dataset
-    from ..explain.explain import Follower
-    from ..explain.story import story_json
-    from .console import make_console
-    from .story import Teller
-
-    follower = Follower(open_dataset(folder), tokenizer)
-    story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
-    if as_json:
-        print_json(story_json(story))
-        return
-    Teller(make_console(), full=full).tell(story)
-
-
-def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None") -> dict[str, Any]:
+def _row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None") -> dict[str, Any]:
     """A packed row, or a preference pair. Without a tokenizer, texts are None.
 
     Raises:

@@ -23,7 +23,7 @@ from .reports import contamination, diff, plan, report
 from .run import run
 from .samples import eval_apps, sample
 from .streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
-from .training import doctor, explain_loss, launch, probe, train
+from .training import doctor, explain_loss, probe, train
 
 _INTERRUPTED = 130
 _SHOWN = 80
@@ -52,7 +52,7 @@ def schema() -> None:
 
 for _command in (
     plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, clean, export,
-    train, explain_loss, probe, doctor, launch, sample, eval_apps, schema,
+    train, explain_loss, probe, doctor, sample, eval_apps, schema,
 ):  # fmt: skip
     app.command()(_command)
 

@@ -1,31 +1,25 @@
-"""Options shared by several commands, how shells complete them, and what turns them into a configuration."""
+"""Options that several commands share, how shells complete them, and what turns them into a configuration."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from ...schemas.config.mask import MaskPolicy
 from ...schemas.config.source import AUTO, default_name
 from ...schemas.errors import ConfigError
 from ...schemas.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from ...schemas.config.config import RunConfig
     from ..report.options import ReportOptions
 
 
 def no_words(incomplete: str) -> list[str]:
     """Nothing, so that the shell completes files and folders itself."""
     return []
-
-
-def _keys_of_run(incomplete: str) -> list[str]:
-    return [f"{key}=" for key in config_keys(training=False) if key.startswith(incomplete)]
-
-
-def _keys_of_training(incomplete: str) -> list[str]:
-    return [f"{key}=" for key in config_keys(training=True) if key.startswith(incomplete)]
 
 
 def config_keys(*, training: bool) -> list[str]:
@@ -51,41 +45,39 @@ def _keys(model: Any, before: str = "") -> Iterator[str]:
             yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
 
 
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(str(text))  # typer passes a default as a number
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def _keys_of(training: bool) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [f"{key}=" for key in config_keys(training=training) if key.startswith(incomplete)]
 
-
-def _bytes(text: str) -> int:
-    try:
-        return parse_size(str(text))  # typer passes a default as a number
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    return complete
 
 
 def _days(text: str) -> float:
     """A plain number means days: `--older-than 7` is seven days."""
     try:
-        return float(text) if float(text) >= 0 else _seconds(text)
+        days = float(text)
     except ValueError:
-        return _seconds(text) / 86400
+        return parse_duration(text) / 86400
+    return days if days >= 0 else parse_duration(text)
 
 
-def seconds_option(help: str, *names: str, default: str) -> Any:
-    """An option that takes a duration. `default` is what the help shows, such as `1h`."""
-    return typer.Option(*names, parser=_seconds, metavar="DURATION", help=help, show_default=default)
+_UNITS: dict[str, Callable[[str], float]] = {"DURATION": parse_duration, "DAYS": _days, "SIZE": parse_size}
 
 
-def days_option(help: str, *names: str, default: str) -> Any:
-    """An option that takes a duration, or a plain number of days."""
-    return typer.Option(*names, parser=_days, metavar="DAYS", help=help, show_default=default)
+def measured(unit: str, help: str, *names: str, default: str) -> Any:
+    """An option that takes a DURATION, a number of DAYS, or a SIZE in bytes.
 
+    Args:
+        default: what the help shows, such as `1h`.
+    """
 
-def size_option(help: str, *names: str, default: str) -> Any:
-    """An option that takes a number of bytes."""
-    return typer.Option(*names, parser=_bytes, metavar="SIZE", help=help, show_default=default)
+    def parse(text: str) -> float:
+        try:
+            return _UNITS[unit](str(text))  # typer passes a default as a number
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return typer.Option(*names, parser=parse, metavar=unit, help=help, show_default=default)
 
 
 Config = Annotated[
@@ -96,8 +88,8 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a key, e.g. truncate.max_length=4096, or tokenizer.allow_lost='[system, tools]'.",
-        autocompletion=_keys_of_run,
+        help="Override a key, e.g. pack.strategy=tight, or tokenizer.allow_lost='[system, tools]'.",
+        autocompletion=_keys_of(training=False),
     ),
 ]
 TrainSet = Annotated[
@@ -105,8 +97,8 @@ TrainSet = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a key, e.g. trainer.max_steps=100.",
-        autocompletion=_keys_of_training,
+        help="Override a key, e.g. trainer.max_steps=100, or out=trained-2.",
+        autocompletion=_keys_of(training=True),
     ),
 ]
 Format = Annotated[
@@ -131,15 +123,26 @@ Tokenizer = Annotated[
     Path | None,
     typer.Option(help="Without a configuration: the tokenizer's folder, or a hub name in the Hugging Face cache."),
 ]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="The folder of the run, or its URL; overrides the configuration.", autocompletion=no_words
+    ),
+]
 Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="one per core")]
 MaxLength = Annotated[int | None, typer.Option(help="Tokens per packed row; overrides the configuration.")]
+Mask = Annotated[
+    MaskPolicy | None,
+    typer.Option(
+        help="What is trained of a conversation: what follows the prompt (completion), every turn of the assistant, "
+        "its last turn, or all; overrides the configuration.",
+        metavar="POLICY",
+    ),
+]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=no_words)]
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
-
-_HINT = "packtrain schema prints all keys of a configuration"
-
-# Options of the commands that make a report.
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="CUDA if available")]
 Lengths = Annotated[
     str | None,
     typer.Option(
@@ -173,65 +176,58 @@ Output = Annotated[
     ),
 ]
 
+_STANDS_FOR = {
+    "out": "out", "workers": "run.workers", "shard": "run.shard", "max_length": "truncate.max_length",
+    "mask": "mask.policy",
+}  # fmt: skip
+"""Option → the key that it stands for."""
 
-def config_or_options(
-    config: Path | None,
+
+def load_run(
+    config: "Path | dict[str, Any] | None",
+    settings: list[str] | None,
     format: str | None,
     inputs: list[str] | None,
-    tokenizer: Path | None,
-    out: str | None,
-    hint: str = _HINT,
-) -> tuple[Path | dict[str, Any], Path | None]:
-    """The configuration file and None, or a configuration from the command line and the folder its paths start from.
+    tokenizer: Path | None = None,
+    out: str | None = None,
+    *,
+    base: Path | None = None,
+    needs: tuple[str, ...] = ("--input",),
+    hint: str = "packtrain schema prints all keys of a configuration",
+    cache: str | None = None,
+    **options: Any,
+) -> "tuple[RunConfig, Path]":
+    """The configuration of a command, and the folder where its relative paths start.
+
+    Args:
+        config: the file, or the data, with `base`; None for a configuration made of options alone.
+        needs: the options that must be given without a file.
+        hint: how else to start, at the end of the message that an option is missing.
+        cache: of a configuration made of options.
+        options: those that stand for a key; they override the configuration, and `--set`.
 
     Raises:
-        ConfigError: neither or both are given.
+        ConfigError: neither or both are given; or the configuration is invalid.
     """
-    if config is None:
-        return without_file(format, inputs, tokenizer, out, hint), Path.cwd()
-    if format is not None or inputs or tokenizer is not None:
-        raise ConfigError("give either a configuration file, or --format, --input and --tokenizer; not both")
-    return config, None
-
-
-def overriding(settings: list[str] | None, out: str | None, workers: int | None, max_length: int | None) -> list[str]:
-    """Overrides of configuration keys: those of `--set`, then the options that stand for a key."""
+    from ..configfile import load_config
     from ..store.open import resolve_place
 
-    found = list(settings or [])
+    given = {"--format": format, "--input": inputs, "--tokenizer": tokenizer, "--out": out}
+    if config is None:
+        missing = [name for name in needs if not given[name]]
+        if missing:
+            raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
+        source = {"name": default_name(format or AUTO), "format": format or AUTO, "path": list(inputs or [])}
+        config = {"out": out or "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
+        config |= {"cache": cache} if cache is not None else {}
+        base = Path.cwd()
+    elif isinstance(config, Path) and (format is not None or inputs or tokenizer is not None):
+        names = "--format, --input and --tokenizer" if "--tokenizer" in needs else "--format and --input"
+        raise ConfigError(f"give either a configuration file, or {names}; not both")
     if out is not None:
-        found.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
-    if workers is not None:
-        found.append(f"run.workers={workers}")
-    if max_length is not None:
-        found.append(f"truncate.max_length={max_length}")
-    return found
-
-
-def without_file(
-    format: str | None,
-    inputs: list[str] | None,
-    tokenizer: Path | None,
-    out: str | None,
-    hint: str = _HINT,
-    output: Path | None = Path("unused"),
-) -> dict[str, Any]:
-    """A configuration made from command-line options alone.
-
-    Raises:
-        ConfigError: an option is missing. The message ends with the hint.
-    """
-    needed = {"--input": inputs, "--tokenizer": tokenizer, "--out": out, "--output": output}
-    missing = [name for name, value in needed.items() if not value]
-    if missing:
-        also = missing.pop() if missing[-1] == "--output" else ""  # needed with a configuration file, too
-        ways = f"give a configuration file, or {', '.join(missing)} as well"
-        raise ConfigError(f"{ways}{f'; and {also}, the file to write' if also else ''} ({hint})")
-    return {
-        "out": out,
-        "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": default_name(format or AUTO), "format": format or AUTO, "path": list(inputs or [])}],
-    }
+        options["out"] = resolve_place(out, Path.cwd())
+    stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    return load_config(config, base, [*(settings or []), *stand])
 
 
 def check_page(output: Path | None) -> None:
@@ -258,23 +254,26 @@ def report_options(lengths: str | None, max_length_limit: int | None, model: Pat
         ConfigError: a length is invalid, or the model's configuration cannot be read.
     """
     from ...stages.forecast.sweep import CANDIDATES
+    from ..report.lengths import check_length
     from ..report.options import ReportOptions, limit_of_model
 
-    return ReportOptions(
-        lengths=_lengths(lengths) if lengths is not None else CANDIDATES,
-        max_length_limit=max_length_limit,
-        limit=limit_of_model(model) if model is not None else None,
-    )
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    from ..report.lengths import check_length
-
-    try:
-        found = sorted({int(one.replace("_", "")) for one in text.split(",")})
-    except ValueError:
-        shown = text if len(text) <= 80 else f"{text[:80]}…"
-        raise ConfigError(f"--lengths {shown}: give whole numbers, such as 1024,2048,4096") from None
+    found = whole_numbers("--lengths", lengths, "1024,2048,4096") or CANDIDATES
     for length in found:
         check_length(length)
-    return tuple(found)
+    limit = limit_of_model(model) if model is not None else None
+    return ReportOptions(lengths=found, max_length_limit=max_length_limit, limit=limit)
+
+
+def whole_numbers(option: str, text: str | None, example: str) -> tuple[int, ...] | None:
+    """Numbers such as `1,5,10`, ascending.
+
+    Raises:
+        ConfigError: the text is something else.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(one.replace("_", "")) for one in text.split(",")}))
+    except ValueError:
+        shown = text if len(text) <= 80 else f"{text[:80]}…"
+        raise ConfigError(f"{option} {shown}: give whole numbers, such as {example}") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import ConfigError
-from ...schemas.units import plural, share
+from ...schemas.units import share
 from .options import (
     Config,
     Folder,
@@ -16,28 +16,26 @@ from .options import (
     Input,
     Json,
     Lengths,
+    Mask,
     MaxLength,
     MaxLengthLimit,
     Model,
+    Out,
     Output,
     Set,
     Tokenizer,
     Workers,
     check_page,
-    config_or_options,
+    load_run,
     no_words,
-    overriding,
     report_options,
-    without_file,
 )  # fmt: skip
 from .streams import print_json
 
 if TYPE_CHECKING:
     from ...schemas.config.config import DecontaminateConfig, RunConfig
     from ...schemas.report import Report
-    from ..run.contaminated import Compared
 
-_SHOWN = 12
 _WORDS = 24
 """Words of a hit that the terminal shows."""
 
@@ -58,15 +56,13 @@ def plan(
     lengths: Lengths = None,
     max_length_limit: MaxLengthLimit = None,
     model: Model = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The folder that the run will write, or its URL.", autocompletion=no_words),
-    ] = None,
+    out: Out = None,
     workers: Workers = None,
     format: Format = None,
     input: Input = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
+    mask: Mask = None,
     as_json: Json = False,
 ) -> None:
     """Report what a run would do, and which length would fit the data, before anything is packed.
@@ -75,47 +71,23 @@ def plan(
     Writes OUT-plan.html and OUT-plan.json, or --output. With --json, it prints the numbers and writes files only with
     --output.
     """
-    from ..configfile import load_config
     from ..report.files import write_beside
     from ..run.plan import plan as look_ahead
-    from ..store.open import resolve_place
+    from ..store.open import is_url, resolve_place
     from .console import ConsoleObserver, make_console
 
     check_page(output)
     options = report_options(lengths, max_length_limit, model)
-    given, base = config_or_options(config, format, input, tokenizer, out or "packed")
-    overrides = overriding(settings, out, workers, max_length)
-    loaded, folder = load_config(given, base, overrides)
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
+    loaded, folder = load_run(
+        config, settings, format, input, tokenizer, out, needs=("--input", "--tokenizer"), workers=workers,
+        max_length=max_length, mask=mask,
+    )  # fmt: skip
+    with ConsoleObserver(make_console(stderr=as_json)) as observer:
         report = look_ahead(loaded, options, rows=rows, observer=observer, base=folder)
-    beside = output or _beside_out(resolve_place(loaded.out, folder))
+    place = resolve_place(loaded.out, folder)
+    name = f"{place.rstrip('/').rpartition('/')[2] or 'packtrain'}-plan.html"
+    beside = output or (Path.cwd() if is_url(place) else Path(place).parent) / name
     _show(report, as_json, (lambda: write_beside(report, beside)) if output is not None or not as_json else None)
-
-
-def _show(report: "Report", as_json: bool, write: Callable[[], tuple[str, str]] | None) -> None:
-    """Write the files of a report, if it is to have some, and print it."""
-    from ..report.printing import say
-    from ..report.sections import print_report
-    from .console import make_console
-
-    places = write() if write is not None else None
-    if as_json:
-        print_json(report)
-        return
-    console = make_console()
-    print_report(console, report)
-    say(console)
-    for what, place in zip(("page", "numbers"), places or (), strict=False):
-        say(console, f"{what}: {place}")
-
-
-def _beside_out(out: str) -> Path:
-    """Where the page goes: beside the output folder, or into the current one if the output is a URL."""
-    from ..store.open import is_url
-
-    name = f"{out.rstrip('/').rpartition('/')[2] or 'packtrain'}-plan.html"
-    return Path.cwd() / name if is_url(out) else Path(out).parent / name
 
 
 def report(
@@ -145,6 +117,23 @@ def report(
         _show(made, as_json, None if as_json else lambda: write_report(made, dataset.store))
 
 
+def _show(report: "Report", as_json: bool, write: Callable[[], tuple[str, str]] | None) -> None:
+    """Write the files of a report, if it is to have some, and print it."""
+    from ..report.printing import say
+    from ..report.sections import print_report
+    from .console import make_console
+
+    places = write() if write is not None else None
+    if as_json:
+        print_json(report)
+        return
+    console = make_console()
+    print_report(console, report)
+    say(console)
+    for what, place in zip(("page", "numbers"), places or (), strict=False):
+        say(console, f"{what}: {place}")
+
+
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A finished dataset, or its URL.", autocompletion=no_words)],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=no_words)],
@@ -158,18 +147,15 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two datasets: settings, inputs, ledgers, rows, lengths and examples."""
-    from ..observer import Silent
-    from ..report.diff import compare
+    from ..report.diff import compare, print_difference
     from .console import ConsoleObserver, make_console
-    from .difference import print_difference
 
-    console = make_console()
+    console = make_console(stderr=as_json)
+    with ConsoleObserver(console) as observer:
+        found = compare(a, b, quick=quick, observer=observer)
     if as_json:
-        found = compare(a, b, quick=quick, observer=Silent())
         print_json(found)
     else:
-        with ConsoleObserver(console) as observer:
-            found = compare(a, b, quick=quick, observer=observer)
         print_difference(console, found, everything=everything)
     if exit_code and not found.identical:
         raise typer.Exit(1)
@@ -195,65 +181,38 @@ def contamination(
     format: Format = None,
     input: Input = None,
     settings: Set = None,
-    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Find training examples that share text with evaluation rows. No tokenizer is needed.
 
     With a configuration, what is found stays in its cache: a run with `decontaminate` finds it there.
     """
-    from ..configfile import load_config
+    from ..report.printing import print_grids, say
+    from ..report.sections import overlap_section
     from ..run.contaminated import find_contamination
     from .console import ConsoleObserver, make_console
 
-    overrides = list(settings or [])
-    if workers is not None:
-        overrides.append(f"run.workers={workers}")
     console = make_console(stderr=as_json)
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
-        if config is not None:
-            if format is not None or input:
-                raise ConfigError("give either a configuration file, or --format and --input; not both")
-            loaded, base = load_config(config, None, overrides)
-        else:
-            data = without_file(format, input, Path("unused"), "unused")
-            loaded, base = load_config({**data, "cache": temporary}, Path.cwd(), overrides)
+        loaded, base = load_run(config, settings, format, input, cache=temporary)
         section, named = _section(loaded, against, ngram)
         with ConsoleObserver(console) as observer:
             found = find_contamination(loaded, section, base, observer, hits=out, named=named)
     if as_json:
-        print_json(_numbers(found, section))
+        print_json(found)
         return
-    from ..contamination.hits_file import TELLS_NOTHING
-    from ..report.printing import print_grids, say
-    from ..report.sections import overlap_grid
-
-    counts, summary = found.evaluation.counts, found.summary
-    said = summary.sentence(found.examples, counts.rows)
-    say(console, f"{said} (runs of {section.ngram} words)")
-    left = [
-        *([f"{plural(counts.textless, 'row has', 'rows have')} no text"] if counts.textless else []),
-        *([f"{plural(counts.left_out, 'text is', 'texts are')} {TELLS_NOTHING}"] if counts.left_out else []),
-    ]
-    if left:
-        say(console, f"not compared: {', '.join(left)}", "dim")
-    if summary.counts:
-        print_grids(console, [overlap_grid(summary.counts)])
-        for line in summary.shown[:_SHOWN]:
-            row = f"{line.evaluation}, line {line.evaluation_line:,}"
-            say(
-                console,
-                f"{line.id} ~ {row}: {line.match}, {share(line.share)} of its {line.kind}: {_short(line.shared)}",
-            )
+    shown = overlap_section(found)
+    say(console, shown.sentence)
+    print_grids(console, [*shown.tables, *shown.more])
+    for line in found.shown:
+        words = line.shared.split(" ")
+        shared = " ".join(words[:_WORDS]) + " …" * (len(words) > _WORDS)
+        row = f"{line.evaluation}, line {line.evaluation_line:,}"
+        say(console, f"{line.id} ~ {row}: {line.match}, {share(line.share)} of its {line.kind}: {shared}")
     if out is not None:
         say(console, f"all hits: {out}")
-    elif summary.examples:
+    elif found.examples:
         say(console, "--out hits.jsonl writes all hits, some with both texts", "dim")
-
-
-def _short(text: str) -> str:
-    words = text.split(" ")
-    return text if len(words) <= _WORDS else f"{' '.join(words[:_WORDS])} …"
 
 
 def _section(config: "RunConfig", against: list[str] | None, ngram: int | None) -> "tuple[DecontaminateConfig, str]":
@@ -273,32 +232,3 @@ def _section(config: "RunConfig", against: list[str] | None, ngram: int | None) 
         asked["against"] = [str(Path(one).absolute()) if "://" not in one else one for one in against]
     section, _ = load_as(DecontaminateConfig, asked, None, [f"ngram={ngram}"] if ngram is not None else [])
     return section, "--against" if against else "decontaminate.against"
-
-
-def _numbers(found: "Compared", section: "DecontaminateConfig") -> dict[str, object]:
-    import msgspec
-
-    summary = found.summary
-    return {
-        "ngram": section.ngram,
-        "examples": found.examples,
-        "contaminated": summary.examples,
-        "evaluation": {
-            **msgspec.to_builtins(found.evaluation.counts),
-            "found": summary.rows,
-            "files": [msgspec.to_builtins(file) for file in found.evaluation.files],
-        },
-        "sources": [
-            {
-                "source": one.source,
-                "evaluation": one.evaluation,
-                "examples": one.examples,
-                "whole": one.whole,
-                "near_whole": one.near_whole,
-                "ngram": one.ngram,
-                "evaluation_rows": one.rows,
-            }
-            for one in summary.counts
-        ],
-        "hits": [{**msgspec.to_builtins(line), "texts": None} for line in summary.shown[:_SHOWN]],
-    }

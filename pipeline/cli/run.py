@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,13 +21,13 @@ from .options import (
     Format,
     Input,
     Json,
+    Mask,
     MaxLength,
+    Out,
     Set,
     Tokenizer,
     Workers,
-    config_or_options,
-    no_words,
-    overriding,
+    load_run,
 )  # fmt: skip
 from .streams import print_json
 
@@ -37,40 +37,26 @@ if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
     from ...schemas.ledger import SourceLedger
     from ...schemas.manifest import Manifest
-    from ..encode.prepared import Prepared
-    from ..run.prepare import RunEstimate
+    from ..report.files import AtEnd
+    from ..run.workers import Workspace
 
 _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
 stay.
 """
-
-
 _ALWAYS = {"mask": ("policy",), "truncate": ("max_length", "overlong"), "pack": ("strategy",), "output": ("format",)}
 """Section → keys that a dry run shows even if they have their defaults."""
+_FIGURES = ("rows", "bound", "tokens", "labels", "pieces", "fill")
+"""Figures of a split in JSON; see `schemas.report.SplitFigures`."""
 
 
 def run(
     config: Config = None,
     settings: Set = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="The folder to write, or its URL; overrides the configuration.",
-            autocompletion=no_words,
-        ),
-    ] = None,
+    out: Out = None,
     workers: Workers = None,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="This is run I, from 0, of N runs that share the work.")
-    ] = None,
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Wait for another run on the same folder to end, at most this long, such as 15min.",
-        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the run would do, and stop.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Run the embedded sample.")] = False,
@@ -82,36 +68,25 @@ def run(
     input: Input = None,
     tokenizer: Tokenizer = None,
     max_length: MaxLength = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Do not write report.html and report.json.")] = False,
+    mask: Mask = None,
     as_json: Json = False,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     gc.set_threshold(_GARBAGE)
-    from ..configfile import load_config
-
     began = time.perf_counter()
-    given: Path | dict[str, Any]
-    base: Path | None = None
-    if demo:
-        if format is not None or input or tokenizer is not None:
-            raise ConfigError("--demo brings its own data and tokenizer; leave --format, --input and --tokenizer out")
-        given, base = _demo(config, out)
-    else:
-        hint = "--demo runs the embedded sample; packtrain schema prints all keys of a configuration"
-        given, base = config_or_options(config, format, input, tokenizer, out, hint)
-    overrides = overriding(settings, None if demo else out, workers, max_length)
-    if shard is not None:
-        overrides.append(f"run.shard={json.dumps(shard)}")
-    if wait is not None:
-        overrides.append(f"run.wait={wait}")
-    if no_report:
-        overrides.append("run.report=false")
-    loaded, folder = load_config(given, base, overrides)
+    given, base = (config, None) if not demo else _demo(config, out)
+    if demo and (format is not None or input or tokenizer is not None):
+        raise ConfigError("--demo brings its own data and tokenizer; leave --format, --input and --tokenizer out")
+    loaded, folder = load_run(
+        given, settings, format, input, tokenizer, None if demo else out, base=base,
+        needs=("--input", "--tokenizer", "--out"), workers=workers, shard=shard, max_length=max_length, mask=mask,
+        hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
+    )  # fmt: skip
     from ..report.files import HTML as REPORT
     from ..report.printing import say
     from ..run.commit import put_card
-    from ..run.run import find_finished, look_ahead, make_dataset
-    from ..run.workers import count_workers, open_workspace
+    from ..run.run import find_finished, make_dataset
+    from ..run.workers import open_workspace
     from .console import ConsoleObserver, make_console
 
     # With --json, standard output carries the JSON only.
@@ -121,13 +96,7 @@ def run(
         target = work.out
         manifest = find_finished(loaded, work, verify_inputs=verify_inputs)
         if dry_run:
-            prepared, estimate = look_ahead(loaded, work)
-            workers = count_workers(loaded.run)
-            if as_json:
-                print_json(_estimate_json(prepared, estimate, target.url, work.cache.url, workers))
-            else:
-                for line in _dry_run(loaded, prepared, estimate, target.url, work.cache.url, workers):
-                    say(console, line)
+            _dry_run(console, loaded, work, as_json)
             return
         if manifest is not None:
             put_card(target, manifest, observer)
@@ -140,20 +109,13 @@ def run(
                     say(console, f"  its tables: {_program()} report {_near(target.url)}")
             return
         made = make_dataset(loaded, work)
-    manifest, report = made.manifest, made.report
+    page, seconds = made.report.place if made.report is not None else None, time.perf_counter() - began
     if as_json:
-        print_json(
-            _run_json(manifest, target.url, "finished", time.perf_counter() - began, report.place if report else None)
-        )
+        print_json(_run_json(made.manifest, target.url, "finished", seconds, page))
         return
-    warning = report.warning if report is not None else None
-    _print_summary(console, manifest, target.url, time.perf_counter() - began, made.advice, warning)
-    if report is not None:
-        say(console, f"report: {report.place}")
-        if report.advice is not None:
-            say(console, f"  {escape_line(report.advice)}")
+    _print_summary(console, made.manifest, target.url, seconds, list(made.advice), made.report)
     if demo and loaded.output.format == "arrow":
-        _say_next(console, target.url, report.place if report is not None else None)
+        _say_next(console, target.url, page)
 
 
 def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
@@ -178,17 +140,8 @@ def _run_json(manifest: "Manifest", out: str, state: str, seconds: float, page: 
         state: `finished` now, or `unchanged` because it was finished before.
         page: the report's page, if this run wrote one.
     """
-    splits = {}
-    for name, split in manifest.splits.items():
-        splits[name] = {
-            "rows": split.rows,
-            "bound": sum(window.bound for window in split.windows),
-            "tokens": split.tokens,
-            "trained": split.trained,
-            "pieces": sum(window.pieces for window in split.windows),
-            "shards": len(split.shards),
-            "fill": None if manifest.preference else split.fill(manifest.max_length),
-        }
+    from ..report.collect import packing_of
+
     engine = manifest.plan["encode"]
     return {
         "state": state,
@@ -198,39 +151,12 @@ def _run_json(manifest: "Manifest", out: str, state: str, seconds: float, page: 
         "preference": manifest.preference,
         "max_length": manifest.max_length,
         "engine": {"name": engine["engine"], "version": engine["engine_version"]},
-        "splits": splits,
+        "splits": {
+            one.split: {name: getattr(one, name) for name in _FIGURES} for one in packing_of(manifest, {}).splits
+        },
         "ledger": manifest.ledger.to_json(),
         "total": asdict(manifest.ledger.total()),
         "report": page,
-    }
-
-
-def _estimate_json(prepared: "Prepared", estimate: "RunEstimate", out: str, cache: str, workers: int) -> dict[str, Any]:
-    """What a run would do, as plain data."""
-    files = [
-        {
-            "source": file.source,
-            "path": str(file.origin or file.path),
-            "rows": file.lines,
-            "bytes": file.size,
-            "hash": file.hash,
-        }
-        for file in prepared.files
-    ]
-    return {
-        "out": out,
-        "cache": cache,
-        "workers": workers,
-        "files": files,
-        "formats": {name: form.name for name, form in prepared.formats.items()},
-        "preference": prepared.pairs,
-        "blocks": estimate.blocks,
-        "blocks_cached": estimate.cached,
-        "bytes_to_encode": estimate.missing_bytes,
-        "engine": {"name": prepared.spec.engine, "version": prepared.spec.engine_version},
-        "tokens_estimated": estimate.tokens,
-        "room_needed": estimate.room_needed,
-        "room_free": estimate.room_free,
     }
 
 
@@ -257,58 +183,77 @@ def _say_next(console: "Console", out: str, page: str | None) -> None:
     """
     from ..report.printing import say
 
-    command = _program()
-    say(console)
-    say(console, "Look at it:")
-    if page is not None:
-        say(console, f"  in a browser: open {_near(page)}")
-    say(console, f"  {command} report {_near(out)}      # the report as tables")
-    say(console, f"  {command} inspect {_near(out)} --row 0")
-    say(console, f"  {command} verify {_near(out)} --deep")
+    command, here = _program(), _near(out)
     python = "python" if command == "packtrain" else _near(sys.executable)
-    say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{_near(out)}'))\"")
-    data = "" if _near(out) == str(Path("runs/demo")) else f" --set data={_near(out)}"
-    say(console, f"  {command} train --demo{data}      # a tiny model; needs torch:")
-    say(console, "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says")
+    data = "" if here == str(Path("runs/demo")) else f" --set data={here}"
+    for line in (
+        "",
+        "Look at it:",
+        *([f"  in a browser: open {_near(page)}"] if page is not None else []),
+        f"  {command} report {here}      # the report as tables",
+        f"  {command} inspect {here} --row 0",
+        f"  {command} verify {here} --deep",
+        f"  {python} -c \"import datasets; print(datasets.load_from_disk('{here}'))\"",
+        f"  {command} train --demo{data}      # a tiny model; needs torch:",
+        "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says",
+    ):
+        say(console, line)
 
 
-def _dry_run(
-    config: "RunConfig", prepared: "Prepared", estimate: "RunEstimate", out: str, cache: str, workers: int
-) -> Iterator[str]:
-    """What would be done, line by line, with counts, sizes and what is already cached."""
-    yield f"packtrain → {out}"
+def _dry_run(console: "Console", config: "RunConfig", work: "Workspace", as_json: bool) -> None:
+    """Print what the run would do, with counts, sizes and what is already cached."""
+    from ..report.printing import say
+    from ..run.run import look_ahead
+    from ..run.workers import count_workers
+
+    prepared, estimate = look_ahead(config, work)
+    files: list[dict[str, Any]] = [
+        {"source": one.source, "path": str(one.origin or one.path), "rows": one.lines, "bytes": one.size,
+         "hash": one.hash}
+        for one in prepared.files
+    ]  # fmt: skip
+    engine, workers = (prepared.spec.engine, prepared.spec.engine_version), count_workers(config.run)
+    if as_json:
+        print_json({
+            "out": work.out.url, "cache": work.cache.url, "workers": workers, "files": files,
+            "formats": {name: form.name for name, form in prepared.formats.items()}, "preference": prepared.pairs,
+            "blocks": estimate.blocks, "blocks_cached": estimate.cached, "bytes_to_encode": estimate.missing_bytes,
+            "engine": dict(zip(("name", "version"), engine, strict=True)), "tokens_estimated": estimate.tokens,
+            "room_needed": estimate.room_needed, "room_free": estimate.room_free,
+        })  # fmt: skip
+        return
+    say(console, f"packtrain → {work.out.url}")
     for source in config.sources:
-        files = [file for file in prepared.files if file.source == source.name]
-        lines, held = sum(file.lines for file in files), sum(file.size for file in files)
-        form = prepared.formats[source.name].name
-        yield f"source {source.name}: format {form}, {plural(lines, 'line')}, {size(held)}"
-        for file in files:
-            yield f"  {file.origin or file.path} ({plural(file.lines, 'row')}, {size(file.size)}, {file.hash[:12]})"
-    missing = estimate.blocks - estimate.cached
-    yield (
-        f"encode: {plural(estimate.blocks, 'block')}, {estimate.cached:,} cached, {missing:,} to do "
-        f"({size(estimate.missing_bytes)})"
-    )
-    yield f"  tokenizer {config.tokenizer.path}"
-    yield f"  engine {prepared.spec.engine} {prepared.spec.engine_version} ({plural(workers, 'worker')})"
-    yield f"  cache {cache}"
-    for key, value in config.model_dump(mode="json", exclude={"out", "cache", "tokenizer", "sources", "run"}).items():
-        usual = _ALWAYS.get(key, ())
-        shown = {name: one for name, one in value.items() if name in usual} if isinstance(value, dict) else {}
-        section = getattr(config, key)
-        changed = section.model_dump(mode="json", exclude_defaults=True) if isinstance(value, dict) else value
-        if isinstance(changed, dict):
-            shown |= changed
-            if shown:
-                yield f"{key}: {', '.join(f'{name} {_plainly(one)}' for name, one in shown.items())}"
-        elif changed != type(config).model_fields[key].default:
-            yield f"{key}: {_plainly(changed)}"
-    if prepared.pairs:
-        yield "not packed: preference pairs"
-    yield (
+        say(console, f"source {source.name}: format {prepared.formats[source.name].name}")
+        for one in files:
+            if one["source"] == source.name:
+                rows, held = plural(one["rows"], "row"), size(one["bytes"])
+                say(console, f"  {one['path']} ({rows}, {held}, {one['hash'][:12]})")
+    left = f"{estimate.blocks - estimate.cached:,} to do ({size(estimate.missing_bytes)})"
+    say(console, f"encode: {plural(estimate.blocks, 'block')}, {estimate.cached:,} cached, {left}")
+    say(console, f"  tokenizer {config.tokenizer.path}, engine {' '.join(engine)} ({plural(workers, 'worker')})")
+    say(console, f"  cache {work.cache.url}")
+    for line in _settings(config):
+        say(console, line)
+    say(
+        console,
         f"write: about {count(estimate.tokens)} tokens, {size(estimate.room_needed)} of disk space needed, "
-        f"{size(estimate.room_free)} free"
+        f"{size(estimate.room_free)} free",
     )
+
+
+def _settings(config: "RunConfig") -> Iterator[str]:
+    """Settings that are not defaults, and a few that everybody should know, by section."""
+    skipped = {"out", "cache", "tokenizer", "sources", "run"}
+    every = config.model_dump(mode="json", exclude=skipped)
+    changed = config.model_dump(mode="json", exclude=skipped, exclude_defaults=True)
+    for key, value in every.items():
+        if isinstance(value, dict):
+            usual = {name: value[name] for name in _ALWAYS.get(key, ())}
+            if shown := usual | changed.get(key, {}):
+                yield f"{key}: {', '.join(f'{name} {_plainly(one)}' for name, one in shown.items())}"
+        elif key in changed:
+            yield f"{key}: {_plainly(value)}"
 
 
 def _plainly(value: Any) -> str:
@@ -316,28 +261,37 @@ def _plainly(value: Any) -> str:
 
 
 def _print_summary(
-    console: "Console", manifest: "Manifest", out: str, seconds: float, advice: Sequence[str], warning: str | None
+    console: "Console", manifest: "Manifest", out: str, seconds: float, advice: list[str], report: "AtEnd | None"
 ) -> None:
     """The result of a finished run, about a screen: what matters most, packing, ledger and what to do.
 
     Args:
         advice: see `run.run.Made`.
-        warning: that of the report.
     """
     from ..report.collect import packing_of, rejected_of
+    from ..report.ledger_table import ledger_grid
     from ..report.printing import print_grids, rich_table, say
-    from ..report.sections import ledger_grid, packing_grid
+    from ..report.sections import packing_grid
     from ..run.advice import on_rejects
 
     total: SourceLedger = manifest.ledger.total()
     rejects = on_rejects(total, f"{out}/rejects.jsonl")
-    mostly = [rejects] if rejects is not None and 2 * sum(rejected_of(total).values()) > total.rows_read else []
-    urgent = [*mostly, *advice, *([escape_line(warning)] if warning is not None else [])]
+    urgent = [*advice, *([escape_line(report.warning)] if report is not None and report.warning is not None else [])]
+    if rejects is not None:
+        urgent.insert(0 if 2 * sum(rejected_of(total).values()) > total.rows_read else len(urgent), rejects)
+    if manifest.weighted:
+        urgent.append("it has loss_weights: a trainer that ignores them trains another objective")
+    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
+        urgent.append(
+            f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
+            "left a completion empty, or both completions the same; raise truncate.max_length or "
+            "truncate.max_completion_length, or set truncate.max_prompt_length"
+        )
     if urgent:
         say(console, urgent[0], "bold yellow")
     else:
-        kept = f"all {plural(sum(total.examples_packed.values()), 'example')}" if not total.examples_dropped else ""
-        say(console, f"packed {kept or plural(sum(total.examples_packed.values()), 'example')}", "bold green")
+        kept = "all " if not total.examples_dropped else ""
+        say(console, f"packed {kept}{plural(sum(total.examples_packed.values()), 'example')}", "bold green")
     print_grids(console, [packing_grid(packing_of(manifest, {}))])
     console.print()
     grid = ledger_grid(manifest.ledger)
@@ -350,18 +304,10 @@ def _print_summary(
     console.print()
     for line in urgent[1:]:
         say(console, line, "yellow")
-    if rejects is not None and not mostly:
-        say(console, rejects, "yellow")
-    if manifest.weighted:
-        say(console, "it has loss_weights: a trainer that ignores them trains another objective", "yellow")
-    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
-        say(
-            console,
-            f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
-            "left a completion empty, or both completions the same; raise truncate.max_length or "
-            "truncate.max_completion_length, or set truncate.max_prompt_length",
-            "yellow",
-        )
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
     say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")
+    if report is not None:
+        say(console, f"report: {report.place}")
+        if report.advice is not None:
+            say(console, f"  {escape_line(report.advice)}")

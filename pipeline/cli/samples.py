@@ -1,21 +1,23 @@
 """Answers of a model: `sample` draws them, `eval-apps` runs those that are programs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Format, Json, Set, no_words, seconds_option, size_option, without_file
+from .options import Device, Format, Json, Set, load_run, measured, no_words, whole_numbers
 from .streams import print_json
 
 if TYPE_CHECKING:
     import torch
 
-    from ...schemas.samples import SampleSettings
+    from ...schemas.samples import SampleEngine, SampleSettings
     from ...training.generate import ModelFolder
     from ..judge.judging import Judging
     from ..observer import Observer
@@ -68,10 +70,7 @@ def sample(
         Literal["auto", "float32", "bfloat16", "float16"],
         typer.Option(help="float32, bfloat16 or float16.", show_default="that of the weights"),
     ] = "auto",
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu or cuda.", show_default="CUDA if available"),
-    ] = None,
+    device: Device = None,
     base: Annotated[
         Path | None,
         typer.Option(
@@ -84,14 +83,15 @@ def sample(
         str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server, such as http://host:8000/v1.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="With --endpoint: requests at once.")] = 16,
-    timeout: Annotated[float, seconds_option("With --endpoint: time limit of a request.", default="10min")] = 600.0,
+    timeout: Annotated[
+        float, measured("DURATION", "With --endpoint: time limit of a request.", default="10min")
+    ] = 600.0,
     format: Format = None,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
     """Draw samples of a model's answers, in a file that a stopped run resumes."""
     from ...schemas.samples import SampleSettings
-    from ..configfile import load_config
     from ..report.printing import say
     from ..samples.prompts import read_prompts
     from ..samples.samples_file import check_place
@@ -111,35 +111,33 @@ def sample(
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
-    config, place = load_config(without_file(format, [data], folder, str(out)), Path.cwd(), settings or [])
+    config, place = load_run(None, settings, format, [data], folder, str(out))
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
         prompts = read_prompts(config, place, observer)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
-        known = {} if prompts.data is None else {"data": prompts.data}
-        common = {"prompts": prompts.hash, **known, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
-                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
-        if endpoint is not None:
-            from ..samples.endpoint import EndpointEngine
-
-            counts = draw_samples(
-                prompts, SamplePlan(n, seed, part, 0), drawn, {"engine": "endpoint", "model": model, **common}, out,
-                lambda: EndpointEngine(endpoint, model, drawn, prompts.tokenizer, prompts.stop,
-                                       concurrency=concurrency, seconds=timeout),
-                observer,
-            )  # fmt: skip
-        else:
+        if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
 
             drawn = _fitted(prompts, drawn, found, observer)
-            counts = draw_samples(
-                prompts, SamplePlan(n, seed, part, size), drawn,
-                {"engine": "generate", "model": found.digest, "dtype": dtype, "batch": size, **common}, out,
-                lambda: GenerateEngine(load_for_generation(found, dtype=dtype, device=on), drawn),
-                observer,
+            made: dict[str, Any] = {"engine": "generate", "model": found.digest, "dtype": dtype, "batch": size}
+            plan, load = SamplePlan(n, seed, part, size), partial(load_for_generation, found, dtype=dtype, device=on)
+            make_engine: Callable[[], SampleEngine] = lambda: GenerateEngine(load(), drawn)  # noqa: E731
+        else:
+            from ..samples.endpoint import EndpointEngine
+
+            made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part, 0)
+            make_engine = partial(
+                EndpointEngine, endpoint, model, drawn, prompts.tokenizer, prompts.stop, concurrency=concurrency,
+                seconds=timeout,
             )  # fmt: skip
+
+        made |= {"prompts": prompts.hash, **({} if prompts.data is None else {"data": prompts.data}), "n": n,
+                 "temperature": temperature, "top_p": top_p, "seed": seed, "max_new_tokens": max_new_tokens,
+                 "shard": shard or "0/1"}  # fmt: skip
+        counts = draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
     if as_json:
         print_json({"out": str(out), "prompts": len(prompts.prompts), **asdict(counts)})
         return
@@ -244,9 +242,9 @@ def eval_apps(
         typer.Option(help="exact, tokens, numbers or tokens+numbers.", metavar="NAME"),
     ] = "tokens+numbers",
     timeout: Annotated[
-        float, seconds_option("CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
+        float, measured("DURATION", "CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
     ] = 10.0,
-    memory: Annotated[int, size_option("Memory of a program.", "--memory", default="1GiB")] = 1 << 30,
+    memory: Annotated[int, measured("SIZE", "Memory of a program.", "--memory", default="1GiB")] = 1 << 30,
     all_tests: Annotated[
         bool, typer.Option("--all-tests", help="Run the tests after the first that fails, too.")
     ] = False,
@@ -277,10 +275,8 @@ def eval_apps(
         raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
-    request = EvaluationRequest(
-        data, out, samples, _judging(comparator, timeout, memory, all_tests), unsafe, jobs, _numbers(k), calibration,
-        compare,
-    )  # fmt: skip
+    judging, ks = _judging(comparator, timeout, memory, all_tests), whole_numbers("-k", k, "1,5,10")
+    request = EvaluationRequest(data, out, samples, judging, unsafe, jobs, ks, calibration, compare)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         summary = run_evaluation(request, observer)
@@ -303,13 +299,3 @@ def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "
         raise ConfigError("--memory: give at least 64MiB, which Python needs itself")
     limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout, memory_bytes=memory)
     return Judging(Comparator(comparator), limits, all_tests)
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError:
-        shown = text if len(text) <= 80 else f"{text[:80]}…"
-        raise ConfigError(f"-k {shown}: give whole numbers, such as 1,5,10") from None

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from ...schemas.escape import escape, escape_line
 from ...schemas.rows import RunKind
 from ...schemas.units import plural
 from ..dataset.decode import MASKED, TRAINED, has_colour
-from ..explain.story import CutTokens, Standing, Story
+from ..explain.story import Story
 from ..explain.tokens import Stretch, TokenFate
 
 STYLES: dict[RunKind | None, str] = {
@@ -44,169 +45,152 @@ _HEAD, _TAIL = 8, 4
 """Tokens shown at the start and the end of a long stretch."""
 
 
-class Teller:
-    """Prints stories.
+def tell(console: Console, story: Story, *, full: bool = False) -> None:
+    """Print a story, stage by stage.
 
     Args:
         full: shorten nothing.
     """
-
-    def __init__(self, console: Console, *, full: bool = False) -> None:
-        self._console = console
-        self._full = full
-        self._colour = has_colour(console)
-
-    def tell(self, story: Story) -> None:
-        """Print one story, stage by stage."""
-        self._source(story)
-        self._text(story)
-        self._tokens(story)
-        self._outcome(story)
-        for note in story.notes:
-            self._line(f"note: {note}", "yellow")
-
-    def _source(self, story: Story) -> None:
-        address, origin = story.address, story.origin
-        number = f" (document {story.doc_id:,})" if story.doc_id is not None else ""
-        self._line(f"{address.id}{number}", "bold")
-        self._line(_verdict(story), "bold")
-        self._title(1, "where it comes from")
-        self._line(f"source {address.source}, file {address.file}, line {address.line:,}")
-        if origin.path and not origin.said.startswith(origin.path):
-            self._line(f"{origin.path}: {origin.said}")
-        else:
-            self._line(origin.said, "" if origin.state == "same" else "yellow")
-        if origin.item is not None:
-            self._value(origin.value)
-
-    def _text(self, story: Story) -> None:
-        if not any(stretch.text for stretch in story.stretches):
-            return
-        self._title(2, "its text, decoded from its tokens")
-        kinds = dict.fromkeys(stretch.kind for stretch in story.stretches if stretch.kind is not None)
-        if not self._colour:
-            self._line("legend: ⟦trained⟧ · not trained")
-        elif kinds:
-            legend = [Text(_word(kind), STYLES[kind]) for kind in kinds]
-            self._print(Text(" · ").join([*legend, Text("underlined: trained", "underline")]))
-        out = Text()
-        for stretch in story.stretches:
-            out.append(self._marked(stretch))
-        self._print(out)
-
-    def _marked(self, stretch: Stretch) -> Text:
-        body, trained = escape(self._short(stretch.text)), stretch.fate is TokenFate.TRAINED
-        if self._colour:
-            return Text(body, f"{STYLES[stretch.kind]}{' underline' if trained else ''}".strip())
-        return Text(f"⟦{body}⟧" if trained else body)
-
-    def _tokens(self, story: Story) -> None:
-        if not story.stretches:
-            return
-        self._title(3, f"its {plural(story.total, 'token')}, {story.trained:,} of them trained (mask {story.policy})")
-        for stretch in story.stretches:
-            self._line(_stretch(stretch), TRAINED if stretch.fate is TokenFate.TRAINED else MASKED)
-            self._print(self._pieces(stretch))
-
-    def _pieces(self, stretch: Stretch) -> Text:
-        style = TRAINED if stretch.fate is TokenFate.TRAINED else ""
-        shown = list(zip(stretch.ids, stretch.texts or [""] * len(stretch.ids), strict=True))
-        left_out = 0 if self._full or len(shown) <= _HEAD + _TAIL + 1 else len(shown) - _HEAD - _TAIL
-        out = Text("  ")
-        for index, (id, text) in enumerate(shown):
-            if _HEAD <= index < _HEAD + left_out:
-                if index == _HEAD:
-                    out.append(f"… {left_out:,} more …  ", "italic")
-                continue
-            out.append(f"{id} ", "cyan")
-            out.append(f"'{escape_line(text)}'  ", style)
-        return out
-
-    def _outcome(self, story: Story) -> None:
-        self._title(4, "what happened to it")
-        if story.state != "packed":
-            words = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
-            self._line(words, "bold")
-            if story.row is not None:
-                split, row = story.row
-                self._line(f"row {row:,} of {split}:")
-                self._line(f"  packtrain inspect {_quote(story)} --row {row} --split {split}", MASKED)
-            if story.twin:
-                self._line(
-                    f"the earlier one is {story.twin}; packtrain inspect {_quote(story)} --id {shlex.quote(story.twin)}"
-                )
-            return
-        copies = f", in {story.copies:,} copies" if story.copies > 1 else ""
-        pieces = plural(len(story.standings), "piece")
-        self._line(f"packed: {pieces}{copies}", "bold")
-        for standing in story.standings:
-            self._standing(story, standing)
-        for cut in story.cuts:
-            self._line(_cut(cut), "red")
-
-    def _standing(self, story: Story, standing: Standing) -> None:
-        piece = standing.piece
-        weight = "" if piece.weights is None else f", loss weights add up to {sum(piece.weights):.4g}"
-        self._line(
-            f"row {standing.row:,} of {standing.split} (row {standing.shard_row:,} of {standing.shard}), positions "
-            f"{standing.at:,} to {standing.at + len(piece.ids) - 1:,}: tokens {piece.start:,} to "
-            f"{piece.start + len(piece.ids) - 1:,} of the example, {piece.trained:,} trained{weight}"
-        )
-        self._line(f"  packtrain inspect {_quote(story)} --row {standing.row} --split {standing.split}", MASKED)
-
-    def _title(self, number: int, text: str) -> None:
-        self._console.print()
-        self._line(f"{number} {text}", "bold underline" if self._colour else "")
-
-    def _value(self, value: Any) -> None:
-        """A source row, line by line."""
-        shown = value if self._full else self._shortened(value)
-        text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, default=str)
-        lines = text.split("\n")
-        most = len(lines) if self._full else 10 * _LINES
-        for line in lines[:most]:
-            self._line(line, MASKED)
-        if len(lines) > most:
-            self._line(f"… {len(lines) - most:,} more lines (--full)", "italic")
-
-    def _shortened(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._short(value)
-        if isinstance(value, dict):
-            return {str(key): self._shortened(item) for key, item in value.items()}
-        if isinstance(value, list):
-            if len(value) > _HEAD + _TAIL and not any(isinstance(one, dict) for one in value):
-                return [*map(self._shortened, value[:_HEAD]), f"… {len(value) - _HEAD:,} more"]
-            return [self._shortened(one) for one in value]
-        return value
-
-    def _short(self, text: str) -> str:
-        """At most a few lines of a text. The middle is left out, with a count of what is missing."""
-        most = _LINES * self._console.width
-        if self._full or len(text) <= most:
-            return text
-        half = most // 2
-        return f"{text[:half]} … {len(text) - 2 * half:,} characters more … {text[-half:]}"
-
-    def _line(self, text: str, style: str = "") -> None:
-        self._print(Text(escape(text), style))
-
-    def _print(self, text: Text) -> None:
+    colour, most = has_colour(console), (1 << 60) if full else _LINES * console.width
+    for text in (
+        *_origin(story, most, full),
+        *_text(story, most, colour),
+        *_tokens(story, full),
+        *_outcome(story),
+        *(Text(f"note: {note}", "yellow") for note in story.notes),
+    ):
         # Only the terminal wraps lines, so that text can be copied as it is.
-        self._console.print(text, soft_wrap=True, highlight=False)
+        console.print(text, soft_wrap=True, highlight=False)
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(escape(text), style)
+
+
+def _title(number: int, text: str) -> Text:
+    return Text(f"\n{number} {escape(text)}", "bold")
+
+
+def _origin(story: Story, most: int, full: bool) -> Iterator[Text]:
+    address, origin = story.address, story.origin
+    number = f" (document {story.doc_id:,})" if story.doc_id is not None else ""
+    yield _line(f"{address.id}{number}", "bold")
+    yield _line(_verdict(story), "bold")
+    yield _title(1, "where it comes from")
+    yield _line(f"source {address.source}, file {address.file}, line {address.line:,}")
+    if origin.path and not origin.said.startswith(origin.path):
+        yield _line(f"{origin.path}: {origin.said}")
+    else:
+        yield _line(origin.said, "" if origin.state == "same" else "yellow")
+    if origin.item is None:
+        return
+    shown = origin.value if full else _shortened(origin.value, most)
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, default=str)
+    lines = text.split("\n")
+    kept = len(lines) if full else 10 * _LINES
+    yield from (_line(line, MASKED) for line in lines[:kept])
+    if len(lines) > kept:
+        yield Text(f"… {len(lines) - kept:,} more lines (--full)", "italic")
+
+
+def _text(story: Story, most: int, colour: bool) -> Iterator[Text]:
+    if not any(stretch.text for stretch in story.stretches):
+        return
+    yield _title(2, "its text, decoded from its tokens")
+    kinds = dict.fromkeys(stretch.kind for stretch in story.stretches if stretch.kind is not None)
+    if not colour:
+        yield Text("legend: ⟦trained⟧ · not trained")
+    elif kinds:
+        yield Text(" · ").join(
+            [*(Text(_word(kind), STYLES[kind]) for kind in kinds), Text("underlined: trained", "underline")]
+        )
+    out = Text()
+    for stretch in story.stretches:
+        body, trained = escape(_shortened(stretch.text, most)), stretch.fate is TokenFate.TRAINED
+        if colour:
+            out.append(body, f"{STYLES[stretch.kind]}{' underline' if trained else ''}".strip())
+        else:
+            out.append(f"⟦{body}⟧" if trained else body)
+    yield out
+
+
+def _tokens(story: Story, full: bool) -> Iterator[Text]:
+    if story.stretches:
+        yield _title(3, f"its {plural(story.total, 'token')}, {story.trained:,} of them trained (mask {story.policy})")
+    for stretch in story.stretches:
+        trained = stretch.fate is TokenFate.TRAINED
+        yield _line(_stretch(stretch), TRAINED if trained else MASKED)
+        each = list(zip(stretch.ids, stretch.texts or [""] * len(stretch.ids), strict=True))
+        left_out = 0 if full or len(each) <= _HEAD + _TAIL + 1 else len(each) - _HEAD - _TAIL
+        out = Text("  ")
+        for index, (id, text) in enumerate(each):
+            if not _HEAD <= index < _HEAD + left_out:
+                out.append(f"{id} ", "cyan").append(f"'{escape_line(text)}'  ", TRAINED if trained else "")
+            elif index == _HEAD:
+                out.append(f"… {left_out:,} more …  ", "italic")
+        yield out
+
+
+def _outcome(story: Story) -> Iterator[Text]:
+    yield _title(4, "what happened to it")
+    inspect = f"packtrain inspect {shlex.quote(story.folder)}"
+    if story.state != "packed":
+        yield _line(_state(story), "bold")
+        if story.row is not None:
+            split, row = story.row
+            yield _line(f"row {row:,} of {split}:")
+            yield _line(f"  {inspect} --row {row} --split {split}", MASKED)
+        if story.twin:
+            yield _line(f"the earlier one is {story.twin}; {inspect} --id {shlex.quote(story.twin)}")
+        return
+    copies = f", in {story.copies:,} copies" if story.copies > 1 else ""
+    yield _line(f"packed: {plural(len(story.standings), 'piece')}{copies}", "bold")
+    for one in story.standings:
+        piece = one.piece
+        weight = "" if piece.weights is None else f", loss weights add up to {sum(piece.weights):.4g}"
+        yield _line(
+            f"row {one.row:,} of {one.split} (row {one.shard_row:,} of {one.shard}), positions {one.at:,} to "
+            f"{one.at + len(piece.ids) - 1:,}: tokens {piece.start:,} to {piece.start + len(piece.ids) - 1:,} of the "
+            f"example, {piece.trained:,} trained{weight}"
+        )
+        yield _line(f"  {inspect} --row {one.row} --split {one.split}", MASKED)
+    for cut in story.cuts:
+        where = f"token {cut.begin:,}" if cut.end == cut.begin + 1 else f"tokens {cut.begin:,} to {cut.end - 1:,}"
+        yield _line(f"cut: {where} ({cut.end - cut.begin:,}), by {cut.reason}", "red")
+
+
+def _shortened(value: Any, most: int) -> Any:
+    """Texts of at most so many characters, without their middle; of long lists the first items."""
+    if isinstance(value, str):
+        half = most // 2
+        return (
+            value
+            if len(value) <= most
+            else (f"{value[:half]} … {len(value) - 2 * half:,} characters more … {value[-half:]}")
+        )
+    if isinstance(value, dict):
+        return {str(key): _shortened(item, most) for key, item in value.items()}
+    if isinstance(value, list):
+        if len(value) > _HEAD + _TAIL and not any(isinstance(one, dict) for one in value):
+            return [*(_shortened(one, most) for one in value[:_HEAD]), f"… {len(value) - _HEAD:,} more"]
+        return [_shortened(one, most) for one in value]
+    return value
+
+
+def _state(story: Story) -> str:
+    return ": ".join(word for word in (story.state, story.reason, story.detail) if word)
 
 
 def _verdict(story: Story) -> str:
     """What happened to the example, in one sentence with numbers."""
     of_pair = "" if story.row is None else f", in row {story.row[1]:,} of {story.row[0]}"
     if story.state != "packed" or not story.standings:
-        state = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
         none = (
             f"; none of its {plural(story.total, 'token')} is trained"
             if story.total and story.state != "packed" and story.row is None
             else ""
         )
-        return f"{state}{of_pair}{none}"
+        return f"{_state(story)}{of_pair}{none}"
     where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
     rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
     pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"
@@ -232,14 +216,5 @@ def _stretch(stretch: Stretch) -> str:
     return f"{where}{kind}{turn} · {stretch.fate.value}{often}"
 
 
-def _cut(cut: CutTokens) -> str:
-    where = f"token {cut.begin:,}" if cut.end == cut.begin + 1 else f"tokens {cut.begin:,} to {cut.end - 1:,}"
-    return f"cut: {where} ({cut.end - cut.begin:,}), by {cut.reason}"
-
-
 def _word(kind: RunKind) -> str:
     return kind.name.lower().replace("_", " ")
-
-
-def _quote(story: Story) -> str:
-    return shlex.quote(story.folder)

@@ -1,6 +1,5 @@
 """Print to standard output, and report failures to write it separately from data errors."""
 
-import dataclasses
 import errno
 import io
 import json
@@ -80,7 +79,7 @@ def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = Fals
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """Print plain data, dataclasses included, as JSON in ASCII.
+    """Print plain data, dataclasses and structs included, as JSON in ASCII.
 
     ASCII keeps control characters of the data escaped; DEL, which JSON leaves as it is, is escaped here. Infinite
     numbers and NaN become null, because JSON cannot write them.
@@ -90,8 +89,9 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", None)
+    if names and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,7 @@
-"""Training on packed rows: `train`, `explain-loss`, `probe`, `doctor` and `launch`."""
+"""Training on packed rows: `train`, `explain-loss`, `probe` and `doctor`."""
 
-import json
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +11,7 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, Json, TrainSet, seconds_option
+from .options import Config, Device, Json, TrainSet, measured
 from .streams import print_json, print_line
 
 if TYPE_CHECKING:
@@ -30,11 +29,23 @@ def train(
     demo: Annotated[
         bool, typer.Option("--demo", help="Train a tiny random model on the output of packtrain run --demo.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; overrides the configuration.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check configuration, data and model, and stop.")] = False,
+    recipe: Annotated[
+        Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node, "
+            "slurm-nodes) that starts a training, and stop.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the whole configuration.")] = False,
 ) -> None:
     """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices."""
+    if recipe is not None:
+        from ...training.launch.recipes import recipe as text_of
+
+        print_line(text_of(recipe).removesuffix("\n"))
+        return
     try:
         import torch
     except ImportError as error:
@@ -49,11 +60,10 @@ def train(
     from ..report.printing import say
     from .console import make_console
 
-    overrides = [*(settings or []), *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
         torch.set_num_threads(1)
-    loaded, base = load_training(config, demo, overrides)
+    loaded, base = load_training(config, demo, settings or [])
     if dry_run:
         check(loaded, base)
     if as_json:
@@ -116,38 +126,25 @@ def explain_loss(
     loaded, base = load_training(config, demo, settings or [])
     found = explain_step(loaded, base, step)
     if as_json:
-        print_json({**vars_of(found), "documents": found.documents[:top]})
+        print_json(replace(found, documents=found.documents[:top]))
     else:
         _print_documents(make_console(), found, top)
 
 
-def vars_of(step: "StepLoss") -> dict[str, object]:
-    """The figures of a step, without its documents."""
-    return {"step": step.step, "checkpoint": step.checkpoint, "loss": step.loss, "tokens": step.tokens}
-
-
 def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..report.printing import say
+    from ..report.printing import Grid, print_grids, say
 
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     say(console, f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}")
-    table = Table(show_edge=False, pad_edge=False)
-    for name in ("loss", "tokens", "share", "row"):
-        table.add_column(name, justify="right")
-    for name in ("source", "id", "dataset"):
-        table.add_column(name, overflow="fold")
-    for one in step.documents[:top]:
-        numbers = (f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
-        table.add_row(*numbers, *(Text(escape_line(word)) for word in (one.source, one.id, one.dataset)))
-    console.print(table)
+    rows = [
+        (one.source, one.id, one.dataset, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
+        for one in step.documents[:top]
+    ]
+    print_grids(console, [Grid("", ("source", "id", "dataset", "loss", "tokens", "share", "row"), rows, 3)])
     if step.documents:
-        # One line however narrow the terminal, so that it can be copied.
         first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
-        console.print(Text(f"the first: {escape_line(first)}"), soft_wrap=True)
+        say(console, f"the first: {escape_line(first)}")
 
 
 def probe(
@@ -159,10 +156,7 @@ def probe(
         Literal["float32", "bfloat16", "float16"] | None,
         typer.Option(help="In which precision.", show_default="bfloat16 on CUDA, else float32"),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu or cuda.", show_default="CUDA if available"),
-    ] = None,
+    device: Device = None,
     random: Annotated[
         bool, typer.Option("--random", help="Use random weights, even if the folder has weights.")
     ] = False,
@@ -204,21 +198,13 @@ def probe(
 
 def _print_report(console: "Console", report: "ProbeReport", applied: "Applied", made: str) -> None:
     """The table of checks, then the verdict and what to do."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..report.printing import say
+    from ..report.printing import Grid, print_grids, say
 
     say(console, f"{report.model}, {made}")
     say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
     say(console)
-    table = Table(show_edge=False, pad_edge=False)
-    for name in ("check", "", "found", "should be", ""):
-        table.add_column(name, overflow="fold")
-    for one in report.checks:
-        mark = Text("ok", "green") if one.passed else Text("FAILED", "bold red")
-        table.add_row(one.name, mark, Text(one.value), Text(one.threshold), Text(one.detail, "dim"))
-    console.print(table)
+    rows = [(one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks]
+    print_grids(console, [Grid("", ("check", "", "found", "should be", " "), rows, 5)])
     say(console)
     say(console, report.verdict)
     if report.hint:
@@ -229,7 +215,9 @@ def doctor(
     ranks: Annotated[
         bool, typer.Option("--ranks", help="Under torchrun or accelerate launch: do all ranks reach each other?")
     ] = False,
-    timeout: Annotated[float, seconds_option("With --ranks: how long to wait for a rank.", default="1min")] = 60.0,
+    timeout: Annotated[
+        float, measured("DURATION", "With --ranks: how long to wait for a rank.", default="1min")
+    ] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Check what is installed for training, what is wrong with it, and how to fix it."""
@@ -245,28 +233,3 @@ def doctor(
     # Plain lines: a rich table would have no room for the advice.
     if not report(as_json=as_json, width=make_console().width, say=print_line):
         raise typer.Exit(1)
-
-
-def launch(
-    name: Annotated[
-        Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None,
-        typer.Argument(metavar="NAME", help="ddp, fsdp2, zero3, slurm-node or slurm-nodes."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Print a configuration for accelerate or a script for Slurm to start from; without a name, list them."""
-    from ...training.launch.recipes import RECIPES, recipe, write
-
-    if output is not None and name is None:
-        raise ConfigError(f"--output {output}: name the recipe to write; packtrain launch lists them")
-    if output is not None and name is not None:
-        write(name, output)
-    if as_json:
-        known = [(key, recipe(key)) for key in (RECIPES if name is None else [name])]
-        print_json([{"name": key, "says": RECIPES[key][1], "text": text} for key, text in known])
-    elif name is None:
-        for key, (_, says) in RECIPES.items():
-            print_line(f"{key:<11}  {says}")
-    elif output is None:
-        print_line(recipe(name).removesuffix("\n"))

@@ -1,86 +1,109 @@
-"""Reads evaluation files, and keeps their index in the cache under a name made from their content.
-
-The index does not know the names of the files: the same rows under another path need no other index, and give the same
-hits.
+"""Evaluation files, and the index of their texts in the cache: an Arrow file of one row, whose columns are lists. All
+workers map it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from ...schemas.config.config import DecontaminateConfig
-from ...schemas.errors import InputError, RowRejectedError
+from ...schemas.config.config import DecontaminateConfig, SourceConfig
+from ...schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
+from ...stages.arrays import numbers, view
 from ...stages.overlap.examples import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
-from ...stages.overlap.words import unicode_version
+from ...stages.overlap.index import OverlapIndex, build_index
 from ...stages.prep.rowjson import require_shallow
 from ..inputs.blocks import InputFile
+from ..inputs.find import Found, find_inputs
 from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
-from ..store.checksummed import unseal
+from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile
-from .evaluation_files import MAX_ROW_BYTES, called, source_of
-from .index_file import load_rows, put_rows
 
-FORMAT = 2
+FORMAT = 3
 """Increase it whenever the same files would give another index, or the same index other hits."""
 MOST_CHARACTERS = 1 << 29
 """Characters of all evaluation texts; their index needs about eight times as many bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationFile:
-    """One evaluation file, as the plan names it."""
-
-    file: str
-    bytes: int
-    hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationCounts:
-    """What is compared of evaluation files, and what is not."""
-
-    rows: int
-    textless: int
-    """Rows without a column that holds text to compare."""
-    texts: int
-    """Different texts of all rows."""
-    left_out: int
-    """Texts of which nothing is compared: short answers, questions of a few words, or frames as a whole."""
-    ngrams: int
-    """Different runs of words that are compared."""
-    common: int
-    framed: int
-    plain: int
-    """Runs of words that do not count; see `stages.overlap.index`."""
+EQUAL_ROWS = 10
+"""Rows with the same text that are known; a set may have a question thousands of times."""
+MAX_ROW_BYTES = 64 << 20
+"""Longer lines are refused. Rows of programming problems hold megabytes of tests."""
+_NAME = "evaluation"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The evaluation data of a run, indexed."""
 
-    files: tuple[EvaluationFile, ...]
+    files: tuple[dict[str, Any], ...]
+    """Name, bytes and hash of each, as the plan has them: no paths."""
     ngram: int
     index: StoredFile
     """The index, in the cache."""
-    counts: EvaluationCounts
+    counts: dict[str, int]
+    """See `EvaluationRows.counts`."""
 
     def payload(self) -> dict[str, Any]:
-        """What the plan says about it: no paths."""
-        named = [msgspec.to_builtins(file) for file in self.files]
-        return {"files": named, "counts": msgspec.to_builtins(self.counts), **_settings(self.ngram)}
+        """What the plan says about it."""
+        return {"files": list(self.files), "counts": self.counts, **_settings(self.ngram)}
 
     @property
     def key(self) -> str:
         """What hits depend on besides the training data."""
         return _key(self.files, self.ngram)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluationRows:
+    """The T texts of an index, and the rows that they come from. Equal texts are one text of several rows."""
+
+    index: OverlapIndex
+    originals: pa.Array
+    """(T,) each text, as its rows have it."""
+    found_in: pa.Array
+    """(T,) up to `EQUAL_ROWS` rows of each text, in JSON: [number of the file, line from 1, id or ""]."""
+    rows: int
+    """Rows of all files."""
+    textless: int
+    """Rows without a column that holds text to compare."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is compared, and what is not: rows, texts of which nothing is compared, different runs of words, and
+        runs that do not count; see `stages.overlap.index`.
+        """
+        index = self.index
+        return {
+            "rows": self.rows,
+            "textless": self.textless,
+            "texts": len(index.counts),
+            "left_out": int((index.counts == 0).sum()) - len(index.whole),
+            "ngrams": len(np.unique(index.keys)),
+            "common": index.common,
+            "framed": index.framed,
+            "plain": index.plain,
+        }
+
+
+def find_evaluation(config: DecontaminateConfig, base: Path) -> list[Found]:
+    """The evaluation files, without reading them.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    with _called("decontaminate.against"):
+        return find_inputs(_source(config), base)
 
 
 def prepare_evaluation(
@@ -96,46 +119,42 @@ def prepare_evaluation(
         ConfigError: a file is missing.
         InputError: a file is empty or damaged, a line is not a row, or no row of a file has a text to compare.
     """
-    with called(named):
-        found = scan_inputs([source_of(config)], base, scratch)
-    files = tuple(EvaluationFile(file.shown, file.size, file.hash) for file in found)
-    known = recall_evaluation(files, config.ngram, cache)
-    if known is not None:
-        return known
-    return _opened(files, config.ngram, _index(found, files, config.ngram, cache), cache)
+    with _called(named):
+        found = scan_inputs([_source(config)], base, scratch)
+    files = tuple({"file": file.shown, "bytes": file.size, "hash": file.hash} for file in found)
+    record = f"evaluations/{_key(files, config.ngram)}.json"
+    index = _known(cache, record) or _put(_rows_of(found, config.ngram), record, cache)
+    return Evaluation(files, config.ngram, index, load_rows(cache, index).counts)
 
 
-def recall_evaluation(files: Sequence[EvaluationFile], ngram: int, cache: Store) -> Evaluation | None:
-    """The evaluation data whose index the cache already has; else None."""
-    record = f"evaluations/{_key(files, ngram)}.json"
+def _source(config: DecontaminateConfig) -> SourceConfig:
+    """The evaluation files as a source; its format is not used."""
+    return SourceConfig(name=_NAME, path=config.against, max_row_bytes=MAX_ROW_BYTES)
+
+
+@contextmanager
+def _called(name: str) -> Iterator[None]:
+    """Make errors say what the user calls the list of files."""
     try:
-        index = decode_note(unseal(cache.read(record), record), StoredFile)
-    except msgspec.MsgspecError:
-        return None
-    put = cache.hash(index.name) if index.name.startswith("evaluations/") else None
-    if put is None or (put.bytes, put.hash) != (index.bytes, index.hash):
-        return None
-    return _opened(tuple(files), ngram, index, cache)
+        yield
+    except (ConfigError, InputError) as error:
+        raise type(error)(str(error).replace(f"sources.{_NAME}.path", name)) from None
 
 
-def _opened(files: tuple[EvaluationFile, ...], ngram: int, index: StoredFile, cache: Store) -> Evaluation:
-    search, rows = load_rows(cache, index)
-    held = search.index
-    counts = EvaluationCounts(
-        rows=rows.rows,
-        textless=rows.textless,
-        texts=len(held.counts),
-        left_out=int((held.counts == 0).sum()) - len(held.whole),
-        ngrams=len(np.unique(held.keys)),
-        common=held.common,
-        framed=held.framed,
-        plain=held.plain,
-    )
-    return Evaluation(files, ngram, index, counts)
+def _settings(ngram: int) -> dict[str, Any]:
+    return {"ngram": ngram, "format": FORMAT, "unicode": unicodedata.unidata_version}
 
 
-def _index(found: Sequence[InputFile], files: Sequence[EvaluationFile], ngram: int, cache: Store) -> StoredFile:
-    texts: dict[tuple[bool, str], list[tuple[int, int, str]]] = {}
+def _key(files: Sequence[dict[str, Any]], ngram: int) -> str:
+    return fingerprint({"files": list(files), **_settings(ngram)})
+
+
+# The index
+
+
+def _rows_of(found: Sequence[InputFile], ngram: int) -> EvaluationRows:
+    """Read all rows, and index their texts."""
+    texts: dict[tuple[bool, str], list[tuple[int, int, str]]] = {}  # (whether it asks, text) → (file, line, id) of rows
     rows = textless = size = 0
     for number, file in enumerate(found):
         had = False
@@ -158,10 +177,13 @@ def _index(found: Sequence[InputFile], files: Sequence[EvaluationFile], ngram: i
                 f"the evaluation files have more than {MOST_CHARACTERS:,} characters of text, too many for one index; "
                 "compare with some of them at a time"
             )
-    return put_rows(texts, rows, textless, ngram, f"evaluations/{_key(files, ngram)}", cache)
+    originals = [text for _, text in texts]
+    places = [msgspec.json.encode(some[:EQUAL_ROWS]).decode() for some in texts.values()]
+    index = build_index(originals, [asks for asks, _ in texts], ngram)
+    return EvaluationRows(index, _texts(originals), _texts(places), rows, textless)
 
 
-def _rows(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line, row) of every row, lines from 1.
 
     Raises:
@@ -174,7 +196,7 @@ def _rows(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
             raise InputError(f"{path}, line {block.first_line + number + 1:,}: {reason}: {detail}; fix the row")
         for number, record in rows.records or ():
             count += 1
-            yield block.first_line + number + 1, dict(record)
+            yield block.first_line + number + 1, record
         for number, line in rows.lines or ():
             if line.isspace() or not line:
                 continue
@@ -196,9 +218,66 @@ def _rows(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError(f"{path} has no rows; leave it out, or fill it")
 
 
-def _settings(ngram: int) -> dict[str, Any]:
-    return {"ngram": ngram, "format": FORMAT, "unicode": unicode_version()}
+def _known(cache: Store, record: str) -> StoredFile | None:
+    """The index in the cache; None if it is missing or damaged."""
+    try:
+        index = decode_note(unseal(cache.read(record), record), StoredFile)
+    except msgspec.MsgspecError:
+        return None
+    put = cache.hash(index.name) if index.name.startswith("evaluations/") else None
+    return index if put is not None and (put.bytes, put.hash) == (index.bytes, index.hash) else None
 
 
-def _key(files: Iterable[EvaluationFile], ngram: int) -> str:
-    return fingerprint({"hashes": [file.hash for file in files], **_settings(ngram)})
+def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
+    """Put an index, and its record."""
+    lists = {name: _listed(value) for name, value in _parts(made).items() if not isinstance(value, int)}
+    noted = {name: str(value) for name, value in _parts(made).items() if isinstance(value, int)}
+    batch = pa.RecordBatch.from_pydict(lists).replace_schema_metadata(noted)
+    with cache.draft("evaluations") as draft:
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
+            writer.write_batch(batch)
+        put = draft.result
+        stored = StoredFile(f"{record.removesuffix('.json')}-{put.hash[:16]}.arrow", put.bytes, put.hash)
+        cache.put(draft, stored.name, replace_damaged=True)
+    cache.replace_bytes(record, seal(msgspec.json.encode(stored), record))
+    return stored
+
+
+@lru_cache(maxsize=2)
+def load_rows(store: Store, file: StoredFile) -> EvaluationRows:
+    """The index with its rows, mapped.
+
+    Raises:
+        IntegrityError: the index cannot be read.
+    """
+    path = file.path(store)
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            batch = pa.ipc.open_file(mapped).get_batch(0)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise IntegrityError(f"{path} cannot be read ({error}); delete it and run again to make it again") from error
+    held: dict[str, Any] = {name.decode(): int(value) for name, value in batch.schema.metadata.items()}
+    for name in batch.schema.names:
+        values = batch.column(name).values
+        held[name] = values if pa.types.is_large_string(values.type) else view(values)
+    held["asks"] = held["asks"].astype(np.bool_)
+    index = OverlapIndex(**{field.name: held.pop(field.name) for field in fields(OverlapIndex)})
+    return EvaluationRows(index, **held)
+
+
+def _parts(made: EvaluationRows) -> dict[str, Any]:
+    """The fields of the index and of its rows, by name."""
+    every = {field.name: getattr(one, field.name) for one in (made.index, made) for field in fields(one)}
+    del every["index"]
+    return every
+
+
+def _listed(values: "NDArray[Any] | pa.Array") -> pa.Array:
+    """Return a column of one row, which holds a list."""
+    if not isinstance(values, pa.Array):
+        values = numbers(values.astype(np.uint8) if values.dtype == np.bool_ else values)
+    return pa.LargeListArray.from_arrays(numbers(np.array([0, len(values)], np.int64)), values)
+
+
+def _texts(values: Sequence[str]) -> pa.Array:
+    return pa.array([value.encode("utf-8", "replace") for value in values], pa.large_binary()).cast(pa.large_string())

@@ -21,7 +21,7 @@ from ...schemas.errors import ConfigError, PacktrainError, StoreError, Tokenizer
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name, part_record
-from ..contamination.evaluation_files import find_evaluation
+from ..contamination.evaluation import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
 from ..encode.tokenizer import find_tokenizer

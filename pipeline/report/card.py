@@ -5,29 +5,30 @@ machine, no name of an input file, and no row.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any
 
-from ...schemas.config.config import DecontaminateConfig, RunConfig, SourceConfig
-from ...schemas.config.section import ConfigModel
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ...schemas.units import plural, share, size
-from .ledger_lines import ledger_columns, ledger_sections
-from .markdown import code, inline, table, with_front, yaml_text
+from .collect import packing_of
+from .ledger_table import ledger_grid
+from .markdown import code, grid_table, inline, table, with_front, yaml_text
+from .sections import packing_grid
 
 NAME = "README.md"
 _LIMITS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 """Limits of the Hub's categories of sizes: a thousand rows, and ten times as many from one to the next."""
-_MOST_SOURCES, _MOST_COLUMNS = 100, 6
-"""More sources are not listed; of more, the ledger shows only the sum."""
-_TEXTS = {"name": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "format": r"[a-z_]+", "date": r"[0-9-]+"}
-"""Texts of the configuration that the card may show, and what they look like. All else that it shows are numbers and
-choices: conditions, columns, variables and paths, which a user writes as text, never go."""
+_MOST_SOURCES = 100
+"""More sources are not listed."""
+_SETTINGS = (
+    "seed", "mask", "loss", "keep_untrained", "filter", "duplicates", "holdout", "truncate", "pack", "output",
+)  # fmt: skip
+_OF_SOURCES = ("name", "expand", "repeat", "weight", "loss_weight", "max_rows", "mask", "filter")
+"""Parts of the configuration that hold numbers and choices alone; `name` stands in tables, too."""
 _TRAINED = {
     "completion": "everything after the prompt, which is everything before a last assistant message",
     "assistant": "every assistant turn, without its header",
@@ -148,18 +149,18 @@ def _patterns(split: SplitRecord) -> tuple[str, ...]:
 
 def _text(manifest: Manifest, place: CardPlace) -> str:
     """Everything below the YAML head."""
-    shown = _shown(manifest.plan["config"])
-    first = [one["name"] for one in shown["sources"] if one["name"] in manifest.ledger.sources]
+    first = [one["name"] for one in manifest.plan["config"]["sources"] if one["name"] in manifest.ledger.sources]
     ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
     sections = {
         "": _intro(manifest),
-        "Splits": _splits(manifest),
+        "Splits": grid_table(packing_grid(packing_of(manifest, {}))),
         "What it is made of": _sources(manifest, ledger),
-        "Ledger": _ledger(ledger),
-        "What is trained": _trained(manifest, RunConfig.model_validate(shown)),
+        "Ledger": "What became of every row, example, token and label. The sums close: what is read is used or counted "
+        f"as left out, with the reason.\n\n{grid_table(ledger_grid(ledger))}",
+        "What is trained": _trained(manifest),
         "Columns": "\n".join(f"- `{field.name}`: {_COLUMNS[field.name]}" for field in schema_of(manifest.schema)),
         "Load it": _load(manifest, place),
-        "Make it again": _again(manifest, shown),
+        "Settings": _settings(manifest),
         "Made with": _made_with(manifest),
     }
     return "".join(f"\n## {title}\n\n{text}\n" if title else f"\n{text}\n" for title, text in sections.items() if text)
@@ -183,23 +184,6 @@ def _intro(manifest: Manifest) -> str:
     )
 
 
-def _splits(manifest: Manifest) -> str:
-    rows = []
-    for name, split in in_order(manifest.splits):
-        pieces = sum(window.pieces for window in split.windows)
-        cells = [
-            f"{split.rows:,}",
-            f"{pieces:,}",
-            f"{split.tokens:,}",
-            f"{split.trained:,}",
-            share(split.fill(manifest.max_length)),
-        ]
-        rows.append([inline(name), *(cells if not manifest.preference else [cells[0], *cells[2:4]])])
-    if manifest.preference:
-        return table(["split", "pairs", "tokens", "of completions"], rows)
-    return table(["split", "rows", "documents", "tokens", "trained", "fill"], rows)
-
-
 def _sources(manifest: Manifest, ledger: Ledger) -> str:
     rows, formats = [], manifest.plan["formats"]
     for name, source in list(ledger.sources.items())[:_MOST_SOURCES]:
@@ -214,26 +198,11 @@ def _sources(manifest: Manifest, ledger: Ledger) -> str:
     return f"{made}\n\nAnd {plural(more, 'more source')}." if more else made
 
 
-def _ledger(ledger: Ledger) -> str:
-    names, columns = ledger_columns(ledger, sources=len(ledger.sources) <= _MOST_COLUMNS)
-    rows = []
-    for section in ledger_sections(columns):
-        for line in section:
-            label = inline(line.label)
-            if line.inner:
-                label = f"&emsp;{label}"
-            elif line.stress in ("head", "trained"):
-                label = f"**{label}**"
-            rows.append([label, *(f"{value:,}" for value in line.values)])
-    return (
-        "What became of every row, example, token and label. The sums close: what is read is used or counted as left "
-        f"out, with the reason.\n\n{table(['', *map(inline, names)], rows)}"
-    )
-
-
-def _trained(manifest: Manifest, config: RunConfig) -> str:
+def _trained(manifest: Manifest) -> str:
     if manifest.preference:
         return ""
+    config = manifest.plan["config"]
+    policy = config["mask"]["policy"]
     total = manifest.ledger.total()
     weights = (
         f" Trained tokens have weights in `{WEIGHTS}`; a trainer that ignores them trains another objective."
@@ -241,17 +210,15 @@ def _trained(manifest: Manifest, config: RunConfig) -> str:
         else ""
     )
     own = "".join(
-        f" Source {inline(source.name)} has `{policy}`: {_TRAINED[policy]}."
-        for source in config.sources
-        if (policy := config.mask_of(source).policy) != config.mask.policy
+        f" Source {inline(source['name'])} has `{mine}`: {_TRAINED[mine]}."
+        for source in config["sources"]
+        if (mine := source.get("mask", {}).get("policy", policy)) != policy
     )
     return (
-        f"Mask policy `{config.mask.policy}`: in conversations, {_TRAINED[config.mask.policy]}.{own} A plain text is "
-        "trained as a whole; of a prompt with its completion, the completion. The configuration below says what is "
-        "left out. "
-        f"{total.labels_trained:,} of {total.document_tokens:,} tokens are trained "
-        f"({share(total.labels_trained / max(total.document_tokens, 1))}). The first token of a document is never "
-        f"trained, so no document is trained to predict another.{weights}"
+        f"Mask policy `{policy}`: in conversations, {_TRAINED[policy]}.{own} A plain text is trained as a whole; of a "
+        f"prompt with its completion, the completion. {total.labels_trained:,} of {total.document_tokens:,} tokens are "
+        f"trained ({share(total.labels_trained / max(total.document_tokens, 1))}). The first token of a document is "
+        f"never trained, so no document is trained to predict another.{weights}"
     )
 
 
@@ -288,18 +255,21 @@ def _load(manifest: Manifest, place: CardPlace) -> str:
     return "\n\n".join(parts)
 
 
-def _again(manifest: Manifest, shown: Mapping[str, Any]) -> str:
-    if len(shown["sources"]) > _MOST_SOURCES:
-        return ""
-    held = sum(source.bytes_read for source in manifest.ledger.sources.values())
-    files = f"{plural(len(manifest.plan['inputs']), 'file')}, {size(held)}"
+def _settings(manifest: Manifest) -> str:
+    config, inputs = manifest.plan["config"], plural(len(manifest.plan["inputs"]), "file")
+    held = size(sum(source.bytes_read for source in manifest.ledger.sources.values()))
+    sources = [{key: one[key] for key in _OF_SOURCES if _given(one.get(key))} for one in config["sources"]]
+    shown = {"sources": sources[:_MOST_SOURCES], **{key: config[key] for key in _SETTINGS}}
     return (
-        f"`packtrain run` with this configuration and the same inputs ({files}) and tokenizer, and the versions below, "
-        "gives the same bytes. Paths stand for your own: this card names no input file. Ids of examples are made from "
-        "the names of files, so files with other names give examples with other ids. Settings that are not named have "
-        "their defaults; conditions (`where`), names of columns (`keys`), variables of the template and readers of "
-        f"one's own are not shown.\n\n{code(yaml_text(shown), 'yaml')}"
+        f"From {inputs}, {held}. The same configuration, inputs, tokenizer and versions give the same bytes. Texts of "
+        "the configuration, such as paths, conditions and names of columns, are not shown; ids of examples are made "
+        f"from the names of files.\n\n{code(yaml_text(shown), 'yaml')}"
     )
+
+
+def _given(value: Any) -> bool:
+    """Whether a key of a source says something."""
+    return any(value.values()) if isinstance(value, Mapping) else value not in (None, "none")
 
 
 def _made_with(manifest: Manifest) -> str:
@@ -313,53 +283,3 @@ def _made_with(manifest: Manifest) -> str:
         ("versions", ", ".join(f"{name} {versions[name]}" for name in sorted(versions))),
     ]
     return table(["", "hash or version"], [[name, inline(str(value))] for name, value in rows], words=2)
-
-
-def _shown(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The public values of a configuration that are not defaults, with paths that stand for the user's own."""
-    public = _public(RunConfig, identity)
-    sources = [_public(SourceConfig, source) for source in identity["sources"]]
-    data = public | {
-        "out": "packed",
-        "tokenizer": public["tokenizer"] | {"path": "tokenizer"},
-        "sources": [source | {"path": f"{source['name']}.jsonl"} for source in sources],
-    }
-    if identity["decontaminate"] is not None:
-        data["decontaminate"] = _public(DecontaminateConfig, identity["decontaminate"]) | {
-            "against": "evaluation.jsonl"
-        }
-    shown = RunConfig.model_validate(data).model_dump(mode="json", exclude_defaults=True)
-    shown = {key: shown[key] for key in ("out", "tokenizer", "sources", *shown)}
-    for section in (*shown["sources"], *([shown["decontaminate"]] if "decontaminate" in shown else [])):
-        for key in section.keys() & {"path", "against"}:
-            (section[key],) = section[key]
-    return shown
-
-
-def _public(model: type[ConfigModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a section that the card may show."""
-    shown: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        value = values.get(name)
-        inner = [one for one in (field.annotation, *get_args(field.annotation)) if _is_section(one)]
-        if inner and isinstance(value, Mapping):
-            shown[name] = _public(inner[0], value)
-        elif isinstance(value, str) and name in _TEXTS:
-            shown |= {name: value} if re.fullmatch(_TEXTS[name], value) else {}
-        elif name in values and _is_choice(field.annotation):
-            shown[name] = value
-    return shown
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, ConfigModel)
-
-
-def _is_choice(kind: Any) -> bool:
-    """Whether a type has only numbers and choices as values."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _is_choice(parts[0])
-    if origin is Literal or kind in (bool, int, float, type(None), Ellipsis):
-        return True
-    return bool(parts) and origin is not dict and all(map(_is_choice, parts))

@@ -5,7 +5,7 @@ files beside the data may be gone or damaged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from ...schemas.report import (
     Packing,
     Report,
     Sample,
+    ShownRow,
     SourceShare,
     SplitFigures,
     Training,
@@ -49,7 +50,7 @@ from .lengths import choose, fill_histogram
 from .options import ReportOptions, with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
-from .shown import Shown, shown_rows
+from .shown import shown_rows
 
 
 def configuration_noted(out: Store, config: Mapping[str, Any]) -> str:
@@ -104,6 +105,8 @@ def _yaml(data: dict[str, Any]) -> str:
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
 Section = TypeVar("Section")
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
+"""What reading files beside the data may raise: they may be damaged in any way."""
 
 
 def report_of(folder: str | Path, options: ReportOptions | None = None) -> Report:
@@ -117,55 +120,96 @@ def report_of(folder: str | Path, options: ReportOptions | None = None) -> Repor
 
 
 def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decoder | None = None) -> Report:
-    """The report of an open dataset.
+    """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
-    try:
-        origin = recall(dataset.store)
-    except PacktrainError:
-        origin = None
-    if origin is not None:
-        options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
-    return _Collector(dataset, options, decoder).report()
+    absent: dict[str, str] = {}
+    manifest, plan, store = dataset.manifest, dataset.manifest.plan, dataset.store
+
+    def attempt(name: str, make: Callable[[], Section | None]) -> Section | None:
+        try:
+            return make()
+        except PacktrainError as error:
+            absent[name] = str(error)
+        except _DAMAGE as error:
+            absent[name] = (
+                f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
+                f"`packtrain verify {store.url}` says whether a file is damaged."
+            )
+        return None
+
+    with suppress(PacktrainError):
+        if (origin := recall(store)) is not None:
+            options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
+    documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset, options)
+    choice, kinds = None, dict[str, list[KindCount]]()
+    if isinstance(documents, ReadDocuments):
+        read, kinds = documents, documents.kinds
+        choice = attempt("choice", lambda: choose(read.stats, read.config, options, read.in_all))
+    else:
+        again = "" if documents == PAIRS else "; a run of the same configuration brings it back."
+        absent["choice"] = f"{documents[:1].upper()}{documents[1:]}{again}"
+
+    def overlap() -> Overlap:
+        action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made
+        return overlap_of(noted_hits(store), plan["evaluation"], compared, action)
+
+    def training() -> Training:
+        main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
+        return training_of(manifest.ledger, kinds, shown_rows(dataset, main, options.rows, decoder), plan["config"])
+
+    def made() -> Made:
+        engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
+        return Made(manifest.hash, engine, configuration_noted(store, plan["config"]))
+
+    return make_report(
+        "run",
+        store.url,
+        absent,
+        choice=choice,
+        flow=attempt("flow", lambda: flow_of(manifest.ledger, rejects_of(dataset))),
+        overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
+        training=attempt("training", training),
+        packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
+        made=attempt("made", made),
+    )
 
 
-def make_report(
-    kind: str,
-    name: str,
-    sample: Sample | None,
-    absent: dict[str, str],
-    *,
-    choice: Choice | None,
-    flow: Flow | None,
-    overlap: Overlap | None,
-    training: Training | None,
-    packing: Packing | None,
-    made: Made | None,
-) -> Report:
+def _fills(dataset: Finished) -> dict[str, Histogram | None]:
+    """How full the rows of each split are.
+
+    Raises:
+        IntegrityError: a file of row sizes is missing, or does not match the manifest.
+    """
+    out: dict[str, Histogram | None] = {}
+    for split, record in dataset.manifest.splits.items():
+        if dataset.manifest.preference or not record.rows:
+            continue
+        name = row_sizes_name(record)
+        try:
+            with pa.memory_map(str(dataset.store.local(name))) as source:
+                batch = pa.ipc.open_file(source).get_batch(0)
+            if batch.schema != ROW_SIZES or batch.num_rows != record.rows:
+                raise ValueError(f"it has {batch.num_rows:,} rows, but the split has {record.rows:,}")
+            out[split] = fill_histogram(view(batch.column("tokens")), dataset.manifest.max_length)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            where = dataset.store.where(name)
+            raise IntegrityError(f"{where} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
+    return out
+
+
+def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | None = None, **sections: Any) -> Report:
     """Put sections together.
 
     Args:
         name: URL or path of the dataset.
+        sections: see `Report`.
     """
     last = name.rstrip("/").rpartition("/")[2] or name
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return Report(
-        FORMAT,
-        kind,
-        last,
-        made_at,
-        version("packtrain"),
-        sample,
-        choice,
-        flow,
-        overlap,
-        training,
-        packing,
-        made,
-        absent,
-    )
+    return Report(FORMAT, kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
 
 
 def flow_of(ledger: Ledger, rejects: Rejects) -> Flow:
@@ -186,13 +230,14 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
 def training_of(
     ledger: Ledger,
     kinds: Mapping[str, list[KindCount]],
-    shown: Shown,
+    shown: tuple[list[ShownRow], str | None],
     config: Mapping[str, Any],
     notes: Sequence[str] = (),
 ) -> Training:
     """What is trained.
 
     Args:
+        shown: see `shown.shown_rows`.
         config: as in the plan.
     """
     masks = Mask.of_plan(config)
@@ -208,7 +253,7 @@ def training_of(
         )
         for name, entry in ledger.sources.items()
     ]
-    return Training(sources, shown.rows, shown.absent, list(notes))
+    return Training(sources, *shown, list(notes))
 
 
 def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
@@ -257,94 +302,3 @@ def packing_of(manifest: Manifest, fills: Mapping[str, Histogram | None]) -> Pac
         why_padded(pack["align"], manifest.parallel),
         expected=False,
     )
-
-
-@dataclass(slots=True)
-class _Collector:
-    """Collects the sections of a dataset's report."""
-
-    dataset: Finished
-    options: ReportOptions
-    decoder: Decoder | None = None
-    absent: dict[str, str] = field(default_factory=dict)
-
-    def report(self) -> Report:
-        manifest = self.dataset.manifest
-        documents: ReadDocuments | str = PAIRS
-        if not manifest.preference:
-            documents = documents_of(self.dataset, self.options)
-        return make_report(
-            "run",
-            self.dataset.store.url,
-            None,
-            self.absent,
-            choice=self._try("choice", lambda: self._choice(documents)),
-            flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset))),
-            overlap=self._try("overlap", self._overlap) if "evaluation" in manifest.plan else None,
-            training=self._try("training", lambda: self._training(documents)),
-            packing=self._try("packing", lambda: packing_of(manifest, self._fills())),
-            made=self._try("made", self._made),
-        )
-
-    def _try(self, name: str, make: Callable[[], Section | None]) -> Section | None:
-        """A section, or None with its reason in `absent`: files beside the data may be damaged in any way."""
-        try:
-            return make()
-        except PacktrainError as error:
-            self.absent[name] = str(error)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException) as error:
-            self.absent[name] = (
-                f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
-                f"`packtrain verify {self.dataset.store.url}` says whether a file is damaged."
-            )
-        return None
-
-    def _choice(self, documents: ReadDocuments | str) -> Choice | None:
-        if isinstance(documents, ReadDocuments):
-            return choose(documents.stats, documents.config, self.options, documents.in_all)
-        self.absent["choice"] = f"{documents[:1].upper()}{documents[1:]}"
-        if documents != PAIRS:
-            self.absent["choice"] += "; a run of the same configuration brings it back."
-        return None
-
-    def _overlap(self) -> Overlap:
-        manifest = self.dataset.manifest
-        return overlap_of(noted_hits(self.dataset.store), manifest.plan, manifest.ledger)
-
-    def _training(self, documents: ReadDocuments | str) -> Training:
-        manifest = self.dataset.manifest
-        kinds = documents.kinds if isinstance(documents, ReadDocuments) else {}
-        main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        shown = shown_rows(self.dataset, main, self.options.rows, self.decoder)
-        return training_of(manifest.ledger, kinds, shown, manifest.plan["config"])
-
-    def _fills(self) -> dict[str, Histogram | None]:
-        if self.dataset.manifest.preference:
-            return {}
-        return {name: self._fill(split) for name, split in self.dataset.manifest.splits.items() if split.rows}
-
-    def _fill(self, split: SplitRecord) -> Histogram:
-        """How full the rows of a split are.
-
-        Raises:
-            IntegrityError: the file of row sizes is missing, or does not match the manifest.
-        """
-        name = row_sizes_name(split)
-        try:
-            with pa.memory_map(str(self.dataset.store.local(name))) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)
-            if batch.schema != ROW_SIZES or batch.num_rows != split.rows:
-                raise ValueError(f"it has {batch.num_rows:,} rows, but the split has {split.rows:,}")
-            return fill_histogram(view(batch.column("tokens")), self.dataset.manifest.max_length)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            where = self.dataset.store.where(name)
-            raise IntegrityError(f"{where} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
-
-    def _made(self) -> Made:
-        manifest = self.dataset.manifest
-        engine = manifest.plan["encode"]
-        return Made(
-            manifest.hash,
-            f"{engine['engine']} {engine['engine_version']}",
-            configuration_noted(self.dataset.store, manifest.plan["config"]),
-        )

@@ -3,7 +3,8 @@
 The first dataset is A, the second B.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from rich.console import Console
 
 from ...schemas.errors import InputError, IntegrityError
-from ...schemas.manifest import Manifest, SplitRecord
+from ...schemas.escape import escape_line
+from ...schemas.manifest import Manifest
+from ...schemas.units import exact, share
 from ...stages.arrays import view
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import all_there
 from ..dataset.plan_diff import flat, plan_settings
 from ..dataset.wait import refuse_unfinished
 from ..observer import Observer
+from .collect import packing_of
 from .digests import Documents, read_documents
+from .printing import Grid, print_grids, say
 
 NAMED = 20
 """Examples of each kind that are named."""
@@ -33,8 +39,10 @@ KINDS = {
     "moved": "in both, in another split",
 }
 """The ways in which an example can differ."""
-SHARES = ("fill", "trained share")
-"""Figures of a split that are shares of 1."""
+MOST, FIRST = 8, 3
+"""Lines of a section that are printed, and examples of a kind that are named, unless all are."""
+LONGEST = 60
+"""Characters of a value that are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +161,11 @@ def _figures(manifest: Manifest) -> dict[str, dict[str, Any]]:
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
         entries = {"*": asdict(manifest.ledger.total()), **entries}
+    splits = {one.split: asdict(one) for one in packing_of(manifest, {}).splits}
     return {
         "inputs": {f"{one['source']}/{one['file']}": one["hash"][:16] for one in manifest.plan["inputs"]},
         "ledger": {key: value for key, value in flat(entries).items() if value},
-        "rows": flat({name: _split_figures(split, manifest) for name, split in manifest.splits.items()}),
-    }
-
-
-def _split_figures(split: SplitRecord, manifest: Manifest) -> dict[str, float]:
-    packed = {
-        "bound": sum(window.bound for window in split.windows),
-        "fill": split.fill(manifest.max_length),
-        "pieces": sum(window.pieces for window in split.windows),
-    }
-    return {
-        "pairs" if manifest.preference else "rows": split.rows,
-        **(packed if split.windows else {}),
-        "tokens": split.tokens,
-        "labels trained": split.trained,
-        "trained share": split.trained_share,
-        "shards": len(split.shards),
-        "bytes": sum(shard.bytes for shard in split.shards),
+        "rows": {key: value for key, value in flat(splits).items() if not key.endswith(".split")},
     }
 
 
@@ -229,3 +221,82 @@ def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
     mine, yours = (np.unique(side, return_counts=True) for side in (a, b))
     _, one, other = np.intersect1d(mine[0], yours[0], assume_unique=True, return_indices=True)
     return int(np.minimum(mine[1][one], yours[1][other]).sum())
+
+
+# In the terminal
+
+
+def print_difference(console: Console, found: Difference, *, everything: bool) -> None:
+    """Print a table for each section, and the examples that differ.
+
+    Args:
+        everything: print all changes, not about a screen.
+    """
+    if found.identical:
+        say(console, f"A and B are the same dataset, byte for byte: manifest {found.manifests[0][:16]}")
+        return
+    for side, where, manifest in zip("AB", (found.a, found.b), found.manifests, strict=True):
+        say(console, f"{side}: {where}, manifest {manifest[:16]}")
+    if found.same_rows:
+        say(console, "The rows of A and B are identical.")
+    left = 0
+    for section in dict.fromkeys(change.section for change in found.changes):
+        changes = [change for change in found.changes if change.section == section]
+        shown = changes if everything else changes[:MOST]
+        left += len(changes) - len(shown)
+        say(console)
+        print_grids(console, [Grid("", (section, "A", "B", "change"), [_cells(one) for one in shown])])
+    if found.examples is not None:
+        _print_examples(console, found, found.examples, None if everything else FIRST)
+    if left:
+        say(console, f"\n{exact(left)} more differ; --all shows them")
+
+
+def _cells(one: Change) -> list[str]:
+    """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`, of a share in percentage points."""
+    part, a, b = one.section == "rows" and one.key.endswith(".fill"), one.a, one.b
+    said = [one.key, _value(a, part), _value(b, part)]
+    a, b = (0 if side is None else side for side in (a, b))
+    if not all(isinstance(side, int | float) and not isinstance(side, bool) for side in (a, b)):
+        return [*said, ""]
+    arrow = "▲ +" if b > a else "▼ −"
+    if part:
+        return [*said, f"{arrow}{100 * abs(b - a):.2f} points"]
+    relative = f" ({'+' if b > a else '−'}{share(abs(b - a) / a)})" if a and b else ""
+    return [*said, f"{arrow}{exact(abs(b - a))}{relative}"]
+
+
+def _value(value: Any, part: bool) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return share(value, 2) if part else exact(value) if isinstance(value, int) else f"{value:,.6g}"
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _print_examples(console: Console, found: Difference, examples: Examples, most: int | None) -> None:
+    rows_read = examples.alike is not None
+    say(console, f"\n{exact(examples.same)} examples are {'the same' if rows_read else 'of the same length'} in both")
+    for kind, named in examples.named.items():
+        words = KINDS[kind] if rows_read or kind != "tokens" else "in both, of another length"
+        shown = named[:most]
+        more = examples.counts[kind] - len(shown)
+        listed = ", ".join(map(_example, shown)) + (f", and {exact(more)} more" if more else "")
+        say(console, f"  {exact(examples.counts[kind])} {words}: {listed}")
+    if examples.alike is not None and examples.alike > examples.same + examples.counts["labels"]:
+        say(console, f"  {exact(examples.alike)} have the same tokens in both, whatever their ids")
+    for kind, where, side in (("only_a", found.b, "B"), ("only_b", found.a, "A")):
+        if (name := _of_both_inputs(found, examples.named.get(kind, []))) is not None:
+            say(console, f"packtrain inspect {shlex.quote(where)} --id {shlex.quote(name)} says why {side} lacks it")
+
+
+def _example(one: NamedExample) -> str:
+    tokens = list(dict.fromkeys(exact(each) for each in (one.tokens_a, one.tokens_b) if each is not None))
+    return f"{escape_line(one.id)} ({' → '.join(tokens)} tokens)"
+
+
+def _of_both_inputs(found: Difference, named: Sequence[NamedExample]) -> str | None:
+    """Return the first example whose file both datasets have read, so that the one without it can say why."""
+    changed = {change.key for change in found.changes if change.section == "inputs"}
+    return next((one.id for one in named if one.id.rpartition(":")[0] not in changed), None)

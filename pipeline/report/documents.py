@@ -206,8 +206,8 @@ class _LengthsOfParts:
         for batch in encoded.batches:
             here, segment = slice(first, first + batch.num_rows), Runs.of(batch, mask)
             first = here.stop
-            kinds += _tokens_by_kind(segment, taken[here])
-            runs = _supervised_runs(segment, taken[here], some.low[here], some.high[here])
+            counts, runs = _runs_of(segment, taken[here], some.low[here], some.high[here])
+            kinds += counts
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
         if self._table is not None:
             self._table.add(place.path, mask, some, taken, numbers)
@@ -258,17 +258,6 @@ class _LengthsOfParts:
         return out
 
 
-def _tokens_by_kind(runs: Runs, taken: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(2, kinds) tokens of the taken documents, and those that the mask selects.
-
-    Args:
-        taken: (N,) of the documents of a segment.
-    """
-    sizes = np.where(np.repeat(taken, np.diff(runs.offsets)), runs.ends - begins_of(runs.ends, runs.offsets), 0)
-    counts = [np.bincount(runs.kind, weights, max(RunKind) + 1) for weights in (sizes, sizes * runs.supervised)]
-    return np.array(counts, dtype=np.int64)
-
-
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
     """The example id of a document.
 
@@ -284,27 +273,29 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
     return Address(names[place.source], place.lines.files[index], number, sub).id
 
 
-def _supervised_runs(
+def _runs_of(
     runs: Runs, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], ...]:
-    """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
+) -> tuple[NDArray[np.int64], tuple[NDArray[np.int32], ...]]:
+    """(2, kinds) tokens of the taken documents and those that the mask selects; and (owners, starts, ends) of their
+    trained runs, with adjacent runs joined.
 
     Args:
         taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
             Starts and ends count from `low`.
     """
     owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(runs.offsets))
-    mine = runs.supervised & taken[owners]
+    mine, begins = taken[owners], begins_of(runs.ends, runs.offsets)
+    sizes = np.where(mine, runs.ends - begins, 0)
+    each = [np.bincount(runs.kind, one, max(RunKind) + 1) for one in (sizes, sizes * runs.supervised)]
+    mine &= runs.supervised
     owners = owners[mine]
-    begins = np.maximum(begins_of(runs.ends, runs.offsets)[mine], low[owners]) - low[owners]
+    begins = np.maximum(begins[mine], low[owners]) - low[owners]
     ends = np.minimum(runs.ends[mine], high[owners]) - low[owners]
     there = begins < ends
     owners, begins, ends = owners[there], begins[there], ends[there]
-    new = np.ones(len(owners), dtype=np.bool_)
-    new[1:] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
-    last = np.ones(len(owners), dtype=np.bool_)
-    last[:-1] = new[1:]
-    return owners[new], begins[new], ends[last]
+    new = np.ones(len(owners) + 1, dtype=np.bool_)
+    new[1:-1] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
+    return np.array(each, np.int64), (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
 
 
 def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

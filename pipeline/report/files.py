@@ -72,33 +72,23 @@ class AtEnd:
 
 
 def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = None) -> AtEnd | None:
-    """Write the report; failures are noted and never fail a finished run.
+    """Make the report and write it; failures are noted and never fail a finished run.
 
     Args:
         decoder: the run's tokenizer, if it is loaded.
     """
     observer.begin("report", 0, "")
     try:
-        made = report_at_end(dataset, decoder)
+        report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
+        place, _ = write_report(report, dataset.store)
+        if (choice := report.choice) is None:
+            return AtEnd(place, None)
+        return AtEnd(place, advice_sentence(choice) or None, " ".join(warnings_of(choice)) or None)
     except Exception as error:  # errors of any kind, because the dataset is already finished
-        observer.end()
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "
             "tries again"
         )
         return None
-    observer.end()
-    return made
-
-
-def report_at_end(dataset: Finished, decoder: Decoder | None = None) -> AtEnd:
-    """Make the report and write it.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
-    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
-    place, _ = write_report(report, dataset.store)
-    if report.choice is None:
-        return AtEnd(place, None)
-    return AtEnd(place, advice_sentence(report.choice) or None, " ".join(warnings_of(report.choice)) or None)
+    finally:
+        observer.end()

@@ -43,7 +43,7 @@ def advice_sentence(choice: Choice) -> str:
         )
     if advice.few:
         need = f"{advice.needs:,}" if advice.needs else "more than any length compared"
-        named = "; ".join(f"{one.id}, {one.tokens:,} tokens" for one in choice.longest[: advice.few])
+        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest[: advice.few])
         longer = plural(advice.few, "far longer document")
         words += f". {longer} alone would need {need}{f' ({named})' if named else ''}"
     return f"{words}."

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
-from ...schemas.report import Advice, Choice, Histogram, LongDocument, Point
+from ...schemas.report import Advice, Choice, Histogram, Point
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, lost_by_source, sweep
 from ...stages.select.truncate import Keep
@@ -116,7 +116,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         documents_in_all=max(read, in_all),
         held_out=stats.held_out,
         lengths=length_histogram(stats.lengths),
-        longest=[LongDocument(id, tokens) for id, tokens in stats.longest],
+        longest=list(stats.longest),
         points=points,
         strategy=strategy,
         max_length=configured,

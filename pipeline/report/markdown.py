@@ -8,6 +8,7 @@ import yaml
 
 from ...schemas.config.yamltext import parse_yaml
 from ...schemas.escape import escape, escape_line
+from .printing import Grid
 
 CLIP = 120
 """Most characters of a text in a table."""
@@ -41,6 +42,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1)
     """
     lines = [head, ["---" if at < words else "---:" for at in range(len(head))], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def grid_table(grid: Grid) -> str:
+    """A grid as a table. Indented words stay so, and those that a terminal shows bold are bold."""
+    rows = []
+    for number, cells in enumerate(grid.rows):
+        first = inline(cells[0].lstrip(" "))
+        if grid.styles and "bold" in grid.styles[number] and not cells[0].startswith(" "):
+            first = f"**{first}**"
+        rows.append(["&emsp;" * cells[0].startswith(" ") + first, *map(inline, cells[1:])])
+    return table([inline(name) for name in grid.head], rows, words=grid.text_columns)
 
 
 def code(text: str, language: str) -> str:

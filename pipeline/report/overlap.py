@@ -1,60 +1,91 @@
 """What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...schemas.errors import StoreError
-from ...schemas.ledger import Ledger
-from ...schemas.report import Overlap, OverlapPiece, ShownOverlap
+from ...schemas.report import Hit, Overlap, OverlapCount
 from ...schemas.units import plural
-from ...stages.overlap.words import Pieces
-from ..contamination.hits_file import NAME, TELLS_NOTHING, HitLine, OverlapSummary, summarise
+from ...stages.overlap.examples import NEARLY, PART, WHOLE
+from ..contamination.compare import NAME
 from ..store.open import Store
 
 MOST = 12
-"""Pairs of texts that the page shows."""
-_LONGEST = 1_000
-"""Characters of one piece of text; a file that others wrote may hold any number."""
+"""Hits with both texts that a report keeps."""
+_STRENGTH = {PART: 0, NEARLY: 1, WHOLE: 2}
 
 
-def overlap_of(lines: Iterable[HitLine], plan: Mapping[str, Any], ledger: Ledger) -> Overlap:
-    """The section, from all hits.
+def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = "") -> Overlap:
+    """The section, from all hits in the order of examples.
 
     Args:
-        plan: its `config` says what was to be done, and `evaluation` what was compared.
+        evaluation: what the plan says about the evaluation data.
+        compared, action: see `Overlap`.
     """
-    summary, section, evaluation = summarise(lines), plan["config"]["decontaminate"], plan["evaluation"]
-    counts = evaluation["counts"]
-    total = ledger.total()
+    examples, counts = 0, evaluation["counts"]
+    matches: dict[tuple[str, str], Counter[str]] = {}
+    rows: dict[tuple[str, str], set[int]] = {}
+    shown: list[Hit] = []
+    for _, some in groupby(lines, lambda line: line.id):
+        examples += 1
+        strongest: dict[tuple[str, str], str] = {}
+        for line in some:
+            place = (line.source, line.evaluation)
+            rows.setdefault(place, set()).add(line.evaluation_line)
+            strongest[place] = max(strongest.get(place, PART), line.match, key=_strength)
+            if line.texts is not None:
+                shown = sorted([*shown, line], key=lambda one: (-_strength(one.match), -one.share))[:MOST]
+        for place, match in strongest.items():
+            matches.setdefault(place, Counter())[match] += 1
+    found = len({(file, line) for (_, file), lines in rows.items() for line in lines})
     ignored = {
         "rows without text": counts["textless"],
-        f"texts that are {TELLS_NOTHING}": counts["left_out"],
+        "texts that are too short, or made of phrases that many rows have": counts["left_out"],
         "runs of words that more than ten texts have": counts["common"],
         "runs mostly of phrases that many texts have": counts["framed"],
         "runs mostly of numbers, single letters or repetitions": counts["plain"],
     }
+    each = [
+        OverlapCount(*place, one.total(), one[WHOLE], one[NEARLY], one[PART], len(rows[place]))
+        for place, one in matches.items()
+    ]
     return Overlap(
-        sentence=_sentence(summary, section, counts["rows"], total.examples_made),
-        action=section["action"],
-        ngram=section["ngram"],
-        examples=summary.examples,
-        counts=summary.counts,
-        shown=[_shown(line) for line in summary.shown[:MOST]],
+        sentence=_sentence(each, examples, compared, found, counts["rows"], evaluation["ngram"]),
+        action=action,
+        ngram=evaluation["ngram"],
+        compared=compared,
+        examples=examples,
+        rows=counts["rows"],
+        rows_found=found,
+        counts=each,
+        shown=shown,
         files=[str(one["file"]) for one in evaluation["files"]],
         ignored={what: number for what, number in ignored.items() if number},
     )
 
 
-def noted_hits(out: Store) -> Iterator[HitLine]:
+def _sentence(each: list[OverlapCount], examples: int, compared: int, found: int, rows: int, ngram: int) -> str:
+    if not examples:
+        return f"No example shares {ngram} words in a row with any of {plural(rows, 'evaluation row')}."
+    strong = sum(one.whole + one.near_whole for one in each)
+    said = (
+        f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of {plural(rows, 'evaluation row')}"
+    )
+    return f"{said}{f', {strong:,} of them nearly all or all of a question or an answer' if strong else ''}."
+
+
+def noted_hits(out: Store) -> Iterator[Hit]:
     """The lines of contamination.jsonl; a damaged line is left out, and `verify` says so.
 
     Raises:
         StoreError: the file is gone.
     """
-    decoder = msgspec.json.Decoder(HitLine)
+    decoder = msgspec.json.Decoder(Hit)
     try:
         with Path(out.local(NAME)).open("rb") as file:
             for line in file:
@@ -68,33 +99,5 @@ def noted_hits(out: Store) -> Iterator[HitLine]:
         ) from error
 
 
-def _sentence(summary: OverlapSummary, section: Mapping[str, Any], rows: int, examples: int) -> str:
-    if not summary.examples:
-        return f"No example shares {section['ngram']} words in a row with any of {plural(rows, 'evaluation row')}."
-    strong = sum(one.whole + one.near_whole for one in summary.counts)
-    said = summary.sentence(examples, rows)
-    said += f", {strong:,} of them nearly all or all of a question or an answer" if strong else ""
-    return f"{said}. They are {'left out' if section['action'] == 'drop' else 'kept, because `action` is `report`'}."
-
-
-def _shown(line: HitLine) -> ShownOverlap:
-    assert line.texts is not None
-    texts = line.texts
-    return ShownOverlap(
-        line.id,
-        line.source,
-        line.evaluation,
-        line.evaluation_line,
-        line.evaluation_id,
-        line.kind,
-        line.match,
-        line.share,
-        _pieces(texts.example),
-        texts.example_cut,
-        _pieces(texts.evaluation),
-        texts.evaluation_cut,
-    )
-
-
-def _pieces(pieces: Pieces) -> list[OverlapPiece]:
-    return [OverlapPiece(text[:_LONGEST], shared) for text, shared in pieces[:40]]
+def _strength(match: str) -> int:
+    return _STRENGTH.get(match, 0)  # a file that others wrote may hold any word

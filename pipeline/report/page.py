@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
@@ -30,9 +30,8 @@ _FLOWS = 12
 """Maximum number of sources that have a bar of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A rectangle from the bottom of a chart."""
+class Bar(NamedTuple):
+    """A rectangle from the bottom of a chart, with a text for the mouse."""
 
     x: float
     width: float
@@ -40,8 +39,7 @@ class Bar:
     tip: str
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A text at a place on the horizontal axis."""
 
     x: float

@@ -64,16 +64,20 @@ def rejects_among(lines: Iterable[bytes], files: Sequence[InputFile]) -> Rejects
 
 
 def _some(entries: Iterable[_Entry], files: Sequence[InputFile]) -> list[Reject]:
+    """The first few of each reason and source, in file order; of many kinds fewer each."""
     known = {(file.source, file.shown): file for file in files}
     seen: Counter[tuple[str, str]] = Counter()
-    shown = []
+    shown: list[tuple[int, int, Reject]] = []  # its number among those of its kind, its place
     for entry in entries:
         key = (entry.source, entry.reason)
         seen[key] += 1
         if seen[key] <= EACH and entry.reason != "more":
-            path = _path(known.get((entry.source, entry.file)))
-            shown.append(Reject(entry.source, entry.file, entry.line, entry.reason, _short(entry.detail), path))
-    return _spread(shown)
+            path, detail = _path(known.get((entry.source, entry.file))), entry.detail
+            detail = detail if len(detail) <= _DETAIL else detail[: _DETAIL - 1] + "…"
+            reject = Reject(entry.source, entry.file, entry.line, entry.reason, detail, path)
+            shown.append((seen[key], len(shown), reject))
+    kept = sorted(shown, key=lambda one: one[:2])[:MOST]
+    return [reject for *_, reject in sorted(kept, key=lambda one: one[1])]
 
 
 def _entries(out: Store) -> Iterator[_Entry]:
@@ -91,23 +95,8 @@ def _entries(out: Store) -> Iterator[_Entry]:
         return
 
 
-def _spread(rejects: list[Reject]) -> list[Reject]:
-    """At most `MOST` rejects: the first of every reason and source, then the second, and so on."""
-    places: Counter[tuple[str, str]] = Counter()
-    ranked = []
-    for index, reject in enumerate(rejects):
-        places[reject.source, reject.reason] += 1
-        ranked.append((places[reject.source, reject.reason], index))
-    kept = sorted(index for _, index in sorted(ranked)[:MOST])
-    return [rejects[index] for index in kept]
-
-
 def _path(file: InputFile | None) -> str | None:
     """The path of a local input file; None for a copy of a remote or compressed one."""
     if file is None or file.origin or not file.path.is_absolute():
         return None
     return str(file.path)
-
-
-def _short(detail: str) -> str:
-    return detail if len(detail) <= _DETAIL else detail[: _DETAIL - 1] + "…"

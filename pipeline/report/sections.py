@@ -1,6 +1,6 @@
 """The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -13,7 +13,6 @@ from ...schemas.report import (
     Choice,
     Flow,
     Overlap,
-    OverlapCount,
     Packing,
     Point,
     Report,
@@ -21,7 +20,7 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.units import exact, large, plural, share
-from .ledger_lines import Stress, ledger_columns, ledger_sections
+from .ledger_table import ledger_grid
 from .length_words import advice_sentence, by_loss, counted_tokens, lost_share, own_point, warnings_of
 from .lengths import lost_at
 from .printing import Grid, print_grids
@@ -35,13 +34,10 @@ QUESTIONS = {
     "made": "How is it made again?",
 }
 """The question of each section."""
-_SOURCES = 6
-"""Maximum number of sources that have a column of their own in the ledger."""
 _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
-_STYLES: dict[Stress, str] = {"": "", "head": "bold", "detail": "dim", "cut": "red", "trained": "bold green"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def sections(report: Report) -> list[Section]:
     made = {
         "choice": report.choice and _choice(report.choice),
         "flow": report.flow and _flow(report.flow),
-        "overlap": report.overlap and _overlap(report.overlap),
+        "overlap": report.overlap and overlap_section(report.overlap),
         "training": report.training and _training(report.training, report.flow),
         "packing": report.packing and _packing(report.packing),
         "made": report.made
@@ -169,7 +165,7 @@ def _choice(choice: Choice) -> Section:
         ]
         grids.append(Grid(f"What each source loses at {choice.max_length:,}", head, rows))
     if choice.longest:
-        rows = [[one.id, f"{one.tokens:,}"] for one in choice.longest]
+        rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
         grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
     return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(warnings_of(choice)))
 
@@ -199,14 +195,6 @@ def _none(gone: float) -> str:
 
 
 # What happened to my data?
-
-
-def ledger_grid(ledger: Ledger, *, most: int = _SOURCES) -> Grid:
-    """Counts of rows, examples, tokens and labels: by source and in total, or only in total of more than `most`."""
-    names, columns = ledger_columns(ledger, sources=len(ledger.sources) <= most)
-    lines = [line for section in ledger_sections(columns) for line in section]
-    rows = [[f"  {one.label}" if one.inner else one.label, *(f"{value:,}" for value in one.values)] for one in lines]
-    return Grid("Ledger", ("", *names), rows, styles=[_STYLES[one.stress] for one in lines])
 
 
 def _flow(flow: Flow) -> Section:
@@ -254,22 +242,20 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
 # Is the evaluation data in it?
 
 
-def overlap_grid(counts: Sequence[OverlapCount]) -> Grid:
+def overlap_section(overlap: Overlap) -> Section:
     """Examples that share text with evaluation rows, by source and evaluation file."""
     rows = [
         [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.whole, one.near_whole, one.ngram,
                                                                     one.rows))]
-        for one in counts[:_ROWS]
+        for one in overlap.counts[:_ROWS]
     ]  # fmt: skip
     head = ("source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows")
-    return Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
-
-
-def _overlap(overlap: Overlap) -> Section:
-    tables = [overlap_grid(overlap.counts)] if overlap.counts else []
+    grid = Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
     ignored = [[what, f"{count:,}"] for what, count in overlap.ignored.items()]
     more = [Grid("Left out of the comparison", ("what", "how many"), ignored)] if ignored else []
-    return Section("overlap", QUESTIONS["overlap"], overlap.sentence, tables, more)
+    done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
+    sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
+    return Section("overlap", QUESTIONS["overlap"], sentence, [grid] if rows else [], more)
 
 
 # What is being trained on?

@@ -1,7 +1,5 @@
 """A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
 
-from dataclasses import dataclass, field
-
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
@@ -27,30 +25,24 @@ _WORD = 24
 """Longest text at a cut that counts as a cut word and is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Rows as text, or the reason why there are none."""
-
-    rows: list[ShownRow] = field(default_factory=list)
-    absent: str | None = None
-
-
-def shown_rows(dataset: Finished, split: str, wanted: int, decoder: Decoder | None = None) -> Shown:
-    """Some evenly chosen rows of a split; of preference data, pairs.
+def shown_rows(
+    dataset: Finished, split: str, wanted: int, decoder: Decoder | None = None
+) -> tuple[list[ShownRow], str | None]:
+    """Some evenly chosen rows of a split, or pairs of preference data; and why there are none.
 
     Args:
         wanted: how many rows.
         decoder: the run's tokenizer, if it is loaded.
     """
     if wanted < 1:
-        return Shown(absent="No rows were requested.")
+        return [], "No rows were requested."
     try:
         decoder, documents = decoder or find_decoder(dataset), PackedDocuments(dataset)
         count = dataset.manifest.splits[split].rows
         chosen = sorted({count * number // wanted for number in range(wanted)}) if count else []
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
         if dataset.manifest.preference:
-            return Shown([_pair(dataset, documents, split, row, decoder, room) for row in chosen])
+            return [_pair(dataset, documents, split, row, decoder, room) for row in chosen], None
         found = with_kinds(dataset, [pieces(dataset, row, split) for row in chosen])
         names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
@@ -58,9 +50,9 @@ def shown_rows(dataset: Finished, split: str, wanted: int, decoder: Decoder | No
             ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder, room))
             for row, mine in zip(chosen, found, strict=True)
         ]
-        return Shown(rows)
+        return rows, None
     except PacktrainError as error:
-        return Shown(absent=str(error))
+        return [], str(error)
 
 
 def find_decoder(dataset: Finished) -> Decoder:

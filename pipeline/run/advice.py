@@ -253,8 +253,8 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
         )
     if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
         return (
-            "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
-            "trains the last message only if it is one), or take another mask (mask=all)"
+            "The mask trains nothing in them: check that conversations have messages of the assistant; mask completion "
+            "trains the last message only if it is one, mask=assistant trains each of them"
         )
     if total.rows_used and not total.rows_rejected:
         return "Check truncate.max_length, the mask, the filters and the limits"

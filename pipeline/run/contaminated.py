@@ -1,29 +1,19 @@
 """Compares sources with evaluation data, and nothing else: no tokenizer is needed, and nothing is packed."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.config.config import DecontaminateConfig, RunConfig
 from ...schemas.errors import OutputError
-from ..contamination.driver import check_text, compare
-from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..contamination.hits_file import OverlapSummary, hit_lines, put_hits, summarise
+from ...schemas.report import Overlap
+from ..contamination.compare import check_text, compare
+from ..contamination.evaluation import prepare_evaluation
 from ..inputs.first_rows import check_conditions
 from ..inputs.formats import resolve_formats
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer
+from ..report.overlap import overlap_of
 from ..store.local import LocalStore
 from .workers import open_workers, open_workspace
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What was found."""
-
-    evaluation: Evaluation
-    summary: OverlapSummary
-    examples: int
-    """How many examples were compared."""
 
 
 def find_contamination(
@@ -34,7 +24,7 @@ def find_contamination(
     *,
     hits: Path | None = None,
     named: str = "decontaminate.against",
-) -> Compared:
+) -> Overlap:
     """Compare the configuration's sources with evaluation files.
 
     Args:
@@ -62,7 +52,6 @@ def find_contamination(
         check_text(formats, "contamination")
         evaluation = prepare_evaluation(section, base, work.cache, work.scratch, named=named)
         found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
-    summary = summarise(hit_lines(found))
     if hits is not None:
-        put_hits(found, LocalStore(hits.absolute().parent), hits.name)
-    return Compared(evaluation, summary, sum(of_block.examples for _, _, of_block in found.each()))
+        found.put(LocalStore(hits.absolute().parent), hits.name)
+    return overlap_of(found.lines(), evaluation.payload(), found.examples())

@@ -13,9 +13,8 @@ import numpy as np
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
-from ...schemas.report import Made, Report, Sample
+from ...schemas.report import Made, Report, Sample, ShownRow
 from ..configfile import load_config
-from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
@@ -33,7 +32,6 @@ from ..report.options import ReportOptions, with_tokenizers_model
 from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import Rejects, rejects_among
-from ..report.shown import Shown
 from .advice import fate_of_rows, on_default_mask, selection_notes
 from .prepare import require_room
 from .run import encode_inputs, prepare_inputs
@@ -171,22 +169,22 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             _count_cuts(selected)
         _count_labels(selected)
         flow = flow_of(ledger, _rejects(seen))
-        if seen.encoded.contamination is not None:
-            asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
-            overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, ledger)
+        if (found := seen.encoded.contamination) is not None:
+            action = str(config.identity()["decontaminate"]["action"])
+            overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
         notes = [
             *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
             *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
         ]
-        shown = Shown(absent="There are no rows yet: a plan packs nothing.")
-        training = training_of(ledger, kinds, shown, config.identity(), notes)
+        no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
+        training = training_of(ledger, kinds, no_rows, config.identity(), notes)
     spec = seen.encoded.spec
     configuration = configuration_of(seen.sample.asked if seen.sample is not None else config, work.base)
     report = make_report(
         "plan",
         work.out.url,
-        _sample(seen),
         absent,
+        _sample(seen),
         choice=choice,
         flow=flow,
         overlap=overlap,

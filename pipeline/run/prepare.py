@@ -10,7 +10,7 @@ from ...schemas.errors import StoreError
 from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
-from ..contamination.driver import check_text
+from ..contamination.compare import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.cache_misses import why_missing
 from ..encode.encode_spec import Look

@@ -25,8 +25,7 @@ from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
 from ..configfile import load_config
-from ..contamination.driver import compare
-from ..contamination.hits_file import put_hits
+from ..contamination.compare import compare
 from ..dataset.manifests import read_manifest
 from ..dataset.open import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
@@ -43,6 +42,7 @@ from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.files import HTML as REPORT
+from ..report.overlap import overlap_of
 from ..store.cache_lock import mark_cache
 from ..store.driver_lock import driving
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
@@ -167,7 +167,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
-            lists.append(put_hits(encoded.contamination, out))
+            lists.append(encoded.contamination.put(out))
         room = selected.tokens * (selected.token_bytes + 1) - shards_written(out)
         require_room(room, "the shards", out)
         packed = pack(selected, out, executor, observer)
@@ -246,9 +246,9 @@ def decontaminate(
         prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
         work.observer,
     )  # fmt: skip
-    marked, said = found.marked()
-    work.observer.note(said)
-    each = zip(encoded.places, marked, strict=True)
+    overlap = overlap_of(found.lines(), evaluation.payload(), found.examples())
+    work.observer.note(overlap.sentence.removesuffix("."))
+    each = zip(encoded.places, found.marked(), strict=True)
     places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
     return replace(encoded, places=places, contamination=found)
 

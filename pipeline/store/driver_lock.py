@@ -228,9 +228,9 @@ class DriverLock:
         if self._shard is not None:
             fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
         elif lease is not None and lease.shard is not None:
-            fix = "Let the runs with --shard finish or stop them, wait with --wait, or name another folder with --out"
+            fix = "Let the runs with --shard finish (run.wait=1h waits), stop them, or name another folder with --out"
         else:
-            fix = "Let it finish (--wait waits for it), stop it, or name another folder with --out"
+            fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
         return f"out: {who} works on {self._out.url}. {fix}"
 
 

@@ -3,7 +3,6 @@
 K documents, T tokens in all. A *place* is a number from 0 to T: a token, or a cut before it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,25 +56,6 @@ class RunIndex:
         begins[1:] = places
         before = offsets_of(np.where(supervised, np.diff(begins), 0))
         return cls(bases, places, kind, turn, supervised, before, begins)
-
-    @classmethod
-    def join(cls, indices: "Sequence[RunIndex]") -> "RunIndex":
-        """Concatenate several indices."""
-        shifts = offsets_of([int(one.begins[-1]) for one in indices])
-        bases = [one.bases[:-1] + shift for one, shift in zip(indices, shifts[:-1], strict=True)]
-        ends = np.concatenate([one.ends + shift for one, shift in zip(indices, shifts[:-1], strict=True)])
-        supervised = np.concatenate([one.supervised for one in indices])
-        begins = np.concatenate([np.zeros(1, np.int64), ends])
-        before = offsets_of(np.where(supervised, np.diff(begins), 0))
-        return cls(
-            np.append(np.concatenate(bases), shifts[-1]),
-            ends,
-            np.concatenate([one.kind for one in indices]),
-            np.concatenate([one.turn for one in indices]),
-            supervised,
-            before,
-            begins,
-        )
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the supervised tokens before each place."""

@@ -1,4 +1,4 @@
-"""What training examples share with evaluation rows.
+"""The texts of evaluation rows, and what training examples share with them.
 
 An example is searched in two parts, its prompt and what follows it. A question of an evaluation row is found in an
 example as soon as one n-gram of it is there. An answer is found if at least `ANSWER_SHARE` of its n-grams are: programs
@@ -7,13 +7,13 @@ share short idioms without being copies.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...schemas.jsontext import parse_json
 from ...schemas.rows import Example, Messages
-from .search import OverlapSearch, Stretch, TextHit
+from .index import OverlapIndex, Stretch, TextHit
 
 PROMPT, ANSWER = "prompt", "answer"
 PROMPTS = ("question", "problem", "prompt", "query", "instruction", "input", "text", "content")
@@ -26,19 +26,17 @@ CONVERSATIONS = ("messages", "conversations", "conversation")
 _IDS = ("id", "task_id", "problem_id", "question_id", "uid", "name", "slug")
 _SILENT = ("system", "developer", "tool")
 _ASSISTANT = ("assistant", "gpt", "chatgpt", "model")
+ANSWER_SHARE = 0.5
+NEAR_WHOLE = 0.8
+"""A question or an answer of which this share of n-grams is found is there nearly whole."""
+WHOLE, NEARLY, PART = "whole", "near-whole", "n-gram"
+_GROUP = 1 << 19
+"""Characters that are searched at once: their arrays of 64-bit numbers should fit into a core's cache."""
 
 
-class EvaluationText(NamedTuple):
-    """One text of an evaluation row."""
-
-    kind: str
-    """PROMPT or ANSWER."""
-    text: str
-
-
-def evaluation_texts(row: Mapping[str, Any]) -> list[EvaluationText]:
-    """The texts of an evaluation row that must not be in training data: what it asks, and the answers it expects. None
-    if it has no known column.
+def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(PROMPT or ANSWER, text) of an evaluation row, which must not be in training data: what it asks, and the answers
+    it expects. None if it has no known column.
 
     Evaluation sets have many forms, and only a few of them could be trained on. So texts are found by the names of
     columns, whatever else a row holds; tests, ids and starter code are left out.
@@ -52,10 +50,10 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[EvaluationText]:
         asked = "\n".join(_said(row[name], answers=False))
         if name == "instruction" and "input" in names:
             asked += "\n" + "\n".join(_said(row["input"], answers=False))
-        out.append(EvaluationText(PROMPT, asked))
+        out.append((PROMPT, asked))
     if names or out:  # a row with answers only is something else
-        out += [EvaluationText(ANSWER, text) for name in ANSWERS if row.get(name) for text in _listed(row[name])]
-    return [one for one in out if one.text and not one.text.isspace()]
+        out += [(ANSWER, text) for name in ANSWERS if row.get(name) for text in _listed(row[name])]
+    return [one for one in out if one[1] and not one[1].isspace()]
 
 
 def evaluation_id(row: Mapping[str, Any]) -> str:
@@ -64,14 +62,19 @@ def evaluation_id(row: Mapping[str, Any]) -> str:
     return str(found)[:200]
 
 
-def _listed(value: Any) -> Iterator[str]:
-    """The texts of an answer: one text, a list of texts or its JSON, or messages."""
+def _parsed(value: Any) -> Any:
+    """What a text holds as JSON, if it is a list of it; else the value itself."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = parse_json(value)
+            return parse_json(value)
         except ValueError:
-            yield value
-            return
+            pass
+    return value
+
+
+def _listed(value: Any) -> Iterator[str]:
+    """The texts of an answer: one text, a list of texts or its JSON, or messages."""
+    value = _parsed(value)
     if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value):
         yield from (one for one in value if isinstance(one, str))
     else:
@@ -88,20 +91,15 @@ def _said(value: Any, *, answers: bool) -> Iterator[str]:
                 yield content_of(message)
 
 
-def _spoken(value: Any) -> list[EvaluationText]:
+def _spoken(value: Any) -> list[tuple[str, str]]:
     """A conversation: everything before its last answer, except system messages, and that answer."""
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError:
-            return []
+    value = _parsed(value)
     messages = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-    last = len(messages)
-    if messages and _role(messages[-1]) in _ASSISTANT:
-        last -= 1
+    if not messages:
+        return []
+    last = len(messages) - (_role(messages[-1]) in _ASSISTANT)
     asked = "\n".join(content_of(one) for one in messages[:last] if _role(one) not in _SILENT)
-    out = [EvaluationText(PROMPT, asked)]
-    return out + [EvaluationText(ANSWER, content_of(one)) for one in messages[last:]]
+    return [(PROMPT, asked), *((ANSWER, content_of(one)) for one in messages[last:])]
 
 
 def _role(message: Mapping[str, Any]) -> str:
@@ -114,14 +112,6 @@ def content_of(message: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or "") if isinstance(part, Mapping) else str(part) for part in content)
     return content if isinstance(content, str) else ""
-
-
-ANSWER_SHARE = 0.5
-NEAR_WHOLE = 0.8
-"""A question or an answer of which this share of n-grams is found is there nearly whole."""
-WHOLE, NEARLY, PART = "whole", "near-whole", "n-gram"
-_GROUP = 1 << 19
-"""Characters that are searched at once: their arrays of 64-bit numbers should fit into a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +134,17 @@ class ExampleHit:
     """What that part shares."""
 
 
-def search_examples(search: OverlapSearch, examples: Sequence[Example]) -> list[ExampleHit]:
+def search_examples(index: OverlapIndex, examples: Sequence[Example]) -> list[ExampleHit]:
     """Search all examples; the hits are in the order of examples, then of evaluation texts."""
     out = []
     for first, parts, texts in _groups(examples):
-        hits = search.search(texts)
+        hits = index.search(texts)
         for number, mine in enumerate(parts):
             found: dict[int, list[tuple[TextHit, str]]] = {}
             for part in mine:
                 for hit in hits[part]:
                     found.setdefault(hit.text, []).append((hit, texts[part]))
-            every = [_hit(search, first + number, text, found[text]) for text in sorted(found)]
+            every = [_hit(index, first + number, text, found[text]) for text in sorted(found)]
             out += [hit for hit in every if hit is not None]
     return out
 
@@ -179,12 +169,12 @@ def _groups(examples: Sequence[Example]) -> Iterator[tuple[int, list[list[int]],
     yield first, parts, texts
 
 
-def _hit(search: OverlapSearch, example: int, text: int, hits: Sequence[tuple[TextHit, str]]) -> ExampleHit | None:
+def _hit(index: OverlapIndex, example: int, text: int, hits: Sequence[tuple[TextHit, str]]) -> ExampleHit | None:
     best, part = max(hits, key=lambda one: sum(stretch.words for stretch in one[0].stretches))
-    count = int(search.index.counts[text])
+    count = int(index.counts[text])
     covered = len(np.unique(np.concatenate([hit.places for hit, _ in hits])))
     share = covered / count if count else 1.0
-    if not search.index.asks[text] and share < ANSWER_SHARE:
+    if not index.asks[text] and share < ANSWER_SHARE:
         return None
     match = WHOLE if covered == count else NEARLY if share >= NEAR_WHOLE else PART
     return ExampleHit(example, text, match, share, best.longest, part, best.stretches)

@@ -1,7 +1,7 @@
-"""The texts of evaluation rows, as hashes of words, with the n-grams (runs of n words) that count.
+"""The n-grams (runs of n words) of evaluation texts, and what training texts share with them.
 
-Which n-grams count is decided here, from the evaluation rows alone, so that the verdict about a training example
-depends on nothing but the example. These do not count:
+Which n-grams count is decided from the evaluation rows alone, so that the verdict about a training example depends on
+nothing but the example. These do not count:
 
 - *common* n-grams, which more than `COMMON_TEXTS` different texts have;
 - *framed* ones: half of the words or more are in phrases of `PHRASE` words that more than `PHRASE_TEXTS` texts, and
@@ -13,16 +13,22 @@ depends on nothing but the example. These do not count:
 A text without an n-gram of its own, because it is short or all of it is plain, is compared as a whole if it asks
 something and has at least `SHORTEST` words. Of a text that is longer, the n-grams count.
 
+Runs of words are looked up by their hashes, in a filter and then among those of the index, and compared word by word
+where the hashes are equal. A text's hits do not depend on the texts that it is searched with.
+
 Legend: P postings (an n-gram in a text), T texts, S texts that are compared whole, W words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of
+from ...schemas.ragged import offsets_of, ranges
 from .words import Words, words_of
 
 COMMON_TEXTS = 10
@@ -33,9 +39,37 @@ PHRASE_SHARE = 0.01
 SHORTEST = 5
 """Fewer words say too little to be found again."""
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
+_SLOTS = 16
+"""Slots of a filter for each hash, at least: fewer than one in 16 others passes."""
+_SHOWN = 60
+"""Words of the longest stretch that a hit names."""
+
+
+class Stretch(NamedTuple):
+    """Words that a training text and an evaluation text share, one after another."""
+
+    first: int
+    """The first word in the training text, from 0."""
+    other: int
+    """The first word in the evaluation text, from 0."""
+    words: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TextHit:
+    """What one training text shares with one evaluation text."""
+
+    text: int
+    """The evaluation text."""
+    places: NDArray[np.int64]
+    """(K,) the places, of all words, of the n-grams found, ascending; none if the text was compared whole."""
+    stretches: tuple[Stretch, ...]
+    """In the order of the training text."""
+    longest: str
+    """The words of the longest stretch, as they were compared; at most `_SHOWN` of them."""
+
+
+@dataclass(frozen=True, eq=False)
 class OverlapIndex:
     """What training text is compared with."""
 
@@ -50,8 +84,6 @@ class OverlapIndex:
     """(P,) hashes of the n-grams that count, ascending; see `hashes_of`."""
     places: NDArray[np.int64]
     """(P,) the word, of all W, at which the n-gram is first in its text."""
-    counts: NDArray[np.int64]
-    """(T,) how many n-grams of each text count; 0 for texts that are compared whole, or not at all."""
     whole: NDArray[np.int64]
     """(S,) texts that are compared whole, by the hashes of their first `SHORTEST` words."""
     common: int
@@ -60,6 +92,102 @@ class OverlapIndex:
     """How many, counted in each text, because they are framed."""
     plain: int
     """How many, counted in each text, because they are plain."""
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """(T,) how many n-grams of each text count; 0 for texts that are compared whole, or not at all."""
+        return np.bincount(self._owners[self.places], minlength=len(self.asks))
+
+    @cached_property
+    def _owners(self) -> NDArray[np.int64]:
+        """(W,) the text of each word."""
+        return np.repeat(np.arange(len(self.asks)), np.diff(self.starts))
+
+    @cached_property
+    def _runs(self) -> "tuple[_Runs, _Runs]":
+        """The n-grams, and the first words of texts that are compared whole."""
+        heads = self.starts[self.whole]
+        return (
+            _Runs(self.ngram, self.keys, self.places, self.words),
+            _Runs(SHORTEST, hashes_of(self.words, SHORTEST)[heads], heads, self.words),
+        )
+
+    def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
+        """(S,) the hits of each of S training texts, by evaluation text."""
+        words = words_of(texts)
+        owners = np.repeat(np.arange(len(texts)), np.diff(words.starts))
+        out: list[list[TextHit]] = [[] for _ in texts]
+        for mine, text, places, stretches in [*self._shared(words, owners), *self._whole(words, owners)]:
+            longest = max(stretches, key=lambda one: one.words)
+            said = words.said(int(words.starts[mine]) + longest.first, min(longest.words, _SHOWN))
+            out[mine].append(TextHit(text, places, stretches, said))
+        return [sorted(hits, key=lambda hit: hit.text) for hits in out]
+
+    def _shared(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
+        """What is found of n-grams. N-grams that follow each other in both texts are joined to stretches."""
+        here, there = self._runs[0].find(words.hashes, owners)
+        mine, theirs = owners[here], self._owners[there]
+        order = np.lexsort((here, there - here, theirs, mine))
+        here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
+        bounds = np.flatnonzero(np.r_[_begins(mine, theirs), True]) if len(here) else np.zeros(0, np.int64)
+        for low, high in pairwise(bounds.tolist()):
+            own, text, other = int(mine[low]), int(theirs[low]), there[low:high]
+            at, step = here[low:high] - words.starts[own], np.arange(high - low)
+            first = np.flatnonzero(_begins(at - step, other - step))
+            sizes = np.diff(np.r_[first, len(at)]) + self.ngram - 1
+            others = other[first] - self.starts[text]
+            runs = sorted(zip(at[first].tolist(), others.tolist(), sizes.tolist(), strict=True))
+            yield own, text, np.unique(other), tuple(Stretch(*run) for run in runs)
+
+    def _whole(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
+        """What is found of texts that are compared whole."""
+        found: dict[tuple[int, int], list[Stretch]] = {}
+        for at, start in zip(*self._runs[1].find(words.hashes, owners), strict=True):
+            text, mine = int(self._owners[start]), int(owners[at])
+            size = int(self.starts[text + 1] - start)
+            last = min(int(words.starts[mine + 1]), int(at) + size)
+            if np.array_equal(words.hashes[at:last], self.words[start : start + size]):
+                found.setdefault((mine, text), []).append(Stretch(int(at - words.starts[mine]), 0, size))
+        for (mine, text), stretches in found.items():
+            yield mine, text, np.zeros(0, np.int64), tuple(stretches)
+
+
+_Found = tuple[int, int, NDArray[np.int64], tuple[Stretch, ...]]
+"""Training text, evaluation text, and `places` and `stretches` of a `TextHit`."""
+
+
+class _Runs:
+    """Runs of `count` words of the index, to be found in others.
+
+    Args:
+        keys: (N,) their hashes, ascending.
+        places: (N,) the first word of each.
+        words: (W,) the hashes of the index's words.
+    """
+
+    def __init__(
+        self, count: int, keys: NDArray[np.uint64], places: NDArray[np.int64], words: NDArray[np.uint64]
+    ) -> None:
+        self._count, self._keys, self._places, self._words = count, keys, places, words
+        bits = max(10, (_SLOTS * len(keys)).bit_length())
+        self._shift, self._known = np.uint64(64 - bits), np.zeros(1 << bits, np.bool_)
+        self._known[keys >> self._shift] = True
+
+    def find(self, words: NDArray[np.uint64], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(word here, word of the index) wherever all words of a run are the same.
+
+        Args:
+            words, owners: the hash and the text of each word.
+        """
+        hashes = hashes_of(words, self._count)
+        at = np.flatnonzero(self._known[hashes >> self._shift])
+        at = at[owners[at] == owners[at + self._count - 1]]
+        low = np.searchsorted(self._keys, hashes[at], "left")
+        often = np.searchsorted(self._keys, hashes[at], "right") - low
+        here, there = np.repeat(at, often), self._places[ranges(low, often)]
+        run = np.arange(self._count)
+        same = (words[here[:, None] + run] == self._words[there[:, None] + run]).all(axis=1)
+        return here[same], there[same]
 
 
 def hashes_of(words: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
@@ -94,10 +222,8 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
     places = places[telling & ~framed]
     keys, owner = hashes_of(words, ngram)[places], owners[places]
     order = np.lexsort((places, owner, keys))
+    order = order[_begins(keys[order], owner[order])]  # the first of each n-gram in each text
     places, keys, owner = places[order], keys[order], owner[order]
-    first = np.ones(len(keys), np.bool_)  # of each n-gram in each text
-    first[1:] = (keys[1:] != keys[:-1]) | (owner[1:] != owner[:-1])
-    places, keys, owner = places[first], keys[first], owner[first]
     _, group, often = np.unique(keys, return_inverse=True, return_counts=True)
     rare = often[group] <= COMMON_TEXTS
     # Texts of which every n-gram is common are frames themselves.
@@ -110,12 +236,18 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
         asks=np.array(asks, np.bool_),
         keys=keys[rare],
         places=places[rare],
-        counts=np.bincount(owner[rare], minlength=len(texts)).astype(np.int64),
         whole=whole[np.argsort(hashes_of(words, SHORTEST)[starts[whole]], kind="stable")],
         common=int((often > COMMON_TEXTS).sum()),
         framed=frames,
         plain=plain,
     )
+
+
+def _begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """(N,) whether an entry of any of the (N,) columns differs from the one before; the first ones do."""
+    out = np.ones(len(columns[0]), np.bool_)
+    out[1:] = np.logical_or.reduce([one[1:] != one[:-1] for one in columns])
+    return out
 
 
 def _within(owners: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
@@ -152,9 +284,8 @@ def _framed(words: NDArray[np.uint64], owners: NDArray[np.int64], texts: int, ng
     hashes = hashes_of(words, PHRASE)
     alone = np.flatnonzero(_within(owners, PHRASE))
     order = alone[np.lexsort((owners[alone], hashes[alone]))]
-    once = np.ones(len(order), np.bool_)
-    once[1:] = (hashes[order[1:]] != hashes[order[:-1]]) | (owners[order[1:]] != owners[order[:-1]])
-    distinct, often = np.unique(hashes[order[once]], return_counts=True)
+    once = hashes[order[_begins(hashes[order], owners[order])]]
+    distinct, often = np.unique(once, return_counts=True)
     begins = np.flatnonzero(np.isin(hashes, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)]))
     inside = np.zeros(len(words), np.bool_)
     for step in range(PHRASE):

@@ -25,18 +25,14 @@ from numpy.typing import NDArray
 
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import lengths_of, offsets_of
+from ...schemas.report import EXCERPT
 
 AROUND = 240
 """Characters before the first shared piece that are shown."""
-LENGTH = 1_600
-"""Characters of an excerpt."""
-
-Pieces = list[tuple[str, bool]]
-"""(text, whether it is shared), end to end."""
 
 
-def excerpt(text: str, stretches: Sequence[tuple[int, int]]) -> tuple[Pieces, bool]:
-    """The pieces around the first shared words, and whether text was left out.
+def excerpt(text: str, stretches: Sequence[tuple[int, int]]) -> tuple[list[tuple[str, bool]], bool]:
+    """(text, whether it is shared) around the first shared words, end to end; and whether text was left out.
 
     Args:
         stretches: (first word, words) of what is shared.
@@ -49,7 +45,7 @@ def excerpt(text: str, stretches: Sequence[tuple[int, int]]) -> tuple[Pieces, bo
             shared[places[first][0] : places[last][1]] = True
     found = np.flatnonzero(shared)
     low = max(0, int(found[0]) - AROUND) if len(found) else 0
-    high = min(len(text), low + LENGTH)
+    high = min(len(text), low + EXCERPT)
     changes = np.flatnonzero(np.diff(shared[low:high].astype(np.int8))) + low + 1
     bounds = [low, *changes.tolist(), high]
     pieces = [(text[begin:end], bool(shared[begin])) for begin, end in pairwise(bounds) if begin < end]
@@ -173,8 +169,3 @@ def word_places(text: str) -> Iterator[tuple[int, int]]:
         if match["tag"] is None:
             for _ in _normalised(match[0]).translate(_ASCII).split():
                 yield match.span()
-
-
-def unicode_version() -> str:
-    """The version of the tables that normalising uses; it may change what a word is."""
-    return unicodedata.unidata_version

@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from packtrain.pipeline.contamination.driver import compare
-from packtrain.pipeline.contamination.evaluation import Evaluation, prepare_evaluation
-from packtrain.pipeline.contamination.index_file import load_rows
+from packtrain.pipeline.contamination.compare import compare
+from packtrain.pipeline.contamination.evaluation import Evaluation, load_rows, prepare_evaluation
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.formats import SourceFormat, resolve_formats
@@ -126,7 +125,8 @@ def measure(folder: Path, rounds: int) -> None:
         timed(times, "tuples", partial(in_tuples, sample, held))
     size, peak = train.stat().st_size / 1e6, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     index = evaluation.index.bytes / 1e6
-    print(f"{text:.0f} MB of text in a file of {size:.0f} MB; {ROWS:,} evaluation rows, {evaluation.counts.ngrams:,}")
+    ngrams = evaluation.counts["ngrams"]
+    print(f"{text:.0f} MB of text in a file of {size:.0f} MB; {ROWS:,} evaluation rows, {ngrams:,}")
     print(f"n-grams, an index of {index:.0f} MB made in {median(times, 'index', 1):.1f} s of a core.")
     print(f"This process had {peak:.0f} MiB at most, with all examples for the peers.\n")
     print("| what | MB/s | MB in a second of a core |")
@@ -177,8 +177,7 @@ def prepared(files: list[InputFile], form: SourceFormat) -> list[Example]:
 
 def searched(evaluation: Evaluation, cache: LocalStore, examples: list[Example]) -> int:
     """The number of hits."""
-    search, _ = load_rows(cache, evaluation.index)
-    return len(search_examples(search, examples))
+    return len(search_examples(load_rows(cache, evaluation.index).index, examples))
 
 
 def grams(text: str) -> set[tuple[str, ...]]:

@@ -57,7 +57,8 @@ def test_every_token_is_where_it_belongs(data: st.DataObject, tokenizers: Tokeni
 def check(config: Row, run: Row, every: list[Example], corpus: dict[str, tuple[Lines, dict[int, Row]]]) -> None:
     """Run a configuration, and hold all that it writes against the examples."""
     whole = Packer(config, every, {})
-    if not whole.pieces and kit.cli("run", kit.saved(run), "--no-report").code == 2:  # nothing is left to pack
+    silent = ("--set", "run.report=false")
+    if not whole.pieces and kit.cli("run", kit.saved(run), *silent).code == 2:  # nothing is left to pack
         check_left_out(whole)
         return
     packed = kit.packed(run)

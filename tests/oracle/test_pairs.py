@@ -81,7 +81,7 @@ def test_limits(rows: list[Row], limit: Row, tokenizer: Path) -> None:
         reasons = [reason(pair, cut, limit) for pair, (cut, _) in zip(every, left, strict=True)]
         config = kit.merged(config, {"truncate": limit})
         if all(reasons):
-            assert kit.cli("run", kit.saved(config), "--no-report").code == 2, "nothing is left to pack"
+            assert kit.cli("run", kit.saved(config), "--set", "run.report=false").code == 2, "nothing is left to pack"
             return
         packed = kit.packed(config)
         kept = [(cut, lost) for (cut, lost), why in zip(left, reasons, strict=True) if why is None]

@@ -13,7 +13,6 @@ pytest.importorskip("transformers")
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings  # noqa: E402
 from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation  # noqa: E402
-from packtrain.training.model import choose_device  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
 from tests.training.trainer.tiny_models import make  # noqa: E402
@@ -118,31 +117,6 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
     assert found == drawn(GenerateEngine(merged, settings), [REQUESTS])
     plain = load(find_model(base))
     assert found != drawn(GenerateEngine(plain, settings), [REQUESTS])
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model")
-    for place, base, what in (
-        (tmp_path / "no", None, "there is no folder"),
-        (tmp_path, None, r"no config\.json"),
-        (folder, tmp_path, "--base is for adapters"),
-    ):
-        with pytest.raises(ConfigError, match=what):
-            find_model(place, base)
-    adapter = folder / "adapter_config.json"
-    adapter.write_text('{"base_model_name_or_path": "some/where"}')
-    with pytest.raises(ConfigError, match=r"'some/where'.*--base"):
-        find_model(folder)
-    adapter.unlink()
-    (folder / "model.safetensors").write_bytes(b"12345678 damaged")
-    with pytest.raises(ConfigError, match="cannot load"):
-        load(find_model(folder))
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="no weights"):
-        find_model(folder)
-    for device in ("quick", "cuda:99"):
-        with pytest.raises(ConfigError, match=f"--device {device}"):
-            choose_device(device)
 
 
 class _Bomb:

@@ -1,9 +1,8 @@
 """Configurations for accelerate and scripts for Slurm, to keep and change."""
 
 from importlib.resources import files
-from pathlib import Path
 
-from ...schemas.errors import ConfigError, OutputError, did_you_mean
+from ...schemas.errors import ConfigError, did_you_mean
 
 RECIPES = {
     "ddp": ("configs/ddp.yaml", "accelerate: every device holds the whole model"),
@@ -24,20 +23,3 @@ def recipe(name: str) -> str:
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}{did_you_mean(name, RECIPES)}")
     return (files(__package__) / RECIPES[name][0]).read_text(encoding="utf-8")
-
-
-def write(name: str, target: Path) -> None:
-    """Put a recipe into a new file.
-
-    Raises:
-        ConfigError: there is no such recipe.
-        OutputError: the file is there already, or cannot be written.
-    """
-    text = recipe(name)
-    try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise OutputError(f"{target} already exists; it may hold your changes. Choose another name") from None
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror or error}; name another file") from error

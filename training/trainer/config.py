@@ -14,7 +14,9 @@ from pydantic import Field, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
+from ..order import Source
 from ..place import divisible, nearest
+from ..steps import Balance
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
@@ -85,28 +87,6 @@ class ModelConfig(ConfigModel):
         return self
 
 
-class DataConfig(ConfigModel):
-    """One packed dataset of a mixture; see docs/loader.md."""
-
-    path: str
-    """Folder or URL that `packtrain run` wrote."""
-    weight: float | None = Field(default=None, gt=0)
-    """Its share of the mixture; only the proportions count."""
-    epochs: int | None = Field(default=None, ge=1)
-    """How often it is read; null for `epochs` of the whole."""
-    split: str = "train"
-    """`train` or `holdout`."""
-
-
-class BalanceConfig(ConfigModel):
-    """Rows of similar cost placed near each other; see docs/loader.md."""
-
-    block: int = Field(ge=1)
-    """Rows within which similar ones are placed together."""
-    group: int = Field(ge=1)
-    """Rows in one group of similar cost."""
-
-
 class LoaderConfig(ConfigModel):
     """Options of the loader that a training rarely needs; docs/loader.md explains them."""
 
@@ -114,7 +94,7 @@ class LoaderConfig(ConfigModel):
     """For remote shards that the cache cannot hold, `blocks`."""
     first_epoch_sequential: bool | None = None
     """Read epoch 0 in stored order; null: only if packing shuffled the rows."""
-    balance: Literal["auto"] | BalanceConfig | None = "auto"
+    balance: Literal["auto"] | Balance | None = "auto"
     """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"
     """What happens to the rows after the last full step."""
@@ -156,7 +136,7 @@ class TrainConfig(ConfigModel):
     """The folder for checkpoints, logs and the finished model."""
     model: ModelConfig
     """The model; a path alone means `{path: …}`."""
-    data: tuple[DataConfig, ...] = Field(min_length=1)
+    data: tuple[Source, ...] = Field(min_length=1)
     """The packed dataset, or several as a mixture; a path alone means `{path: …}`."""
     rows_per_step: int = Field(ge=1)
     """Packed rows of one optimizer step, over all ranks and accumulation steps: the same rows whatever their number."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from ..order import Source
 from ..place import detect_rank
-from ..steps import Balance
 from . import Say, print_line
-from .config import BalanceConfig, TrainConfig, training_arguments
+from .config import TrainConfig, training_arguments
 
 _PLACES = {"cache", "cache_bytes", "storage_options"}
 """Keys of the loader about how files are opened."""
@@ -69,7 +68,7 @@ def train(
     from .checkpoint import locked
 
     with locked(base / config.out) if place.rank == 0 else nullcontext():
-        return _run(config, base, say if place.rank == 0 else _silent, place.world_size)
+        return _run(config, base, say if place.rank == 0 else lambda text: None, place.world_size)
 
 
 def check(config: TrainConfig, base: Path) -> None:
@@ -88,7 +87,7 @@ def check(config: TrainConfig, base: Path) -> None:
     _check_places(config, base)
     read_model_config(config.model, base)
     for source in sources_of(config, base):
-        PackedRows(source.where, source.split, **_remote(config, base))
+        PackedRows(source.path, source.split, **_remote(config, base))
     _held_out(config, base)
 
 
@@ -124,15 +123,13 @@ def read_config(
 
 def sources_of(config: TrainConfig, base: Path) -> list[Source]:
     """The data as the loader takes it."""
-    return [Source(_where(one.path, base), one.weight, one.epochs, one.split) for one in config.data]
+    return [replace(one, path=_where(str(one.path), base)) for one in config.data]
 
 
 def loader_options(config: TrainConfig, base: Path) -> dict[str, Any]:
     """The options of the loader, besides rows, ranks, seed and epochs."""
-    options = config.loader.model_dump(exclude=_PLACES | {"balance"})
-    balance = config.loader.balance
-    options["balance"] = Balance(balance.block, balance.group) if isinstance(balance, BalanceConfig) else balance
-    return {**options, **_remote(config, base)}
+    options = config.loader.model_dump(exclude=_PLACES)
+    return {**options, "balance": config.loader.balance, **_remote(config, base)}
 
 
 def _where(text: str, base: Path) -> str:
@@ -152,7 +149,7 @@ def _held_out(config: TrainConfig, base: Path) -> Any:
     if (wanted := config.eval) is None:
         return None
     return HeldOut(
-        _where(wanted.data or config.data[0].path, base),
+        _where(wanted.data or str(config.data[0].path), base),
         wanted.split,
         limit=wanted.rows,
         rows_per_device=wanted.rows_per_device or config.rows_per_device,
@@ -259,7 +256,3 @@ def _require(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise ConfigError(f"training needs {' and '.join(missing)}; pip install 'packtrain[train]'")
-
-
-def _silent(text: str) -> None:
-    """Print nothing; used on all ranks but the first."""

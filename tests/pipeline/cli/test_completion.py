@@ -35,4 +35,4 @@ def test_a_tab(words: tuple[str, ...], offered: set[str]) -> None:
 def test_a_tab_for_a_training() -> None:
     pytest.importorskip("torch")
     assert set(completed("train", "--set", "loader.or")) == {"loader.order="}
-    assert "fsdp2" in completed("launch", "f")
+    assert "fsdp2" in completed("train", "--recipe", "f")

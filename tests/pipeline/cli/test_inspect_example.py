@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import Finished, open_dataset
 from packtrain.pipeline.explain.explain import Follower
-from packtrain.pipeline.explain.story import Story, story_json
+from packtrain.pipeline.explain.story import Story
 from packtrain.pipeline.explain.tokens import Stretch, TokenFate
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import SourceLedger
-from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED, RunKind
+from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED
 
 Row = dict[str, Any]
 Configure = Callable[..., Row]
@@ -218,29 +218,6 @@ def test_a_source_with_a_mask_of_its_own(configure: Configure) -> None:
     held_against_the_ledger(dataset, stories)
 
 
-def test_one_conversation_by_eye(configure: Configure) -> None:
-    config = configure(mask="assistant", truncate={"max_length": 64})
-    packtrain.run(config)
-    story = Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:4")
-    assert story.origin.value == CHATS[3]
-    assert [(one.text, one.kind, one.turn, one.fate) for one in story.stretches] == [
-        (
-            "<|im_start|>user\ndo not train this<|im_end|>\n<|im_start|>assistant\n",
-            RunKind.PROMPT,
-            0,
-            TokenFate.MASKED,
-        ),
-        ("as you say", RunKind.HISTORY, 1, TokenFate.FLAGGED),
-        ("<|im_end|>", RunKind.HISTORY_END, 1, TokenFate.FLAGGED),
-        ("\n<|im_start|>user\nand this<|im_end|>\n<|im_start|>assistant\n", RunKind.USER, 2, TokenFate.MASKED),
-        ("yes", RunKind.ASSISTANT, 3, TokenFate.TRAINED),
-        ("<|im_end|>", RunKind.END, 3, TokenFate.TRAINED),
-        ("\n", RunKind.COMPLETION, 3, TokenFate.MASKED),
-    ]
-    assert ["".join(one.texts) for one in story.stretches] == [one.text for one in story.stretches]
-    assert story_json(story)["outcome"]["pieces"][0]["trained"] == story.trained
-
-
 def test_a_duplicate_names_its_twin(configure: Configure) -> None:
     config = configure(duplicates="drop")
     packtrain.run(config)
@@ -272,22 +249,6 @@ def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> Non
     untrained = follower.by_id("chats/chats:6")
     assert (untrained.state, untrained.reason) == ("dropped", "untrained")
     assert {one.fate for one in untrained.stretches} == {TokenFate.DROPPED}
-
-
-def test_turns_that_are_not_proved_say_why(
-    configure: Configure, make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path]
-) -> None:
-    twice = make_tokenizer(
-        "twice",
-        template="{% for m in messages %}{{ m.role + ':' + m.content + '/' + m.content + '<|im_end|>' }}{% endfor %}",
-    )
-    config = configure(mask="assistant", cache=str(new_cache()), tokenizer={"path": str(twice)})
-    packtrain.run(config)
-    follower = Follower(open_dataset(Path(config["out"])))
-    story = follower.by_id("chats/chats:2")
-    assert (story.state, story.reason) == ("dropped", "unproved")
-    assert ": " in story.detail, "why they could not be located"
-    assert {one.kind for one in story.stretches} <= {RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION}
 
 
 def test_a_changed_source_is_said(configure: Configure, tmp_path: Path) -> None:
@@ -348,44 +309,6 @@ def test_what_is_left_without_cache_and_notes(configure: Configure, tmp_path: Pa
     assert "".join(one.text for one in named.stretches) == "".join(one.text for one in whole["chats/chats:1"].stretches)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet", "arrow", "url"])
-def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
-    import gzip
-
-    import pyarrow as pa
-
-    rows = [{"text": f"The mule number {n} went up."} for n in range(50)]
-    table = pa.Table.from_pylist(rows)
-    path = tmp_path / f"rows.{suffix}"
-    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    if suffix == "jsonl.gz":
-        path.write_bytes(gzip.compress(lines))
-    elif suffix == "parquet":
-        pq.write_table(table, path, row_group_size=7)
-    elif suffix == "arrow":
-        with pa.ipc.new_file(str(path), table.schema) as writer:
-            writer.write_table(table, max_chunksize=9)
-    else:
-        path.write_bytes(lines)
-    where = f"file://{path}" if suffix == "url" else str(path)
-    config = configure(sources=[{"name": "s", "format": "text", "path": where, "max_rows": 40}])
-    packtrain.run(config)
-    follower = Follower(open_dataset(Path(config["out"])))
-    for line in (1, 8, 40):
-        story = follower.by_id(f"s/rows:{line}")
-        assert story.origin.value == rows[line - 1]
-        assert story.origin.value["text"] in "".join(one.text for one in story.stretches)
-    assert follower.by_id("s/rows:41").state == "not taken"
-    with pytest.raises(InputError):
-        follower.by_id("s/rows:51")
-    path.write_bytes(path.read_bytes()[:-30])
-    cut = follower.by_id("s/rows:8").origin
-    kept = suffix in ("jsonl.gz", "url")  # the cache has a copy
-    # An Arrow batch is whole without the footer.
-    assert cut.state == ("same" if kept or suffix == "arrow" else "changed")
-
-
 def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which nothing is packed lie before, between and behind others, in files of several blocks."""
     monkeypatch.setattr("packtrain.pipeline.inputs.scan.BLOCK_BYTES", 300)
@@ -420,28 +343,6 @@ def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch
     gone = follower.by_number(25)
     assert (gone.address.id, gone.state, gone.reason) == ("s/b:6", "dropped", "min_tokens"), "nothing of it was packed"
     assert gone.origin.state == "gone"
-
-
-def test_rows_that_came_as_tokens_and_turns_of_their_own(configure: Configure, tmp_path: Path) -> None:
-    ids = [{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, -100]}, {"input_ids": [9, 10, 11]}]
-    chats = [chat("one", "two", "three", "four", "five", "six")]
-    config = configure(
-        sources=[
-            {"name": "ids", "format": "tokenized", "path": write(tmp_path / "ids.jsonl", ids)},
-            {"name": "turns", "path": write(tmp_path / "turns.jsonl", chats), "expand": "per_turn"},
-        ],
-        truncate={"max_length": 128},
-    )
-    dataset, stories = followed(config)
-    held_against_the_shards(dataset, stories)
-    held_against_the_ledger(dataset, stories)
-    assert [story.address.id for story in stories][2:] == ["turns/turns:1/0", "turns/turns:1/1", "turns/turns:1/2"]
-    assert [one.fate for _, _, one in tokens_of(stories[0])] == [
-        TokenFate.MASKED,
-        TokenFate.TRAINED,
-        TokenFate.TRAINED,
-        TokenFate.MASKED,
-    ]
 
 
 def test_preference_pairs_are_shown_by_row(configure: Configure, tmp_path: Path, packtrain: Callable[..., Any]) -> None:

@@ -29,7 +29,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("diff packed packed-2k", 0, {}),
     (
         "contamination mix.yaml --against test.jsonl", 0,
-        {"examples": int, "contaminated": int, "sources": list, "hits": list},
+        {"compared": int, "examples": int, "counts": list, "shown": list},
     ),
     ("prep mix.yaml --source pairs -o prepared.jsonl", 0, {"rows": int, "examples": int, "rejects": list}),
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
@@ -45,7 +45,6 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("train train.yaml --dry-run", 0, {"out": str, "config": dict}),
     ("explain-loss train.yaml --step 1 --set model.config.vocab_size=4096", 0,
      {"step": int, "loss": float, "documents": list}),
-    ("launch ddp", 0, {}),
     ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
     ("export trained/checkpoint-2 --to model --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),

@@ -44,14 +44,6 @@ def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Comman
     assert view["tokens_per_second"] > 0
 
 
-def test_starting_later_gives_the_later_steps(packed: Path, packtrain: Command) -> None:
-    command = ("loader", packed, "--rows-per-step", 2, "--json")
-    whole = json.loads(packtrain(*command, "--steps", 4).out)["seen"]
-    later = json.loads(packtrain(*command, "--steps", 2, "--start", 2).out)["seen"]
-    keys = ("step", "documents", "tokens", "trained", "longest")
-    assert [[one[key] for key in keys] for one in later] == [[one[key] for key in keys] for one in whole[2:]]
-
-
 def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Command) -> None:
     other = tmp_path / "other"
     shutil.copytree(packed, other)

@@ -43,12 +43,6 @@ def copy(demo: tuple[Path, str], tmp_path: Path) -> Path:
 # Help and mistakes
 
 
-def test_no_command_shows_the_help(packtrain: Command) -> None:
-    done = packtrain()
-    assert done.code == 2
-    assert "Make a dataset:" in done.out + done.err
-
-
 def test_the_version(packtrain: Command) -> None:
     done = packtrain("--version")
     assert done.code == 0
@@ -117,7 +111,7 @@ def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, t
     data.write_text('{"text": "hello"}\n')
     stat = data.stat()
     command = ("run", "--format", "text", "--input", data, "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out")
-    assert packtrain(*command, "--workers", 1, "--no-report").code == 0
+    assert packtrain(*command, "--workers", 1, "--set", "run.report=false").code == 0
     data.write_text('{"text": "jello"}\n')
     os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     done = packtrain(*command, "--workers", 1, "--verify-inputs")
@@ -128,7 +122,8 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
     done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "deep" / "out").exists()
-    assert packtrain("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--no-report").code == 0
+    command = ("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--set", "run.report=false")
+    assert packtrain(*command).code == 0
     again = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert "already finished" in again.out
 
@@ -136,9 +131,16 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
 def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) -> None:
     done = packtrain(
         "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
-        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet",
+        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet", "--mask", "all",
     )  # fmt: skip
-    for what in ("max_length 512", "pack: strategy none", "seed: 3", "output: format parquet", "(1 worker)"):
+    for what in (
+        "max_length 512",
+        "mask: policy all",
+        "pack: strategy none",
+        "seed: 3",
+        "output: format parquet",
+        "(1 worker)",
+    ):
         assert what in done.out
 
 
@@ -147,10 +149,10 @@ def test_a_configuration_file_and_paths_beside_it(
 ) -> None:
     shutil.copytree(DEMO, tmp_path / "home")
     monkeypatch.chdir(tmp_path)
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--no-report")
+    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false")
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "home" / "runs" / "demo" / "manifest.json").exists()
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--no-report", "--out", "here")
+    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false", "--out", "here")
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "here" / "manifest.json").read_bytes() == (
         tmp_path / "home" / "runs" / "demo" / "manifest.json"
@@ -196,7 +198,7 @@ def test_the_schema_validates_as_a_schema(packtrain: Command) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_gets_colours_and_progress(tmp_path: Path, warm_program: Path) -> None:
-    code, seen = in_terminal([warm_program, "run", "--demo", "--no-report", "--workers", "1"], tmp_path)
+    code, seen = in_terminal([warm_program, "run", "--demo", "--set", "run.report=false", "--workers", "1"], tmp_path)
     assert code == 0
     assert "\x1b[1;32m" in seen, "colours"
     for stage in ("encode", "pack"):

@@ -175,16 +175,6 @@ def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
     assert float(factor[1]) == pytest.approx(some.sample.rows_estimated / some.sample.rows, rel=0.01)
 
 
-def test_a_sample_of_all_rows_is_exact(file: Path) -> None:
-    sampled, every = plan(file, rows=100_000), plan(file)
-    assert sampled.sample is not None
-    assert sampled.sample.exhaustive
-    assert sampled.sample.rows == sampled.sample.rows_estimated == 400
-    assert every.choice is not None
-    assert sampled.choice == replace(every.choice, longest=[]), "rows of a sample have other lines"
-    assert sampled.flow == every.flow
-
-
 def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None:
     rows = [json.dumps(chat(number)) if number % 3 else '{"messages": [' for number in range(3000)]
     (tmp_path / "chats.jsonl").write_text("\n".join(rows) + "\n")
@@ -209,17 +199,3 @@ def test_overlong_as_an_error_still_gets_a_comparison(packtrain: Command, file: 
     assert report.choice is not None
     assert report.choice.advice is not None
     assert report.choice.advice.max_length > 128
-
-
-def test_preference_pairs_are_accounted_for(packtrain: Command, config: Config, tmp_path: Path) -> None:
-    rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(50)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config["sources"] = [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}]
-    (tmp_path / "pairs.yaml").write_text(yaml.safe_dump(config))
-    done = packtrain("plan", tmp_path / "pairs.yaml")
-    assert done.code == 0
-    report = decoded((tmp_path / "packed-plan.json").read_text())
-    assert report.choice is None
-    assert "not packed" in report.absent["choice"]
-    assert report.training is not None
-    assert report.training.sources[0].examples > 40

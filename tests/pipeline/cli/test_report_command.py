@@ -50,20 +50,9 @@ def test_every_run_ends_with_a_report(finished: Path) -> None:
     assert report.made.manifest == json.loads((finished / "out" / "manifest.json").read_text())["hash"]
 
 
-def test_nobody_minds_the_files(packtrain: Command, finished: Path) -> None:
-    done = packtrain("verify", finished / "out", "--deep")
-    assert done.code == 0, done.out
-    done = packtrain("verify", "--repair", finished / "out")
-    assert done.code == 0, done.out
-    assert "0 files rebuilt" in done.out
-    assert (finished / "out" / "report.html").exists()
-    datasets = pytest.importorskip("datasets")
-    assert len(datasets.load_from_disk(str(finished / "out"))) > 0
-
-
 def test_it_is_the_same_run_with_and_without_a_report(finished: Path, tmp_path: Path, packtrain: Command) -> None:
     command = ("run", kit.saved(configured(finished, tmp_path / "out")))
-    done = packtrain(*command, "--no-report")
+    done = packtrain(*command, "--set", "run.report=false")
     assert done.code == 0, done.err
     assert "report" not in done.out
     assert not (tmp_path / "out" / "report.html").exists()
@@ -75,16 +64,6 @@ def test_it_is_the_same_run_with_and_without_a_report(finished: Path, tmp_path: 
     shutil.rmtree(tmp_path / "out")
     done = packtrain(*command)
     assert re.search(rf"^report: {tmp_path}/out/report.html\n  \S.+\.$", done.out, re.MULTILINE)
-
-
-def test_options(packtrain: Command, out: Path) -> None:
-    done = packtrain("report", out, "--json", "--lengths", "64,512", "--max-length-limit", 64)
-    assert done.code == 0, done.err
-    report = msgspec.convert(json.loads(done.out), type=Report)
-    assert report.choice is not None
-    assert {one.max_length for one in report.choice.points} == {64, 128, 512}
-    assert report.choice.advice is not None
-    assert report.choice.advice.max_length == 64
 
 
 def test_a_report_that_fails_fails_no_run(packtrain: Command, tmp_path: Path, finished: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,44 +91,6 @@ def token_losses(model: Any, **batch: list[int]) -> Any:
     return torch.nn.functional.cross_entropy(
         logits[:-1].double(), labels[1:], ignore_index=IGNORE_INDEX, reduction="sum"
     )
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_packed_step_is_the_sum_of_its_documents(
-    packed: Path, tiny_tokenizer: Path, attention: str, read_rows: ReadRows
-) -> None:
-    """Loss and every gradient; documents cut out of the rows by their boundaries, each alone from position 0."""
-    model = tiny_llama(tiny_tokenizer, attention).eval().double()
-    rows = [row for row in read_rows(packed) if len(row["seq_lengths"]) > 1][:6]
-    assert len(rows) == 6
-    trained = sum(label != IGNORE_INDEX for row in rows for label in row["labels"])
-    whole = [
-        token_losses(model, input_ids=row["input_ids"], labels=row["labels"], position_ids=row["position_ids"])
-        for row in rows
-    ]
-    together, gradients = loss_and_gradients(model, whole, trained)
-
-    alone, counted, documents = [], 0, 0
-    for row in rows:
-        for begin, end in pairwise(accumulate(row["seq_lengths"], initial=0)):
-            labels = row["labels"][begin:end]
-            counted += sum(label != IGNORE_INDEX for label in labels[1:])
-            documents += 1
-            alone.append(token_losses(model, input_ids=row["input_ids"][begin:end], labels=labels))
-    one_by_one, expected = loss_and_gradients(model, alone, counted)
-
-    assert documents >= 2 * len(rows)
-    assert counted == trained > 100
-    assert together == pytest.approx(one_by_one, rel=1e-10)
-    largest = max(float(gradient.abs().max()) for gradient in expected.values())
-    assert largest > 1e-3
-    exact = 1e-10 if attention == "sdpa" else 1e-8  # eager computes its softmax in float32, whatever the model's dtype
-    for name, gradient in expected.items():
-        assert torch.allclose(gradients[name], gradient, rtol=1e-8, atol=exact * largest), name
-
-    # The proof can fail: positions that run on make one document of the row, and the loss is another.
-    leaking = [token_losses(model, input_ids=row["input_ids"], labels=row["labels"]) for row in rows]
-    assert abs(float(torch.stack(leaking).sum().detach()) / trained - one_by_one) > 1e-6
 
 
 def test_three_steps_of_trl(packed: Path, tiny_tokenizer: Path, tmp_path: Path, read_rows: ReadRows) -> None:

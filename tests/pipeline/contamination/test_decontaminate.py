@@ -10,14 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.contamination import hits_file
-from packtrain.pipeline.contamination.hits_file import HitLine, put_hits
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
 from packtrain.pipeline.run.plan import plan
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.manifest import Manifest
@@ -264,18 +261,6 @@ def test_the_report_shows_both_texts_and_runs_nothing(make: Callable[..., Config
     ]  # fmt: skip
 
 
-def test_clean_removes_what_can_be_made_again(
-    make: Callable[..., Config], tmp_path: Path, packtrain: Callable[..., Any]
-) -> None:
-    config = make()
-    first = run(config)
-    done = packtrain("clean", "--cache", tmp_path / "cache", "--all", "--yes")
-    assert done.code == 0, done.err
-    left = [path for name in ("evaluations", "overlaps") for path in (tmp_path / "cache" / name).rglob("*.*")]
-    assert not left
-    assert run(make("again")).hash == first.hash
-
-
 def test_the_command_alone(
     make: Callable[..., Config], corpus: Path, tmp_path: Path, packtrain: Callable[..., Any]
 ) -> None:
@@ -283,9 +268,8 @@ def test_the_command_alone(
     done = packtrain("contamination", tmp_path / "mix.yaml", "--against", corpus / "test.jsonl", "--json")
     assert done.code == 0
     found = json.loads(done.out)
-    assert (found["examples"], found["contaminated"], found["ngram"]) == (200, 5, 13)
-    assert found["evaluation"]["rows"] == 11
-    assert found["evaluation"]["found"] == 2
+    assert (found["compared"], found["examples"], found["ngram"]) == (200, 5, 13)
+    assert (found["rows"], found["rows_found"]) == (11, 2)
     target = tmp_path / "hits.jsonl"
     done = packtrain(
         "contamination", "--input", corpus / "text-0.jsonl", "--against", corpus / "test.jsonl", "--out", target
@@ -298,13 +282,3 @@ def test_the_command_alone(
         "contamination", "--input", corpus / "text-0.jsonl", "--against", corpus / "test.jsonl", "--out", target
     )
     assert again.code == 2
-
-
-def test_the_file_of_hits_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = HitLine("a\u202eb", "s", "e.jsonl", 1, "prompt", "whole", 1.0, "x")
-    monkeypatch.setattr(hits_file, "hit_lines", lambda found: iter([line]))
-    found: Any = None
-    put_hits(found, LocalStore(tmp_path))
-    written = (tmp_path / "contamination.jsonl").read_text()
-    assert "\u202e" not in written
-    assert json.loads(written)["id"] == line.id

@@ -39,7 +39,7 @@ def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> l
     kit.write(folder / "test.jsonl", test)
     (folder / "hits.jsonl").unlink(missing_ok=True)
     words = ["--input", "train.jsonl", "--against", "test.jsonl", "--out", "hits.jsonl", "--ngram", ngram]
-    done = kit.cli("contamination", *words, "--workers", 1, cwd=folder)
+    done = kit.cli("contamination", *words, "--set", "run.workers=1", cwd=folder)
     assert done.code == 0, done.err
     hits = [json.loads(line) for line in (folder / "hits.jsonl").read_text().splitlines()]
     return [hit | {"example": int(hit["id"].split(":")[1]) - 1, "row": hit["evaluation_line"] - 1} for hit in hits]
@@ -202,7 +202,7 @@ def oracle(texts: list[str], rows: list[str], n: int) -> set[tuple[int, int, flo
     return whole | {(text, row, round(len(grams) / counts[row], 4)) for (text, row), grams in shared.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_it_finds_what_sets_of_tuples_find(tmp_path: Path, seed: int) -> None:
     """Also with a piece that many rows have, which is common or a frame in some."""
     chance = random.Random(seed)

@@ -5,7 +5,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,11 @@ import msgspec
 import packtrain
 import pytest
 import yaml
-from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.files import report_json
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
-from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -112,20 +110,6 @@ def test_rejects_name_file_and_line(report: Report, mixed: Mixed) -> None:
     assert broken.path == str(mixed.folder / "chats.jsonl")
     assert Path(broken.path).read_text().splitlines()[broken.line - 1] == "{broken"
     assert report.flow.rejects_file == str(mixed.out / "rejects.jsonl")
-
-
-def test_shares_are_those_of_the_documents(report: Report, mixed: Mixed) -> None:
-    assert report.training is not None
-    assert report.flow is not None
-    ledger = open_dataset(mixed.out).manifest.ledger
-    assert report.flow.sources == ledger.sources
-    for one in report.training.sources:
-        entry = ledger.sources[one.source]
-        assert (one.tokens, one.labels) == (entry.tokens_packed, entry.labels_trained)
-        assert one.examples == sum(entry.examples_packed.values())
-    chats, texts = report.training.sources
-    assert {kind.kind for kind in texts.kinds} == {"texts"}, "of a text, all is trained"
-    assert {"prompts", "answers"} <= {kind.kind for kind in chats.kinds}
 
 
 def test_packing_is_that_of_the_rows(report: Report, mixed: Mixed, read_rows: Rows) -> None:
@@ -229,14 +213,6 @@ def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
     assert not any(one.kinds for one in made.training.sources)
 
 
-def test_a_copy_has_the_same_report(copy: Path, report: Report) -> None:
-    made = report_of(copy, ReportOptions())
-    assert (made.training, made.packing, made.choice) == (report.training, report.packing, report.choice)
-    assert made.made is not None
-    assert report.made is not None
-    assert made.made.manifest == report.made.manifest
-
-
 # Other kinds of data
 
 
@@ -265,38 +241,3 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     assert made.packing.splits[0].rows == share.examples
     assert made.made is not None
     assert (tmp_path / "out" / "report.html").stat().st_size < MOST
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"pack": {"strategy": "wrapped"}},
-        {"pack": {"strategy": "bfd_split"}, "output": {"format": "parquet"}},
-        {"pack": {"strategy": "none"}},
-        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128}},
-    ],
-)
-def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[str, Any], read_rows: Rows) -> None:
-    config = {**mixed.config, "out": str(tmp_path / "out"), **more}
-    manifest = packtrain.run(config, base=mixed.folder)
-    made = report_of(tmp_path / "out")
-    assert made.absent == {}
-    assert made.packing is not None
-    assert made.packing.strategy == more["pack"].get("strategy", "bfd")
-    train = next(one for one in made.packing.splits if one.split == "train")
-    assert train.rows == manifest.splits["train"].rows
-    assert train.pieces == sum(len(row["seq_lengths"]) for row in read_rows(tmp_path / "out"))
-    assert made.training is not None
-    if more["pack"].get("strategy") in ("wrapped", "bfd_split"):
-        assert any(one.start > 0 for row in made.training.rows for one in row.documents), "a continued document"
-    # What the plan says is what the run does, and one section says what another does.
-    ahead = plan(config, base=mixed.folder)
-    assert ahead.choice == made.choice
-    assert made.choice is not None
-    known = made.packing.strategy
-    point = next(one for one in made.choice.points if (one.strategy, one.max_length) == (known, made.choice.max_length))
-    assert point.tokens + point.padding == train.tokens
-    assert point.rows == train.rows
-    assert point.fill == pytest.approx(train.fill)
-    assert ahead.packing is not None
-    assert ahead.packing.splits == [replace(train, fills=None)]

@@ -220,18 +220,6 @@ def test_a_dataset_and_itself(make: Make) -> None:
     assert kit.cli("diff", a, make("seed", seed=7), "--exit-code", "--json").code == 1
 
 
-def test_a_default_that_is_spelled_out_changes_no_row(make: Make) -> None:
-    spelled = {
-        "keys_of": {"chat": {"repeat": 1, "keys": {"prompt": "prompt"}}, "text": {"format": "auto"}},
-        "pack": {"window_tokens": 4_000_000_000},
-    }
-    found = diff(make("base"), make("spelled", **spelled))
-    assert "sources.chat.repeat" in changes(found, "configuration")
-    assert {one["section"] for one in found["changes"]} == {"configuration"}
-    assert found["same_rows"]
-    assert not found["identical"]
-
-
 def test_inputs(make: Make) -> None:
     base = make("base")
     found = diff(base, make("appended", {"chat": pairs(PAIRS + 8)}))
@@ -269,13 +257,6 @@ def test_duplicates(make: Make) -> None:
     assert changes(found, "ledger")["chat.examples_dropped.duplicate"] == (None, 6)
 
 
-def test_another_tokenizer(make: Make, make_tokenizer: Callable[..., Path]) -> None:
-    other = make("other words", tokenizer={"path": str(make_tokenizer("diff", bos=True))})
-    found = diff(make("base"), other)
-    assert "hash" in changes(found, "tokenizer")
-    assert numbers(found)["tokens"] == PAIRS + TEXTS
-
-
 SHORT = {"max_length": 256, "max_completion_length": 5}
 PADDED: dict[str, tuple[Row, Row]] = {
     "align": ({}, {"align": 8}),
@@ -301,7 +282,7 @@ def test_preference_pairs(make: Make) -> None:
     one, two = make("one", {"liked": rows}), make("two", {"liked": [*swapped, *liked(23)[20:]]})
     found = diff(one, two)
     assert numbers(found) == {"same": 19, "tokens": 1, "only_b": 3}
-    assert changes(found, "rows")["train.pairs"] == (20, 23)
+    assert changes(found, "rows")["train.rows"] == (20, 23)
     assert numbers(diff(one, make("three", {"liked": rows}, {"liked": {"repeat": 2}}))) == {"same": 20, "copies": 20}
     done = kit.cli("diff", make("base"), one)
     assert (done.code, done.out) == (2, "")

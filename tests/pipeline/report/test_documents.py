@@ -79,18 +79,12 @@ def found_of(folder: Path, **options: Any) -> ReadDocuments:
 
 CASES: dict[str, Config] = {
     "bfd": {"duplicates": "keep"},
-    "without duplicates": {},
     "of assistants": {"mask": "assistant", "duplicates": "keep"},
-    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end"}},
     "drop": {"truncate": {"overlong": "drop"}, "duplicates": "keep", "filter": {}},
-    "untrained": {"keep_untrained": True, "mask": "last_assistant"},
+    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end", "max_prompt_length": 20}},
     "aligned, few": {"pack": {"align": 8, "max_docs": 3}},
-    "limits": {"truncate": {"max_prompt_length": 20, "max_completion_length": 30, "keep": "end"}},
     "bfd_split": {"pack": {"strategy": "bfd_split"}, "mask": "assistant"},
-    "bfd_split, few": {"pack": {"strategy": "bfd_split", "max_docs": 2, "align": 4}, "duplicates": "keep"},
     "wrapped": {"pack": {"strategy": "wrapped"}, "truncate": {"max_completion_length": 30}},
-    "repeats": {"repeat": 3},
-    "split": {"truncate": {"overlong": "split"}, "mask": "assistant"},
     "split at paragraphs, with overlap": {
         "truncate": {"overlong": "split", "split": {"at": "paragraphs", "overlap": 5}},
         "pack": {"align": 4, "window_tokens": 9000},
@@ -104,7 +98,6 @@ CASES: dict[str, Config] = {
         "truncate": {"overlong": "split"},
         "masks": {"chats": "assistant", "pairs": {"policy": "all"}},
     },
-    "windows": {"pack": {"window_tokens": 4000}, "truncate": {"keep": "end"}, "repeat": 2},
     "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
 }
 

@@ -38,13 +38,6 @@ def said(choice: Choice) -> str:
 # The points
 
 
-def test_the_configured_length_is_always_among_them() -> None:
-    for length in (300, 2048, 5000, 1 << 20):
-        choice = choice_of(stats_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
-        assert at(choice, "bfd", length).max_length == choice.max_length == length
-        assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
-
-
 def test_lengths_are_multiples_of_the_alignment() -> None:
     config = configured(pack={"align": 96}, truncate={"max_length": 960})
     assert candidates(config, ReportOptions((256, 500, 1024))) == [192, 480, 960]
@@ -88,20 +81,6 @@ def test_a_strategy_that_saves_rows_is_shown() -> None:
 
 
 # The advice
-
-
-def test_nothing_at_all() -> None:
-    choice = choice_of(stats_of([]))
-    assert choice.advice is None
-    assert advice_sentence(choice) == ""
-    assert "No document" in said(choice)
-
-
-def test_texts_are_split_and_not_followed_to_the_longest() -> None:
-    choice = choice_of(stats_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
-    assert choice.advice is not None
-    assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
-    assert "with bfd_split" in advice_sentence(choice)
 
 
 GIANT = replace(stats_of([100] * 300 + [700] * 299 + [40_000]), longest=[("s/chats:46", 40_000), ("s/chats:3", 700)])
@@ -174,13 +153,6 @@ def test_the_limit_of_a_model(tmp_path: Path, content: str, limit: int | None) -
     found = limit_of_model(tmp_path)
     assert (found.tokens if found is not None else None) == limit
     assert limit_of_model(tmp_path / "config.json") == found
-
-
-def test_an_error_means_that_no_document_may_be_longer() -> None:
-    config = configured(truncate={"max_length": 2048, "overlong": "error"})
-    choice = choice_of(stats_of([*([100] * 100_000), 6000]), config)
-    assert choice.advice is not None
-    assert choice.advice.max_length == 8192
 
 
 @examples(60)

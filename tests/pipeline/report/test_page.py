@@ -11,13 +11,13 @@ import pytest
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.schemas.report import (
+    Hit,
+    HitTexts,
     Overlap,
     OverlapCount,
-    OverlapPiece,
     Reject,
     Report,
     ShownDocument,
-    ShownOverlap,
     ShownPiece,
     ShownRow,
 )
@@ -85,9 +85,12 @@ def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Re
             "run": {"workers": 1, "report": False},
         }
     )
-    shared = [OverlapPiece("the same words", True), OverlapPiece("and others", False)]
-    pair = ShownOverlap("s/a:1", "s", "test.jsonl", 3, "7", "prompt", "whole", 1.0, shared, True, shared, False)
-    overlap = Overlap("One.", "report", 13, 1, [OverlapCount("s", "t", 1, 1, 0, 0, 1)], [pair], ["t"], {"short": 2})
+    shared = [("the same words", True), ("and others", False)]
+    pair = Hit(
+        "s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7", HitTexts(shared, shared, True)
+    )
+    counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
+    overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair], ["t"], {"short": 2})
     return replace(report_of(folder / "out"), overlap=overlap)
 
 

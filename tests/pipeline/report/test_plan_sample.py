@@ -118,13 +118,6 @@ def test_rows_come_from_everywhere(kind: str, far: bool, tmp_path: Path) -> None
     assert found == [rows[number] for number in known]
 
 
-def test_the_seed_says_which(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
-    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")})
-    assert taken(config, 200) == taken(config, 200)
-    assert taken(config, 200) != taken(config.model_copy(update={"seed": 7}), 200)
-
-
 def test_sources_keep_their_shares(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(rows_of(6000)))
     for part in range(5):
@@ -135,27 +128,6 @@ def test_sources_keep_their_shares(tmp_path: Path) -> None:
     assert 160 <= len(second) <= 240
     assert {number // 400 for number in numbers(second)} == set(range(5))
     assert abs(every - 8000) < 400
-
-
-def test_a_source_of_few_rows_is_there_too(tmp_path: Path) -> None:
-    (tmp_path / "many.jsonl").write_text(lines(rows_of(5000)))
-    (tmp_path / "five.jsonl").write_text(lines(rows_of(5)))
-    (tmp_path / "hundred.jsonl").write_text(lines(rows_of(100)))
-    paths = [{"path": str(tmp_path / f"{name}.jsonl")} for name in ("many", "five", "hundred")]
-    found, _, exhaustive = taken(configured(tmp_path, *paths), 500)
-    assert found[1] == rows_of(5)
-    assert 10 <= len(found[2]) <= 30
-    assert 400 <= len(found[0]) <= 600
-    assert not exhaustive
-
-
-def test_as_many_rows_as_there_are_is_all_of_them(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(300)))
-    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")})
-    with sampled(config, Path(), 300, Silent()) as sample:
-        assert sample.exhaustive
-        assert sample.config is config
-        assert sample.rows_estimated == 300
 
 
 def test_the_first_rows_are_all_that_max_rows_leaves(tmp_path: Path) -> None:
@@ -211,11 +183,3 @@ def test_a_share_of_rows_is_estimated_without_bias(seed: int, tmp_path: Path) ->
     share = sum(number >= 15_000 for number in numbers(found)) / len(found)
     assert abs(share - 0.25) < 0.03
     assert abs(every - 20_000) < 1500
-
-
-@pytest.mark.parametrize("count", [5_000, 60_000])
-def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, tmp_path: Path) -> None:
-    text = "".join(json.dumps({"text": f"{number} " + "mule " * 60}) + "\n" for number in range(count))
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    (_, every, _) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl.gz")}), 100)
-    assert every == pytest.approx(count, rel=0.05)

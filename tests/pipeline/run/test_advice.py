@@ -36,7 +36,7 @@ def packed(
         out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
         done = packtrain(
             "run", "--input", tmp_path / "chats.jsonl", "--tokenizer", tiny_tokenizer, "--out", out,
-            "--workers", 1, "--set", f"cache={cache}", "--no-report", *options,
+            "--workers", 1, "--set", f"cache={cache}", "--set", "run.report=false", *options,
         )  # fmt: skip
         assert done.code == 0, done
         manifest = read_manifest(LocalStore(out))

@@ -85,7 +85,7 @@ def test_the_second_is_told_who_the_first_is(out: Store) -> None:
     assert caught.value.exit_code == 2
     assert str(os.uname().nodename) in str(caught.value)
     assert out.url in str(caught.value)
-    assert "--wait" in str(caught.value)
+    assert "run.wait=" in str(caught.value)
     with DriverLock(out, beat=BEAT) as third:
         assert not third.waited
         assert out.names(FOLDER) == [RUN]

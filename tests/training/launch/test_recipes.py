@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from packtrain.training.launch.recipes import RECIPES, recipe, write
+from packtrain.training.launch.recipes import RECIPES, recipe
 
 from tests import kit
 from tests.support import warm
@@ -48,7 +47,7 @@ def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_pa
     from accelerate.commands.launch import launch_command_parser
 
     target = tmp_path / f"{name}.yaml"
-    write(name, target)
+    target.write_text(recipe(name))
     loaded: Any = load_config_from_file(str(target))  # refuses unknown keys
     assert loaded.num_processes == -1  # accelerate's word for: give it on the command line
     known = {action.dest for action in launch_command_parser()._actions}
@@ -58,7 +57,7 @@ def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_pa
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_and_shellcheck_find_nothing(name: str, tmp_path: Path) -> None:
     script = tmp_path / f"{name}.sh"
-    write(name, script)
+    script.write_text(recipe(name))
     subprocess.run(["bash", "-n", script], check=True)
     if tool := shutil.which("shellcheck"):
         done = subprocess.run([tool, script], capture_output=True, text=True, check=False)
@@ -79,7 +78,7 @@ def sbatch(
     record.mkdir()
     script = where / f"{name}.sh"
     if not script.exists():
-        write(name, script)
+        script.write_text(recipe(name))
     environ = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "RECORD": str(record),
@@ -150,9 +149,7 @@ def test_one_node(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_prints_and_writes(tmp_path: Path) -> None:
+def test_the_command_prints_them() -> None:
     assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
-    assert [line.split()[0] for line in kit.cli("launch").out.splitlines()] == list(RECIPES)
-    assert kit.cli("launch", "slurm-nodes").out == recipe("slurm-nodes")
-    assert kit.cli("launch", "zero3", "-o", tmp_path / "z.yaml").code == 0
-    assert yaml.safe_load((tmp_path / "z.yaml").read_text())
+    for name in RECIPES:
+        assert kit.cli("train", "--recipe", name).out == recipe(name)

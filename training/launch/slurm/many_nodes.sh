@@ -15,7 +15,7 @@ set -euo pipefail
 : "${DATA_CONFIG:=mix.yaml}"                  # <-- what `packtrain run` packs; its `out` on a disk that all nodes see
 : "${DATA:=packed}"                           # <-- that `out`
 : "${TRAIN_CONFIG:=train.yaml}"               # <-- what `packtrain train` trains
-: "${RECIPE:=fsdp2.yaml}"                     # <-- `packtrain launch fsdp2 -o fsdp2.yaml`; or ddp, zero3
+: "${RECIPE:=fsdp2.yaml}"                     # <-- `packtrain train --recipe fsdp2 > fsdp2.yaml`; or ddp, zero3
 : "${PROCESSES_PER_NODE:=${SLURM_GPUS_ON_NODE:-8}}"
 : "${PREPARE_SECONDS:=14400}"                 # how long the other nodes wait for the data
 : "${MEET_SECONDS:=60}"                       # how long a node may come after the others
