@@ -161,14 +161,11 @@ class Remote:
                 failures += 1
                 self._after(error, failures, name)
 
-    def download(
-        self, name: str, path: Path, size: int, hash: str | None, progress: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def download(self, name: str, path: Path, size: int, hash: str | None) -> None:
         """Write an object into an existing file.
 
         Args:
             hash: BLAKE3 of the content, if it is known.
-            progress: called with the bytes so far.
 
         Raises:
             FileNotFoundError, RemoteError: see `pieces`.
@@ -177,13 +174,11 @@ class Remote:
         """
         found = ""
         for attempt in range(1, self.attempts + 1):
-            digest, done = blake3(), 0
+            digest = blake3()
             with path.open("r+b") as file:
                 for data in self.pieces(name, size):
                     digest.update(data)
                     file.write(data)
-                    done += len(data)
-                    progress(done)
             found = digest.hexdigest()
             if hash in (None, found):
                 return
