@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def file(config: Config) -> Path:
-    return kit.saved(config)
+    return kit.saved(config, "mix.yaml")
 
 
 def decoded(text: str) -> Report:

@@ -102,8 +102,8 @@ def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -
 
 def test_the_identity_covers_content_and_not_paths(make: Make, corpus: Path, tmp_path: Path) -> None:
     first = kit.packed(make("first")).manifest
-    other = tmp_path / "elsewhere.jsonl"
-    shutil.copy(corpus / "test.jsonl", other)
+    (tmp_path / "elsewhere").mkdir()
+    other = Path(shutil.copy(corpus / "test.jsonl", tmp_path / "elsewhere"))
     assert kit.packed(make("second", against=other)).manifest.hash == first.hash
     other.write_bytes(other.read_bytes() + kit.lines([{"question": "something else that nobody ever asks at all"}]))
     assert kit.packed(make("third", against=other)).manifest.hash != first.hash

@@ -17,14 +17,14 @@ from tests import kit
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Callable[..., tuple[str, Any]]:
-    """Packs chats of many lengths, some twice; gives what was said, and the ledger's total."""
-    chats = kit.corpus("chats")
-    path = str(kit.write(tmp_path / "many.jsonl", chats + chats[:7]))
+    """Packs pairs of many lengths, some twice; gives what was said, and the ledger's total."""
+    pairs = kit.corpus("pairs")
+    path = str(kit.write(tmp_path / "many.jsonl", pairs + pairs[:7]))
 
     def pack(length: int, **keys: Any) -> tuple[str, Any]:
         out = str(tmp_path / f"out-{length}")
         config = kit.configure(
-            tmp_path, kit.source("chats", path=path), out=out, truncate={"max_length": length}, **keys
+            tmp_path, kit.source("pairs", path=path), out=out, truncate={"max_length": length}, **keys
         )
         done = kit.cli("run", kit.saved(config))
         assert done.code == 0, done
