@@ -74,7 +74,7 @@ def configure(make_tokenizer: Callable[..., Path], tmp_path: Path) -> Configure:
     def make(each: Row | None = None, **changes: Any) -> Row:
         paths = {"chats": write(tmp_path / "chats.jsonl", CHATS), "texts": write(tmp_path / "texts.jsonl", TEXTS)}
         sources = [kit.source(name, path=path, **(each or {}).get(name, {})) for name, path in paths.items()]
-        plain = {"tokenizer": {"path": str(tokenizer)}, "truncate": {"max_length": 64}}
+        plain: Row = {"tokenizer": {"path": str(tokenizer)}, "truncate": {"max_length": 64}}
         return {**kit.configure(tmp_path, *sources, **plain), **changes}
 
     return make
