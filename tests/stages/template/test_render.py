@@ -16,6 +16,8 @@ from packtrain.stages.template.rendered import Rendered, same
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
+PLAIN = ("gsm8k_train", "oasst_en100_paths")
+"""Real chats without tools."""
 TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
 
@@ -82,7 +84,7 @@ def agrees(got: Rendered, wanted: tuple[str, int]) -> bool:
 
 
 @real
-@pytest.mark.parametrize("data", ["gsm8k_train", "oasst_en100_paths", "sgd_dev", "tau_bench_gpt4o_airline"])
+@pytest.mark.parametrize("data", [*PLAIN, "sgd_dev", "tau_bench_gpt4o_airline"])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_real_chats(name: str, data: str) -> None:
     """Whole conversations, and beginnings of them, with completions that do not begin with the assistant among them."""
@@ -101,9 +103,13 @@ def test_real_chats(name: str, data: str) -> None:
                 with pytest.raises(RowRejectedError):
                     renderer(prompt, completion, tools)
             else:
-                assert agrees(renderer(prompt, completion, tools), wanted)
+                got = renderer(prompt, completion, tools)
+                assert agrees(got, wanted)
+                # Qwen3 writes an empty thought before a last answer; a prompt that ends with one is another text.
+                odd = name == "qwen3" and prompt[-1]["role"] == "assistant"
+                assert odd or data not in PLAIN or got.begin == wanted[1]
     assert refused < count
-    assert renderer.traced > 10 * (data in ("gsm8k_train", "oasst_en100_paths"))
+    assert renderer.traced > 10 * (data in PLAIN)
     assert renderer.mismatches == 0
 
 
