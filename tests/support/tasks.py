@@ -23,6 +23,14 @@ def process(_: object) -> int:
     return os.getpid()
 
 
+def node(_: object) -> str:
+    """The machine of a Ray cluster."""
+    import ray
+
+    time.sleep(0.2)
+    return str(ray.get_runtime_context().get_node_id())
+
+
 def kill(task: tuple[int, str]) -> int:
     """Dies as often as the file says, which counts down."""
     number, deaths = task
@@ -49,3 +57,8 @@ def linger_over(task: tuple[str, bool]) -> str:
     if slow:
         linger(path)
     return Path(path).name
+
+
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
