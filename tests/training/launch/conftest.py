@@ -11,8 +11,6 @@ import pytest
 
 from tests.support import warm
 
-pytest.importorskip("torch")
-
 # Ends without waiting for threads of gloo, some of which abort an orderly end.
 RANK = """
 import os, sys, traceback

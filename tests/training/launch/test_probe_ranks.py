@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 PROGRAM = """
 import json, sys
 sys.path.append({root!r})

@@ -5,29 +5,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.launch.ranks import RankReport, fault_of, rank_check, read_launch
+from packtrain.training.launch.ranks import RankReport, fault_of, read_launch
 
-CALL = "launch.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
+CALL = "launch.rank_check({seconds}); print('here')"
 Environs = Callable[..., list[dict[str, str]]]
 
 
-def test_all_there_and_the_process_group_finds_the_same_store(run_ranks: Any, environs: Environs) -> None:
+def test_all_there(run_ranks: Any, environs: Environs) -> None:
     program = """
 roll = launch.rank_check(240)
-again = launch.rank_check(240)
-import torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([dist.get_rank() + 1.0])
-dist.all_reduce(total)
-print(len(roll), len(again), [r.rank for r in roll], total.item())
-dist.destroy_process_group()
+reports, backend, speed = launch.check_links(60)
+print([one.rank for one in roll], [one.rank for one in reports], backend, speed > 0)
 """
     ended = run_ranks(program, environs(3))
-    assert [one.out for one in ended] == ["3 3 [0, 1, 2] 6.0\n", "1 1 [1] 6.0\n", "1 1 [2] 6.0\n"], ended
+    said = [f"{ranks} {ranks} gloo True\n" for ranks in ([0, 1, 2], [1], [2])]
+    assert [one.out for one in ended] == said, ended
 
 
 @pytest.mark.slow
@@ -68,27 +61,17 @@ if number == 0:  # as soon as the store is there
     os.kill(os.getpid(), signal.SIG{how})
 import torch.distributed as dist
 dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, wait_for_workers=False).set("there", "1")
-launch.rank_check(3)
+launch.rank_check(1)
 """
     ended = run_ranks(program, environs(3)[:2], limit=120)
-    assert "which rank 0 or its launcher keeps, in 3 seconds, or lost it" in ended[1].err, ended[1]
+    assert "which rank 0 or its launcher keeps, in 1 seconds, or lost it" in ended[1].err, ended[1]
 
 
 # An all-reduce
 
 
-def test_all_answer(run_ranks: Any, environs: Environs) -> None:
-    program = """
-reports, backend, speed = launch.check_links(20)
-assert [one.rank for one in reports] == ([0, 1, 2] if number == 0 else [number]) and backend == "gloo"
-print(speed > 0)
-"""
-    ended = run_ranks(program, environs(3))
-    assert [one.out for one in ended] == ["True\n"] * 3, ended
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["init_process_group", "monitored_barrier", "all_reduce"])
+@pytest.mark.parametrize("where", ["monitored_barrier", "all_reduce"])
 def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environs, where: str) -> None:
     program = f"""
 import os, signal
@@ -114,14 +97,6 @@ launch.check_links(20)
 
 
 # One process, and what launchers say
-
-
-def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    roll = rank_check(1)
-    assert [one.world_size for one in roll] == [1]
-    assert roll[0].agree["packtrain"] != "not installed"
 
 
 def report(rank: int, **changes: Any) -> RankReport:
