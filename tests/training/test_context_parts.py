@@ -100,7 +100,7 @@ def test_parts_with_gathered_keys_compute_the_whole_batch(
     torch.testing.assert_close(logits, expected[:, index], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(sum(losses), loss, rtol=1e-9, atol=0)
     torch.testing.assert_close(found, gradients(loss), rtol=1e-9, atol=1e-9)
-    assert all(float(one) > 0 for one in losses)
+    assert all(one.item() > 0 for one in losses)
     for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
         assert all(torch.equal(part[name], whole[name]) for part in parts)
 

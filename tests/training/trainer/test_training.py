@@ -105,15 +105,16 @@ def test_adapters_train_go_on_and_are_exported(settings: Settings, tmp_path: Pat
 @pytest.mark.slow
 def test_what_changes_the_computation_changes_no_loss(settings: Settings) -> None:
     small = {"model": {"config": {**LLAMA, "num_hidden_layers": 1}}, "rows_per_device": 4}
-    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 1}
 
     def found(trainer: dict[str, Any], **keys: Any) -> list[float]:
         return losses(quietly(settings(**small, **keys, trainer={"max_steps": 2, **trainer})))
 
     plain = found({})
     assert found({"gradient_checkpointing": True}) == pytest.approx(plain, rel=1e-6)
-    assert found({}, loader={"static_shapes": True}) == pytest.approx(plain, rel=1e-5)
-    assert found(compiled, probe=False) == pytest.approx(plain, rel=1e-4)
+    fixed = {"loader": {"static_shapes": True}}
+    assert found({}, **fixed) == pytest.approx(plain, rel=1e-5)
+    assert found(compiled, **fixed, probe=False) == pytest.approx(plain[:1], rel=1e-4)
     assert found({"bf16": True}) == pytest.approx(plain, rel=1e-2)
 
 

@@ -58,7 +58,7 @@ def document_losses(model: Any, batch: dict[str, Any]) -> list[tuple[Any, float]
         logits = model(batch["input_ids"][:, begin:end], use_cache=False).logits[0, :-1]
         losses = torch.nn.functional.cross_entropy(logits[trained].float(), labels[trained], reduction="none")
         weights = batch["loss_weights"][0, begin + 1 : end][trained] if "loss_weights" in batch else losses * 0 + 1
-        found.append(((losses * weights).sum(), float(weights.double().sum())))
+        found.append(((losses * weights).sum(), weights.double().sum().item()))
     return found
 
 
