@@ -19,11 +19,6 @@ def test_what_json_reads_back_has_the_same_hash(value: Any) -> None:
     assert fingerprint(json.loads(json.dumps(value))) == fingerprint(value)
 
 
-@given(st.dictionaries(st.text(), scalars, min_size=2))
-def test_the_order_of_keys_is_of_no_matter(value: dict[str, Any]) -> None:
-    assert fingerprint(dict(reversed(value.items()))) == fingerprint(value)
-
-
 def test_the_hash_is_what_it_was() -> None:
     # Golden: changing these invalidates every cache and every manifest.
     assert fingerprint({"b": [1, 2.5, None, True], "a": "ü\n"}) == (

@@ -8,53 +8,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas import units
 
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+SHOWN: dict[str, list[tuple[float, str]]] = {
+    "count": [
         (0, "0"), (1, "1"), (0.34, "0.3"), (0.02, "0.02"), (12.5, "12.5"), (999, "999"), (999.6, "1.0 k"),
         (1000, "1.0 k"), (1_234_567, "1.2 M"), (99_940, "99.9 k"), (99_960, "100 k"), (123e6, "123 M"),
         (999_500, "1.0 M"), (3.2e21, "3.2 Z"), (-5, "−5"), (math.nan, "–"), (math.inf, "∞"),
     ],
-)  # fmt: skip
-def test_counts(value: float, text: str) -> None:
-    assert units.count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+    "size": [
         (0, "0 B"), (812, "812 B"), (1000, "1.0 KiB"), (1024, "1.0 KiB"), (1536, "1.5 KiB"),
         (2**20 - 1, "1.0 MiB"), (256 * 2**20, "256 MiB"), (8 * 2**30, "8.0 GiB"), (5e15, "4.4 PiB"), (math.nan, "–"),
     ],
-)  # fmt: skip
-def test_sizes(value: float, text: str) -> None:
-    assert units.size(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+    "duration": [
         (0, "0 s"), (2e-5, "20 µs"), (0.00123, "1.2 ms"), (0.00996, "10 ms"), (0.0123, "12 ms"), (0.0996, "0.1 s"),
         (0.44, "0.4 s"), (59.94, "59.9 s"), (59.96, "1 min"), (93.2, "1 min 33 s"), (3599.4, "59 min 59 s"),
         (3599.6, "1 h"), (7500, "2 h 5 min"), (86_399, "1 d"), (1e6, "11 d 14 h"), (-1, "−1.0 s"),
         (math.inf, "for ever"), (math.nan, "–"),
     ],
-)  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert units.duration(seconds) == text
+}  # fmt: skip
+"""Values as a function of `units` shows them."""
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
-        (0, 1, "0.0 %"), (0.1234, 1, "12.3 %"), (1, 1, "100.0 %"), (1.5, 0, "150 %"), (1e-5, 1, "< 0.1 %"),
-        (0.99999, 1, "> 99.9 %"), (0.99999, 3, "99.999 %"), (1e-9, 2, "< 0.01 %"), (-0.0001, 1, "0.0 %"),
-        (0.004, 0, "< 1 %"), (math.nan, 1, "–"),
-    ],
-)  # fmt: skip
-def test_shares(value: float, digits: int, text: str) -> None:
-    assert units.share(value, digits, fixed=True) == text
+@pytest.mark.parametrize("how", SHOWN)
+def test_values_as_they_are_shown(how: str) -> None:
+    assert [getattr(units, how)(value) for value, _ in SHOWN[how]] == [text for _, text in SHOWN[how]]
+
+
+SHARES = [
+    (0, 1, "0.0 %"), (0.1234, 1, "12.3 %"), (1, 1, "100.0 %"), (1.5, 0, "150 %"), (1e-5, 1, "< 0.1 %"),
+    (0.99999, 1, "> 99.9 %"), (0.99999, 3, "99.999 %"), (1e-9, 2, "< 0.01 %"), (-0.0001, 1, "0.0 %"),
+    (0.004, 0, "< 1 %"), (math.nan, 1, "–"),
+]  # fmt: skip
+
+
+def test_shares() -> None:
+    assert [units.share(value, digits, fixed=True) for value, digits, _ in SHARES] == [text for *_, text in SHARES]
 
 
 @given(st.floats(0.1, 1e9))
@@ -73,15 +60,14 @@ def test_a_share_never_claims_all_or_nothing(value: float, digits: int, fixed: b
     assert (float(text.removesuffix(" %")) == 100 if text[0] not in "<>" else False) == (value == 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 90), ("90s", 90), ("1h30m", 5400), ("1 min 33 s", 93), ("2d", 172_800), ("500ms", 0.5), ("1.5 h", 5400),
-        (" 15 MIN ", 900), (".5h", 1800), ("1e3", 1000), ("inf", math.inf), (".inf", math.inf), ("0", 0),
-    ],
-)  # fmt: skip
-def test_durations_as_people_write_them(text: str, seconds: float) -> None:
-    assert units.parse_duration(text) == seconds
+WRITTEN = {
+    "90": 90, "90s": 90, "1h30m": 5400, "1 min 33 s": 93, "2d": 172_800, "500ms": 0.5, "1.5 h": 5400, " 15 MIN ": 900,
+    ".5h": 1800, "1e3": 1000, "inf": math.inf, ".inf": math.inf, "0": 0,
+}  # fmt: skip
+
+
+def test_durations_as_people_write_them() -> None:
+    assert {text: units.parse_duration(text) for text in WRITTEN} == WRITTEN
 
 
 @given(st.text(max_size=12))

@@ -19,6 +19,8 @@ from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED
 
+from tests import kit
+
 Row = dict[str, Any]
 Configure = Callable[..., Row]
 
@@ -31,8 +33,7 @@ REFUSING = (
 
 
 def write(path: Path, rows: list[Any]) -> str:
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    path.write_text("".join(line + "\n" for line in lines))
+    path.write_bytes(b"".join(row.encode() + b"\n" if isinstance(row, str) else kit.lines([row]) for row in rows))
     return str(path)
 
 
@@ -66,24 +67,15 @@ TEXTS = [
 
 
 @pytest.fixture
-def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[], Path], tmp_path: Path) -> Configure:
-    """Makes a configuration of conversations and texts: `configure(max_length=…, …)`."""
+def configure(make_tokenizer: Callable[..., Path], tmp_path: Path) -> Configure:
+    """Makes a configuration of conversations and texts: `configure(each={"texts": {…}}, truncate={…}, …)`."""
     tokenizer = make_tokenizer("refusing", template=REFUSING)
-    cache = new_cache()
 
-    def make(**changes: Any) -> Row:
-        return {
-            "out": str(tmp_path / "out"),
-            "cache": str(cache),
-            "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
-            "sources": [
-                {"name": "chats", "format": "messages", "path": write(tmp_path / "chats.jsonl", CHATS)},
-                {"name": "texts", "format": "text", "path": write(tmp_path / "texts.jsonl", TEXTS)},
-            ],
-            "truncate": {"max_length": 64},
-            "run": {"workers": 1, "report": False},
-            **changes,
-        }
+    def make(each: Row | None = None, **changes: Any) -> Row:
+        paths = {"chats": write(tmp_path / "chats.jsonl", CHATS), "texts": write(tmp_path / "texts.jsonl", TEXTS)}
+        sources = [kit.source(name, path=path, **(each or {}).get(name, {})) for name, path in paths.items()]
+        plain: Row = {"tokenizer": {"path": str(tokenizer)}, "truncate": {"max_length": 64}}
+        return {**kit.configure(tmp_path, *sources, **plain), **changes}
 
     return make
 
@@ -165,10 +157,15 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
         assert gone == {index for index, _, one in tokens_of(story) if one.fate is TokenFate.CUT}
 
 
+CUT = {"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
+        {"truncate": CUT, "each": {"chats": {"mask": "all"}}},
+        {"truncate": CUT, "each": {"chats": {"weight": 1, "repeat": 3}, "texts": {"weight": 0.1}}},
         {"mask": "assistant", "holdout": {"fraction": 0.4}},
         {"mask": "all", "pack": {"strategy": "wrapped"}, "truncate": {"max_length": 50}},
         {"mask": "last_assistant", "duplicates": "drop", "pack": {"strategy": "bfd_split"}},
@@ -192,28 +189,6 @@ def test_every_document_agrees_with_shards_and_ledger(configure: Configure, chan
     for story in stories:
         assert sum(len(one.ids) for one in story.stretches) == story.total
         assert not story.notes
-    held_against_the_shards(dataset, stories)
-    held_against_the_ledger(dataset, stories)
-
-
-def test_repeats_and_weights(configure: Configure) -> None:
-    config = configure(truncate={"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}})
-    config["sources"][0] |= {"weight": 1, "repeat": 3}
-    config["sources"][1] |= {"weight": 0.1}
-    dataset, stories = followed(config)
-    assert {story.copies for story in stories if story.address.source == "chats" and story.copies} == {3}
-    assert any(story.reason == "not_sampled" for story in stories) or any(
-        story.copies == 1 for story in stories if story.address.source == "texts"
-    )
-    held_against_the_shards(dataset, stories)
-    held_against_the_ledger(dataset, stories)
-
-
-def test_a_source_with_a_mask_of_its_own(configure: Configure) -> None:
-    config = configure(truncate={"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}})
-    config["sources"][0]["mask"] = "all"
-    dataset, stories = followed(config)
-    assert {story.address.source: story.policy for story in stories} == {"chats": "all", "texts": "completion"}
     held_against_the_shards(dataset, stories)
     held_against_the_ledger(dataset, stories)
 

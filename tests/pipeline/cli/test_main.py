@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import kit
 from tests.support import warm
 from tests.support.terminal import in_terminal
 
@@ -31,13 +31,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     done = subprocess.run([program, "run", "--demo"], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return folder, done.stdout
-
-
-@pytest.fixture
-def copy(demo: tuple[Path, str], tmp_path: Path) -> Path:
-    """The demo's dataset, to be damaged."""
-    shutil.copytree(demo[0] / "runs" / "demo", tmp_path / "copy")
-    return tmp_path / "copy"
 
 
 # Help and mistakes
@@ -106,78 +99,20 @@ def test_a_finished_run_imports_nothing_heavy(demo: tuple[Path, str]) -> None:
     assert not {"torch", "transformers", "datasets", "pandas", "polars", "tokenizers"} & set(done.stdout.split())
 
 
-def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path) -> None:
-    data = tmp_path / "in.jsonl"
-    data.write_text('{"text": "hello"}\n')
-    stat = data.stat()
-    command = ("run", "--format", "text", "--input", data, "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out")
-    assert packtrain(*command, "--workers", 1, "--set", "run.report=false").code == 0
-    data.write_text('{"text": "jello"}\n')
+def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path) -> None:
+    config = kit.saved(kit.configure(tmp_path, "texts"))
+    data = tmp_path / "texts.jsonl"
+    content, stat = data.read_bytes(), data.stat()
+    assert packtrain("run", config).code == 0
+    data.write_bytes(content.replace(b"mules", b"ponys"))
     os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    done = packtrain(*command, "--workers", 1, "--verify-inputs")
-    assert done.code == 2
+    assert packtrain("run", config, "--verify-inputs").code == 2
 
 
-def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
+def test_a_dry_run_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
     done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "deep" / "out").exists()
-    command = ("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--set", "run.report=false")
-    assert packtrain(*command).code == 0
-    again = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
-    assert "already finished" in again.out
-
-
-def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) -> None:
-    done = packtrain(
-        "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
-        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet", "--mask", "all",
-    )  # fmt: skip
-    for what in (
-        "max_length 512",
-        "mask: policy all",
-        "pack: strategy none",
-        "seed: 3",
-        "output: format parquet",
-        "(1 worker)",
-    ):
-        assert what in done.out
-
-
-def test_a_configuration_file_and_paths_beside_it(
-    packtrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(DEMO, tmp_path / "home")
-    monkeypatch.chdir(tmp_path)
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false")
-    assert (done.code, done.err) == (0, "")
-    assert (tmp_path / "home" / "runs" / "demo" / "manifest.json").exists()
-    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--set", "run.report=false", "--out", "here")
-    assert (done.code, done.err) == (0, "")
-    assert (tmp_path / "here" / "manifest.json").read_bytes() == (
-        tmp_path / "home" / "runs" / "demo" / "manifest.json"
-    ).read_bytes()
-
-
-# Verify and inspect
-
-
-def test_inspect_shows_a_row(packtrain: Command, copy: Path) -> None:
-    done = packtrain("inspect", copy, "--row", 1)
-    assert (done.code, done.err) == (0, "")
-    assert "⟦" in done.out
-    assert "<|im_start|>" in done.out
-    assert "\x1b" not in done.out
-    ids = packtrain("inspect", copy, "--ids").out
-    assert re.search(r"\d+ '<\|im_start\|>'  ", ids)
-
-
-def test_inspect_without_the_tokenizer_of_the_run(packtrain: Command, copy: Path) -> None:
-    (copy / "_run" / "run.json").unlink()
-    done = packtrain("inspect", copy)
-    assert done.code == 0
-    assert "⟦" in done.out
-    assert "<|im_start|>" in packtrain("inspect", copy, "--tokenizer", DEMO / "tokenizer").out
 
 
 # Schema
@@ -215,10 +150,3 @@ def test_an_interrupted_terminal_is_left_in_order(tmp_path: Path, warm_program: 
     code, seen = in_terminal([warm_program, "run", "--demo"], tmp_path, interrupt_at=b"load inputs")
     assert code == 130
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0, "the cursor is back"
-
-
-@pytest.mark.parametrize("arguments", ["schema", "inspect runs/demo", "run --help", "verify runs/demo"])
-def test_a_reader_that_leaves_early_is_no_error(demo: tuple[Path, str], warm_program: Path, arguments: str) -> None:
-    line = f"{warm_program} {arguments} | true"
-    done = subprocess.run(line, shell=True, cwd=demo[0], capture_output=True, text=True, check=True)
-    assert done.stderr == ""

@@ -1,8 +1,6 @@
 """`packtrain plan`: what it says is what the run then does, and it leaves nothing but the cache and two files."""
 
 import io
-import json
-import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +10,6 @@ from typing import Any
 import msgspec
 import packtrain as package
 import pytest
-import yaml
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.sections import print_report
@@ -24,42 +21,21 @@ from tests import kit
 
 Command = Callable[..., Any]
 Config = dict[str, Any]
-WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
-
-
-def words(number: int, most: int = 60) -> str:
-    chance = random.Random(number)
-    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
-
-
-def chat(number: int) -> Config:
-    return {"messages": [{"role": "user", "content": words(number)}, {"role": "assistant", "content": words(-number)}]}
-
-
-@pytest.fixture(scope="module")
-def inputs() -> tuple[str, str]:
-    """Conversations, some of them damaged, and texts."""
-    chats = [json.dumps(chat(number)) for number in range(300)]
-    chats[7], chats[200] = '{"messages": [', json.dumps({"messages": []})
-    texts = [json.dumps({"text": "\n\n".join(words(n * 7 + i) for i in range(1 + n % 6))}) for n in range(100)]
-    return "\n".join(chats) + "\n", "\n".join(texts) + "\n"
 
 
 @pytest.fixture
-def config(inputs: tuple[str, str], tmp_path: Path) -> Config:
-    """Both in files."""
-    sources = []
-    for name, form, content in zip(("chats", "texts"), ("messages", "text"), inputs, strict=True):
-        (tmp_path / f"{name}.jsonl").write_text(content)
-        sources.append({"name": name, "format": form, "path": str(tmp_path / f"{name}.jsonl")})
+def config(tmp_path: Path) -> Config:
+    """Conversations, some of them damaged, and texts."""
+    chats = kit.lines(kit.corpus("chats", 300)).splitlines(keepends=True)
+    chats[7], chats[200] = b'{"messages": [\n', b'{"messages": []}\n'
+    (tmp_path / "chats.jsonl").write_bytes(b"".join(chats))
+    sources = [kit.source(name, path=str(tmp_path / f"{name}.jsonl")) for name in ("chats", "texts")]
     return kit.configure(tmp_path, *sources, out=str(tmp_path / "packed"), truncate={"max_length": 128})
 
 
 @pytest.fixture
-def file(config: Config, tmp_path: Path) -> Path:
-    path = tmp_path / "mix.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
+def file(config: Config) -> Path:
+    return kit.saved(config, "mix.yaml")
 
 
 def decoded(text: str) -> Report:
@@ -150,15 +126,14 @@ def test_the_models_positions_limit_the_advice(packtrain: Command, file: Path, t
 
 def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
     # Enough that a fifth of it is like the rest.
-    rows = [json.dumps(chat(number)) for number in range(3000)]
-    (tmp_path / "chats.jsonl").write_text("\n".join(rows) + "\n")
+    kit.write(tmp_path / "chats.jsonl", kit.corpus("chats", 3000))
     options = ReportOptions(lengths=(64, 128, 256))
     some, every = plan(file, options, rows=600), plan(file, options)
     assert some.sample is not None
     assert every.sample is None
     assert not some.sample.exhaustive
     assert 500 <= some.sample.rows <= 700
-    assert abs(some.sample.rows_estimated - 3100) < 200
+    assert abs(some.sample.rows_estimated - 3090) < 200
     assert some.choice is not None
     assert every.choice is not None
     assert abs(some.choice.documents_in_all / every.choice.documents - 1) < 0.1
@@ -176,8 +151,9 @@ def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
 
 
 def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None:
-    rows = [json.dumps(chat(number)) if number % 3 else '{"messages": [' for number in range(3000)]
-    (tmp_path / "chats.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "chats.jsonl").write_bytes(
+        b'{"messages": [\n'.join(kit.lines([row]) for row in kit.corpus("chats", 900))
+    )
     flow = plan(file, rows=300).flow
     assert flow is not None
     assert flow.rejects

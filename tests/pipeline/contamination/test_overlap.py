@@ -227,18 +227,10 @@ def spoiled(text: str, chance: random.Random) -> str:
     return unicodedata.normalize(chance.choice(["NFC", "NFD", "NFKC", "NFKD"]), "".join(said))
 
 
-def test_case_punctuation_neighbours_and_forms_do_not_matter(tmp_path: Path) -> None:
+def test_case_punctuation_and_forms_do_not_matter(tmp_path: Path) -> None:
     chance = random.Random(3)
-    words = [
-        "\u00e9t\u00e9",
-        "stra\u00dfe",
-        "\u65e5\u672c\u8a9e",
-        "\u0928\u092e\u0938\u094d\u0924\u0947",
-        "\u043c\u043e\u0441\u043a\u0432\u0430",
-        "\u01f0ab",
-        "\ufb01x",
-        *NOUNS[:8],
-    ]
+    words = [*["été", "straße", "日本語", "नमस्ते"], *NOUNS[:8]]
+    words += ["москва", "ǰab", "ﬁx"]
     texts = [" ".join(chance.choices(words, k=30)) for _ in range(40)]
     rows = [" ".join(chance.choices(words, k=20)) + " " + words_in(texts[at], 5, 12) for at in range(12)]
 
@@ -248,8 +240,6 @@ def test_case_punctuation_neighbours_and_forms_do_not_matter(tmp_path: Path) -> 
     together = hits(texts)
     assert len({example for example, *_ in together}) >= 12
     assert hits([spoiled(text, chance) for text in texts]) == together
-    order = chance.sample(range(len(texts)), len(texts))
-    assert sorted((order[at], *rest) for at, *rest in hits([texts[at] for at in order])) == sorted(together)
 
 
 TURNS = [

@@ -1,6 +1,5 @@
 """The pool: every task's result, whatever happens to the workers."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,116 +10,37 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 from packtrain.pipeline.execute.executor import TRIES
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
 
-# Workers unpickle functions by the name of their module, so what they run stands in a module of its own.
-TASKS = '''
-import os, signal, sys, time
-from pathlib import Path
-
-def double(number):
-    return 2 * number
-
-def environment(name):
-    return os.environ.get(name)
-
-def modules(_):
-    return sorted(sys.modules)
-
-def process(_):
-    time.sleep(0.05)
-    return os.getpid()
-
-def ignores_interrupts(_):
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    return not blocked and all(signal.getsignal(one) is signal.SIG_IGN for one in (signal.SIGINT, signal.SIGTERM))
-
-def kill(task):
-    """Dies as often as the file says, which counts down."""
-    number, deaths = task
-    if deaths:
-        left = int(Path(deaths).read_text())
-        if left:
-            Path(deaths).write_text(str(left - 1))
-            os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-def fail(error):
-    if error:
-        raise error
-
-def end(number):
-    if number:
-        os.kill(os.getpid(), number)
-        time.sleep(60)
-    os._exit(3)
-
-def same(data):
-    return data
-
-def linger(path):
-    Path(path).touch()
-    time.sleep(60)
-
-def linger_over(task):
-    path, slow = task
-    if slow:
-        linger(path)
-    return Path(path).name
-
-def wait_for(paths):
-    """Until another task has made the second file."""
-    mine, other = map(Path, paths)
-    mine.touch()
-    while not other.exists():
-        time.sleep(0.01)
-    return mine.name
-'''
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The module of tasks, where workers find it too."""
-    folder = tmp_path_factory.mktemp("tasks")
-    (folder / "executor_tasks.py").write_text(TASKS)
-    sys.path.insert(0, str(folder))
-    spec = importlib.util.find_spec("executor_tasks")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["executor_tasks"] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(folder))
-    del sys.modules["executor_tasks"]
+from tests import kit
+from tests.support import tasks
 
 
 @pytest.fixture
-def pool(tasks: Any) -> Iterator[Pool]:
+def pool() -> Iterator[Pool]:
     executor = Pool(2)
     yield executor
     executor.close()
 
 
-def test_every_result_comes_once(tasks: Any, pool: Pool) -> None:
+def test_every_result_comes_once(pool: Pool) -> None:
     assert sorted(pool.map(tasks.double, range(200))) == [2 * n for n in range(200)]
     assert list(pool.map(tasks.double, [])) == []
     assert list(pool.map(tasks.double, iter([4]))) == [8]
 
 
-def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: Pool, tmp_path: Path) -> None:
+def test_a_task_that_dies_now_and_then_succeeds(pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text(str(TRIES - 1))
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
     assert sorted(pool.map(tasks.kill, work)) == list(range(20))
     assert (tmp_path / "deaths").read_text() == "0"
 
 
-def test_a_task_that_keeps_dying_is_named_and_the_others_survive(tasks: Any, pool: Pool, tmp_path: Path) -> None:
+def test_a_task_that_keeps_dying_is_named_and_the_others_survive(pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     done: list[int] = []
@@ -133,9 +53,9 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(tasks: Any, poo
     assert 5 not in done
 
 
-def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: Any, tmp_path: Path) -> None:
-    executor = Pool(2, seconds=5)
-    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(5.0 s\)"
+def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    executor = Pool(2, seconds=1)
+    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(1.0 s\)"
     done: list[str] = []
     with pytest.raises(TaskError, match=said):
         done.extend(
@@ -146,28 +66,28 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: 
     executor.close()
 
 
-def test_a_map_that_is_left_early_leaves_nothing_behind(tasks: Any, pool: Pool) -> None:
+def test_a_map_that_is_left_early_leaves_nothing_behind(pool: Pool) -> None:
     results = pool.map(tasks.double, range(100))
     next(results)
     results.close()
     assert sorted(pool.map(tasks.double, range(5))) == [0, 2, 4, 6, 8]
 
 
-def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: Pool) -> None:
+def test_a_worker_killed_while_idle_costs_nothing(pool: Pool) -> None:
     (victim, *_) = pool.map(tasks.process, [0])
     os.kill(victim, signal.SIGKILL)
     assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
-def test_an_unexpected_error_names_its_task(tasks: Any, pool: Pool, error: Exception) -> None:
+def test_an_unexpected_error_names_its_task(pool: Pool, error: Exception) -> None:
     with pytest.raises(TaskError) as caught:
         list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
     assert isinstance(caught.value.__cause__, type(error))
 
 
 @pytest.mark.parametrize("error", [TemplateError("fix it"), RowRejectedError("reason", "detail")])
-def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: Pool, error: Exception) -> None:
+def test_an_error_of_a_task_is_raised_here(pool: Pool, error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
     assert (str(caught.value), caught.value.args) == (str(error), error.args)
@@ -179,7 +99,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
+def test_a_fork_server_that_is_killed_is_started_again() -> None:
     """multiprocessing raises EOFError for it, which the command line took for an interruption."""
     for workers in (1, 2):
         executor = Pool(workers)
@@ -192,15 +112,14 @@ def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
         executor.close()
 
 
-def test_workers_end_with_a_driver_that_is_killed(tasks: Any, tmp_path: Path) -> None:
+def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     marks = [tmp_path / "one", tmp_path / "two"]
     script = tmp_path / "driver.py"
     script.write_text(
-        "import executor_tasks\nfrom packtrain.pipeline.execute.pool import Pool\n"
-        f"list(Pool(2).map(executor_tasks.linger, {[str(mark) for mark in marks]}))\n"
+        "from packtrain.pipeline.execute.pool import Pool\nfrom tests.support import tasks\n"
+        f"list(Pool(2).map(tasks.linger, {[str(mark) for mark in marks]}))\n"
     )
-    folder = str(Path(tasks.__spec__.origin).parent)
-    driver = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": folder})
+    driver = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(tasks.ROOT)})
     wait_for(lambda: all(mark.exists() for mark in marks))
     family = psutil.Process(driver.pid).children(recursive=True)
     assert len(alive(family)) >= 3  # two workers and their fork server
@@ -216,60 +135,48 @@ def wait_for(condition: Any, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def test_a_script_without_a_guard_can_run(tmp_path: Path, tiny_tokenizer: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b"".join(msgspec.json.encode({"text": f"row {n}"}) + b"\n" for n in range(9)))
+def test_a_script_without_a_guard_can_run(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    config = {
-        "out": "out",
-        "tokenizer": {"path": str(tiny_tokenizer)},
-        "sources": [{"name": "a", "format": "text", "path": "in.jsonl"}],
-        "run": {"workers": 2, "report": False},
-    }
-    script.write_text(f"print('once')\nimport packtrain\nprint(packtrain.run({config!r}).splits['train'].rows)\n")
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n1\n", "")
+    config = kit.configure(tmp_path, "texts", run={"workers": 2})
+    script.write_text(f"print('once')\nimport packtrain\nprint(packtrain.run({config!r}).splits['train'].rows > 1)\n")
+    done = script_run(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\nTrue\n", "")
 
 
-def test_workers_import_nothing_heavy(tasks: Any, tmp_path: Path, tiny_tokenizer: Path) -> None:
-    """After a real encode, and in the very workers that did it."""
-    (tmp_path / "in.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n' * 50)
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-import sys
-from pathlib import Path
-import executor_tasks
-from packtrain.pipeline.execute.pool import Pool
-from packtrain.pipeline.run.run import run
-
-seen = set()
-close = Pool.close
-def look(self):
-    if self._pool:
-        for names in self.map(executor_tasks.modules, range(8)):
-            seen.update(names)
-    close(self)
-Pool.close = look
-data = {{
-    "out": "out", "keep_untrained": True, "mask": "all",
-    "tokenizer": {{"path": {str(tiny_tokenizer)!r}}},
-    "sources": [{{"name": "a", "format": "messages", "path": "in.jsonl"}}],
-    "run": {{"workers": 2}},
-}}
-run(data)
-print(*sorted(seen))
-""")
-    folder = str(Path(tasks.__spec__.origin).parent)
-    done = subprocess.run(
+def script_run(script: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a script in its folder, by a Python that knows the tasks."""
+    return subprocess.run(
         [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": folder},
+        cwd=script.parent,
+        env=os.environ | {"PYTHONPATH": str(tasks.ROOT)},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+
+
+def test_workers_import_nothing_heavy(tmp_path: Path) -> None:
+    """After a real encode, and in the very workers that did it."""
+    config = kit.configure(tmp_path, "chats", keep_untrained=True, mask="all", run={"workers": 2})
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.pipeline.run.run import run
+from tests.support import tasks
+
+seen = set()
+close = Pool.close
+def look(self):
+    if self._pool:
+        for names in self.map(tasks.modules, range(8)):
+            seen.update(names)
+    close(self)
+Pool.close = look
+run({config!r})
+print(*sorted(seen))
+""")
+    done = script_run(script)
     assert done.returncode == 0, done.stderr
     seen = set(done.stdout.split())
     assert {"packtrain.stages.tokenize.encode", "packtrain.pipeline.pack.shard", "fastokens"} <= seen, (

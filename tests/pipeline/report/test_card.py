@@ -1,9 +1,6 @@
 """The card of a dataset: a pure function of the manifest, which `datasets` reads, and in which foreign text is text."""
 
-import getpass
 import json
-import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,11 @@ from packtrain.pipeline.report.card import NAME, card_front, dataset_card, own_p
 from packtrain.pipeline.report.markdown import split_front
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.run.run import run
-from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.escape import escape
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.manifest import Manifest
-from packtrain.schemas.rows import schema_of
 
+from tests import kit
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.xdist_group("exports")
@@ -133,57 +129,16 @@ def test_datasets_reads_it(little: Any, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_one_split_and_pairs(
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: str,
-) -> None:
-    rows = [{"prompt": f"name {n}", "chosen": f"a mule {n}", "rejected": f"a horse {n * n}"} for n in range(9)]
-    (tmp_path / "kept-to-ourselves.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    config = {
-        "out": "out",
-        "cache": "cache",
-        "tokenizer": {"path": str(tiny_tokenizer)},
-        "sources": [{"name": "pairs", "format": "preference", "path": "kept-to-ourselves.jsonl"}],
-        "output": {"format": form},
-        "run": {"workers": 1, "report": False},
-    }
-    made = run(config, base=tmp_path)
-    card = (tmp_path / "out" / NAME).read_text()
-    found = as_the_card_says(tmp_path / "out", tmp_path, monkeypatch)
+def test_one_split_and_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096}, output={"format": form})
+    packed = kit.packed(config)
+    card = (packed.folder / NAME).read_text()
+    found = as_the_card_says(packed.folder, tmp_path, monkeypatch)
     # `load_dataset` refuses folders in which `load_from_disk` finds its state.
     assert str("load_dataset" if form == "parquet" else "load_from_disk") in card
-    assert len(found) == 9
-    assert found.column_names == schema_of(made.schema).names
-    assert "9 preference pairs" in card
+    assert (len(found), found.column_names) == (90, packed.table().column_names)
+    assert "90 preference pairs" in card
     assert split_front(card)[0]["tags"] == ["packtrain", "preference", "tokenized"]
-
-
-def test_nothing_of_the_machine_stands_in_it(tiny_tokenizer: Path, little: Any, tmp_path: Path) -> None:
-    (tmp_path / "kept-to-ourselves.jsonl").write_text('{"text": "the mules left before sun was up"}\n{"text": 5}\n')
-    config = {
-        "out": "private-place",
-        "cache": "cache",
-        "tokenizer": {"path": str(tiny_tokenizer)},
-        "sources": [{"name": "texts", "format": "text", "path": "kept-to-ourselves.jsonl"}],
-        "decontaminate": {"against": "kept-to-ourselves.jsonl"},
-        "run": {"workers": 1, "report": False},
-    }
-    made = run(config, base=tmp_path)
-    assert [one["file"] for one in made.plan["inputs"]] == ["kept-to-ourselves"]
-    for card in ((tmp_path / "private-place" / NAME).read_text(), (little.out / NAME).read_text()):
-        for word in (
-            "kept-to-ourselves",
-            "private-place",
-            "mules",
-            str(tmp_path),
-            str(Path.home()),
-            str(tiny_tokenizer),
-        ):
-            assert word not in card
-        for word in (socket.gethostname(), getpass.getuser()):
-            assert not re.search(rf"\b{re.escape(word)}\b", card)
 
 
 # What it says stays the user's
@@ -236,29 +191,3 @@ def test_foreign_text_is_only_text(
     assert front == card_front(evil, own_place(evil))
     assert [line for line in card.splitlines() if line == "---"] == ["---", "---"]
     assert len(card) < 40_000
-
-
-def test_texts_of_the_configuration_do_not_stand_in_it(manifest: Manifest) -> None:
-    sources = [
-        {"name": "a", "format": "messages", "path": "/home/x/a.jsonl", "where": "LENGTH(prompt) > 3 -- ```"},
-        {"name": "b", "format": "prompt_completion", "path": "s3://x/y", "keys": {"prompt": "|"}, "mask": "all"},
-        {"name": "auto", "path": "hf://x/y", "split": "train", "apps": {"max_solutions": 3}, "repeat": 3},
-    ]
-    given = RunConfig.model_validate(
-        {
-            "out": "/home/x/o",
-            "tokenizer": {"path": "/home/x/t", "variables": {"a": "```\n---\n# x"}},
-            "sources": sources,
-            "decontaminate": {"against": ["/home/x/test.jsonl"]},
-            "truncate": {"max_length": 64, "overlong": "split"},
-        }
-    )
-    identity = json.loads(json.dumps(given.identity()))
-    card = of(replace(manifest, plan=manifest.plan | {"config": identity}))
-    for word in ("/home/x", "s3://", "LENGTH", "# x"):
-        assert word not in card
-    (block,) = [token.content for token in MARKDOWN.parse(split_front(card)[1]) if token.info == "yaml"]
-    shown = yaml.safe_load(block)
-    assert shown["truncate"] == identity["truncate"]
-    assert [one["name"] for one in shown["sources"]] == ["a", "b", "auto"]
-    assert (shown["sources"][1]["mask"]["policy"], shown["sources"][2]["repeat"]) == ("all", 3)

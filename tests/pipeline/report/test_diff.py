@@ -17,14 +17,10 @@ from tests import kit
 Row = dict[str, Any]
 Make = Callable[..., Path]
 PAIRS, TEXTS = 60, 30
-WORDS = (
-    *("the", "mules", "left", "the", "valley", "before", "the", "sun", "was", "up", "nobody", "had", "told", "them"),
-    *("how", "far", "it", "would", "be"),
-)
 
 
 def said(first: int, count: int) -> str:
-    return " ".join(WORDS[(first * 7 + 5 * at) % len(WORDS)] for at in range(count))
+    return " ".join(kit.WORDS[(first * 7 + 5 * at) % len(kit.WORDS)] for at in range(count))
 
 
 def pairs(count: int = PAIRS, first: int = 0) -> list[Row]:
@@ -46,7 +42,7 @@ def liked(count: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Make:
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Runs a configuration that differs from the plain one in what is given; one with the same name runs once.
 
     `rows` are the rows of some sources, `keys_of` their keys, `file` is the name of the file of chat.
@@ -60,24 +56,14 @@ def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Make
         out = folder / name
         if out.exists():
             return out
+        packs = not rows or "liked" not in rows
         sources = []
-        pairs_only = rows is not None and "liked" in rows
-        rows = {**({} if pairs_only else {"chat": pairs(), "text": texts()}), **(rows or {})}
-        for source in sorted(rows):
-            path = kit.write(folder / "data" / name / f"{file if source == 'chat' else source}.jsonl", rows[source])
+        for source, some in sorted({**({"chat": pairs(), "text": texts()} if packs else {}), **(rows or {})}.items()):
+            path = kit.write(folder / "data" / name / f"{file if source == 'chat' else source}.jsonl", some)
             form = forms.get(source, "text")
             sources.append({"name": source, "format": form, "path": str(path), **(keys_of or {}).get(source, {})})
-        base = {
-            "out": str(out),
-            "cache": str(folder / "cache"),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "truncate": {"max_length": 64},
-            "output": {"shard_bytes": 65536},
-            "run": {"workers": 1, "report": False},
-            **({} if pairs_only else {"holdout": {"fraction": 0.2}}),
-        }
-        kit.packed({**kit.merged(base, keys), "sources": sources})
-        return out
+        plain = {"out": str(out), "truncate": {"max_length": 64}, "holdout": {"fraction": 0.2 if packs else 0.0}}
+        return kit.packed(kit.configure(folder, *sources, **kit.merged(plain, keys))).folder
 
     return made
 
@@ -250,27 +236,15 @@ def test_examples_are_found_again_whatever_their_ids(make: Make) -> None:
     assert f"  {PAIRS + TEXTS} have the same tokens in both" in kit.cli("diff", base, repeated).out
 
 
-def test_duplicates(make: Make) -> None:
-    twice = {"chat": [*pairs(), *pairs(6)]}
-    found = diff(make("twice", twice), make("once", twice, duplicates="drop"))
-    assert numbers(found) == {"same": PAIRS + TEXTS, "only_a": 6}
-    assert changes(found, "ledger")["chat.examples_dropped.duplicate"] == (None, 6)
-
-
 SHORT = {"max_length": 256, "max_completion_length": 5}
-PADDED: dict[str, tuple[Row, Row]] = {
-    "align": ({}, {"align": 8}),
-    "thd": ({}, {"parallel": {"cp": 4}}),
-    "ring": ({}, {"parallel": {"cp": 4, "layout": "ring"}}),
-    "thd of cut documents": (SHORT, {"parallel": {"cp": 4}}),
-}
 
 
-@pytest.mark.parametrize("name", PADDED)
-def test_padding_is_no_token(make: Make, name: str) -> None:
-    truncate, pack = PADDED[name]
+@pytest.mark.parametrize(
+    ("truncate", "pack"), [({}, {"align": 8}), (SHORT, {"parallel": {"cp": 4}})], ids=["align", "thd of cut documents"]
+)
+def test_padding_is_no_token(make: Make, truncate: Row, pack: Row) -> None:
     plain = make("short", truncate=truncate) if truncate else make("base")
-    found = diff(plain, make(f"padded-{name}", truncate=truncate, pack=pack))
+    found = diff(plain, make(f"padded-{len(truncate)}", truncate=truncate, pack=pack))
     assert numbers(found) == {"same": PAIRS + TEXTS}
     assert changes(found, "lengths") == {}
     assert changes(found, "rows")["train.tokens"][1] > changes(found, "rows")["train.tokens"][0]
@@ -302,28 +276,16 @@ def test_quick_opens_no_shard(make: Make, tmp_path: Path) -> None:
     assert kit.cli("diff", a, b).code == 2
 
 
-@pytest.mark.parametrize(
-    "what", ["folder", "manifest", "changed manifest", "shard", "cut shard", "documents", "damaged documents"]
-)
-def test_damage_is_refused(make: Make, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kept", [0, 64])
+@pytest.mark.parametrize("which", ["train/shards/*", "documents.parquet"])
+def test_damage_is_refused(make: Make, tmp_path: Path, which: str, kept: int) -> None:
     a, b = make("base"), tmp_path / "b"
-    if what != "folder":
-        shutil.copytree(make("seed", seed=7), b)
-    manifest, documents = b / "manifest.json", b / "documents.parquet"
-    shard = next(iter(b.glob("train/shards/*")), Path())
-    match what:
-        case "manifest":
-            manifest.unlink()
-        case "changed manifest":
-            manifest.write_text(manifest.read_text().replace('"seed": 7', '"seed": 8'))
-        case "shard":
-            shard.unlink()
-        case "cut shard":
-            shard.write_bytes(shard.read_bytes()[:-64])
-        case "documents":
-            documents.unlink()
-        case "damaged documents":
-            documents.write_bytes(bytes(documents.stat().st_size))
+    shutil.copytree(make("seed", seed=7), b)
+    path = next(b.glob(which))
+    data = path.read_bytes()
+    path.unlink()
+    if kept:
+        path.write_bytes(data[:-kept])
     for one, other in ((a, b), (b, a)):
         done = kit.cli("diff", one, other, "--exit-code")
         assert (done.code, done.out) == (2, "")
@@ -338,16 +300,3 @@ def test_the_way_to_the_reason_can_be_copied(make: Make) -> None:
     assert "min_tokens" in kit.cli(*arguments).out
     without = make("appended", {"chat": pairs(PAIRS + 8)})
     assert "says why" not in kit.cli("diff", a, without).out, "A never read that file"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("faulty")
-def test_one_of_the_two_may_be_far_away(make: Make, tmp_path: Path) -> None:
-    from tests.support.faulty import BUCKET
-
-    far = f"s3://{BUCKET}/diff/far"
-    config = kit.configure(tmp_path, "texts", cache=f"s3://{BUCKET}/diff/cache", run={"scratch": str(tmp_path / "s")})
-    kit.packed(config | {"out": far}, base=tmp_path)
-    near, away = (diff(make("base"), place) for place in (kit.packed(kit.configure(tmp_path, "texts")).folder, far))
-    assert away["b"] == far
-    assert {**away, "b": ""} == {**near, "b": ""}

@@ -1,8 +1,6 @@
 """The documents as the cache has them, and the comparison of lengths, against real runs: the same rows and labels."""
 
-import json
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from packtrain.schemas.report import Point
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.forecast.sweep import SweepOptions, lost_by_source, sweep
 
+from tests import kit
+
 Config = dict[str, Any]
-WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 LENGTHS = (32, 128)
 
 
@@ -32,43 +31,15 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def words(number: int, most: int = 40) -> str:
-    chance = random.Random(number)
-    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
-
-
-def chat(number: int) -> Config:
-    turns = [
-        {"role": role, "content": words(number * 10 + turn)}
-        for turn in range(1 + number % 3)
-        for role in ("user", "assistant")
-    ]
-    return {"messages": turns}
-
-
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., Path]) -> Config:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """Conversations of several turns, pairs and texts, some of which say the same. Runs share a cache."""
     folder = tmp_path_factory.mktemp("base")
-    chats = [chat(number) for number in range(60)]
-    texts = [{"text": "\n\n".join(words(n * 3 + i, 60) for i in range(1 + n % 5))} for n in range(60)]
-    pairs = [{"prompt": words(n) + "\n", "completion": words(n + 1)} for n in range(80)]
-    for name, rows in (("chats", chats + chats[:15]), ("texts", texts + texts[20:30]), ("pairs", pairs)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tokenizer = make_tokenizer("tiny")
-    return {
-        "out": str(folder / "out"),
-        "cache": str(folder / "cache"),
-        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
-        "sources": [
-            {"name": "chats", "format": "messages", "path": str(folder / "chats.jsonl")},
-            {"name": "pairs", "format": "prompt_completion", "path": str(folder / "pairs.jsonl")},
-            {"name": "texts", "format": "text", "path": str(folder / "texts.jsonl")},
-        ],
-        "duplicates": "drop",
-        "filter": {"min_tokens": 12},
-        "run": {"workers": 1, "report": False},
-    }
+    chats, texts = kit.corpus("chats", 60), kit.corpus("texts", 60)
+    kit.write(folder / "chats.jsonl", chats + chats[:15])
+    kit.write(folder / "texts.jsonl", texts + texts[20:30])
+    sources = [kit.source(kind, path=str(folder / f"{kind}.jsonl")) for kind in ("chats", "pairs", "texts")]
+    return kit.configure(folder, *sources, duplicates="drop", filter={"min_tokens": 12})
 
 
 def found_of(folder: Path, **options: Any) -> ReadDocuments:

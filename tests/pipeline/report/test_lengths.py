@@ -16,23 +16,48 @@ from packtrain.pipeline.report.lengths import (
     WHOLE,
     WHOLE_TEXTS,
     candidates,
+    choose,
     lost_at,
 )
 from packtrain.pipeline.report.report_options import ReportOptions, limit_of_model
-from packtrain.pipeline.report.sections import sections
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.model_facts import Limit
-from packtrain.schemas.report import FORMAT, Choice, Report
+from packtrain.schemas.report import Choice, Point
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
-from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stats_of
 from tests.support.examples import examples
 
 
-def said(choice: Choice) -> str:
-    """The section's answer."""
-    return sections(Report(FORMAT, "run", "x", "", "", None, choice=choice))[0].sentence
+def configured(**changes: Any) -> RunConfig:
+    data = {
+        "out": "out",
+        "tokenizer": {"path": "unused"},
+        "sources": [{"name": "s", "format": "text", "path": "unused"}],
+        "truncate": {"max_length": 2048},
+    }
+    return RunConfig.model_validate({**data, **changes})
+
+
+def stats_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
+    """Documents whose first part is no training."""
+    array = np.array(lengths, dtype=np.int32)
+    begins = (array * prompt).astype(np.int32)
+    return LengthStats(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
+
+
+def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
+    config, how = config or configured(), ReportOptions(**options)
+    return choose(stats, config, how, len(stats.lengths))
+
+
+def at(choice: Choice, strategy: str, length: int) -> Point:
+    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+
+
+def lognormal(mean: float, spread: float, count: int = 3000) -> Any:
+    return np.clip(np.random.default_rng(1).lognormal(mean, spread, count), 2, 300_000).astype(np.int32)
 
 
 # The points
@@ -162,7 +187,7 @@ def test_the_limit_of_a_model(tmp_path: Path, content: str, limit: int | None) -
     ),
     st.floats(0, 0.99),
     st.sampled_from(["bfd", "bfd_split", "wrapped", "none", "tight"]),
-    st.sampled_from(["truncate", "drop", "split", "error"]),
+    st.sampled_from(["truncate", "drop", "error"]),
     st.sampled_from([64, 500, 2048]),
     st.booleans(),
 )
@@ -178,7 +203,7 @@ def test_the_advice_keeps_what_can_be_kept(
     advice = choice.advice
     assert advice is not None
     assert advice_sentence(choice).startswith(f"max_length {advice.max_length:,} ")
-    cuts = advice.strategy in ("bfd_split", "wrapped") or overlong == "split"
+    cuts = advice.strategy in ("bfd_split", "wrapped")
     mine = {one.max_length: one for one in choice.points if one.strategy == advice.strategy}
     point = mine[advice.max_length]
     texts = point.labels + point.labels_lost >= TEXT * (point.tokens + point.tokens_lost)

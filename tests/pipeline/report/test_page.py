@@ -3,10 +3,8 @@
 import re
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
-import packtrain
 import pytest
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
@@ -21,6 +19,8 @@ from packtrain.schemas.report import (
     ShownPiece,
     ShownRow,
 )
+
+from tests import kit
 
 HOSTILE = "\x1b[31m</pre><script>alert(1)</script><img src=x onerror=alert(1)>\" style='x'\u202e{{ 7 * 7 }}"
 VOID = {"meta", "rect", "line", "polyline"}
@@ -70,28 +70,18 @@ def with_text(value: Any, text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Every section filled."""
     folder = tmp_path_factory.mktemp("page")
-    rows = [f'{{"prompt": "count to {n}: ", "completion": "{" 1" * (n % 40 + 1)}"}}\n' for n in range(60)]
-    (folder / "in.jsonl").write_text("".join(rows) + "{\n")
-    packtrain.run(
-        {
-            "out": str(folder / "out"),
-            "cache": str(folder / "cache"),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [{"name": "counts", "format": "prompt_completion", "path": str(folder / "in.jsonl")}],
-            "truncate": {"max_length": 64},
-            "run": {"workers": 1, "report": False},
-        }
-    )
+    kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
+    packed = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}))
     shared = [("the same words", True), ("and others", False)]
     pair = Hit(
         "s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7", HitTexts(shared, shared, True)
     )
     counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
     overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair], ["t"], {"short": 2})
-    return replace(report_of(folder / "out"), overlap=overlap)
+    return replace(report_of(packed.folder), overlap=overlap)
 
 
 def test_it_runs_and_loads_nothing(report: Report) -> None:

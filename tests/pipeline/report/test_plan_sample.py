@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import random
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,19 +17,10 @@ from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.plan_sample import sampled, take_lines
 from packtrain.schemas.config.config import RunConfig
 
+from tests import kit
 from tests.support.examples import examples
 
 Rows = list[dict[str, Any]]
-
-
-class Notes(Silent):
-    """Keeps the messages."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def rows_of(count: int, first: int = 0) -> Rows:
@@ -38,18 +28,9 @@ def rows_of(count: int, first: int = 0) -> Rows:
     return [{"text": f"{number} " + "mule " * (1 + number // 40)} for number in range(first, first + count)]
 
 
-def lines(rows: Rows) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def configured(folder: Path, *sources: dict[str, Any]) -> RunConfig:
-    return RunConfig.model_validate(
-        {
-            "out": str(folder / "out"),
-            "tokenizer": {"path": "unused"},
-            "sources": [{"name": f"s{n}", "format": "text", **source} for n, source in enumerate(sources)],
-        }
-    )
+    named = ({"name": f"s{number}", "format": "text", **source} for number, source in enumerate(sources))
+    return RunConfig.model_validate(kit.configure(folder, *named))
 
 
 def taken(config: RunConfig, rows: int, observer: Silent | None = None) -> tuple[list[Rows], float, bool]:
@@ -97,14 +78,14 @@ def test_the_lines_that_begin_in_a_stretch_are_taken_once(
 def test_rows_come_from_everywhere(kind: str, far: bool, tmp_path: Path) -> None:
     rows = rows_of(4000)
     path = tmp_path / f"a.{kind}"
-    if kind == "jsonl":
-        path.write_text(lines(rows))
-    elif kind == "parquet":
+    if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=700)
-    else:
+    elif kind == "arrow":
         table = pa.Table.from_pylist(rows)
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table, max_chunksize=300)
+    else:
+        kit.write(path, rows)
     ((found,), every, exhaustive) = taken(configured(tmp_path, {"path": path.as_uri() if far else str(path)}), 400)
     assert not exhaustive
     assert 320 <= len(found) <= 480
@@ -119,9 +100,9 @@ def test_rows_come_from_everywhere(kind: str, far: bool, tmp_path: Path) -> None
 
 
 def test_sources_keep_their_shares(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(6000)))
+    kit.write(tmp_path / "a.jsonl", rows_of(6000))
     for part in range(5):
-        (tmp_path / f"b{part}.jsonl").write_text(lines(rows_of(400, 400 * part)))
+        kit.write(tmp_path / f"b{part}.jsonl", rows_of(400, 400 * part))
     config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}, {"path": str(tmp_path / "b*.jsonl")})
     ((first, second), every, _) = taken(config, 800)
     assert 520 <= len(first) <= 680
@@ -131,7 +112,7 @@ def test_sources_keep_their_shares(tmp_path: Path) -> None:
 
 
 def test_the_first_rows_are_all_that_max_rows_leaves(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(4000)))
+    kit.write(tmp_path / "a.jsonl", rows_of(4000))
     config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl"), "max_rows": 1000})
     ((found,), every, _) = taken(config, 200)
     assert every == 1000
@@ -144,11 +125,11 @@ def test_what_can_be_read_from_its_beginning_only_says_so(name: str, tmp_path: P
     rows = rows_of(3000)
     path = tmp_path / name
     if name.endswith(".gz"):
-        path.write_bytes(gzip.compress(lines(rows).encode()))
+        path.write_bytes(gzip.compress(kit.lines(rows)))
     else:
         body = "".join(f'"{row["text"]}\nand ""so"" on"\n' for row in rows)
         path.write_text("text\n" + body)
-    observer = Notes()
+    observer = kit.Heard()
     config = configured(tmp_path, {"path": str(path)})
     with sampled(config, Path(), 150, observer) as sample:
         (source,) = sample.config.sources
@@ -164,22 +145,7 @@ def test_what_can_be_read_from_its_beginning_only_says_so(name: str, tmp_path: P
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
+    kit.write(tmp_path / "a.jsonl", rows_of(3000))
     taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_share_of_rows_is_estimated_without_bias(seed: int, tmp_path: Path) -> None:
-    """Long rows stand together, as in files that are sorted, or put together from others."""
-    chance = random.Random(seed)
-    rows = [{"text": f"{number} " + "x" * (20 if number < 15_000 else 1000)} for number in range(20_000)]
-    (tmp_path / "a.jsonl").write_text(lines(rows))
-    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}).model_copy(
-        update={"seed": chance.randrange(1000)}
-    )
-    ((found,), every, _) = taken(config, 2000)
-    share = sum(number >= 15_000 for number in numbers(found)) / len(found)
-    assert abs(share - 0.25) < 0.03
-    assert abs(every - 20_000) < 1500

@@ -1,6 +1,5 @@
 """What a finished run advises: every number is what a run with that setting really gives."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,40 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packtrain.pipeline.dataset.manifests import read_manifest
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.run.advice import on_rows
-from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.stages.pack.plan_rows import plan_rows
 
+from tests import kit
+
 
 @pytest.fixture
-def packed(
-    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]
-) -> Callable[..., tuple[str, Any]]:
-    """Packs chats of many lengths, some twice; gives what was said, and the ledger's total."""
-    cache = new_cache()
-    lines = []
-    for number in range(60):
-        turns = []
-        for turn in range(number % 3 + 1):
-            turns += [
-                {"role": "user", "content": f"Question {number} {turn} " + "why " * (number * 3 % 70)},
-                {"role": "assistant", "content": f"Answer {number} {turn}."},
-            ]
-        lines.append(json.dumps({"messages": turns}) + "\n")
-    (tmp_path / "chats.jsonl").write_text("".join(lines + lines[:7]))
+def packed(tmp_path: Path) -> Callable[..., tuple[str, Any]]:
+    """Packs pairs of many lengths, some twice; gives what was said, and the ledger's total."""
+    pairs = kit.corpus("pairs")
+    path = str(kit.write(tmp_path / "many.jsonl", pairs + pairs[:7]))
 
-    def pack(*options: object) -> tuple[str, Any]:
-        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-        done = packtrain(
-            "run", "--input", tmp_path / "chats.jsonl", "--tokenizer", tiny_tokenizer, "--out", out,
-            "--workers", 1, "--set", f"cache={cache}", "--set", "run.report=false", *options,
-        )  # fmt: skip
+    def pack(length: int, **keys: Any) -> tuple[str, Any]:
+        out = str(tmp_path / f"out-{length}")
+        config = kit.configure(
+            tmp_path, kit.source("pairs", path=path), out=out, truncate={"max_length": length}, **keys
+        )
+        done = kit.cli("run", kit.saved(config))
         assert done.code == 0, done
-        manifest = read_manifest(LocalStore(out))
-        assert manifest is not None
-        return done.out, manifest.ledger.total()
+        return done.out, open_dataset(out).manifest.ledger.total()
 
     return pack
 
@@ -50,7 +37,7 @@ def packed(
 def test_trained_tokens_that_the_length_loses_are_said_first(
     packed: Callable[..., tuple[str, Any]], duplicates: str
 ) -> None:
-    said, total = packed("--max-length", 64, "--set", f"duplicates={duplicates}")
+    said, total = packed(64, duplicates=duplicates)
     # Of duplicates, tokens are dropped for another reason than the length.
     lost = total.asked_truncated + (total.asked_dropped if duplicates == "keep" else 0)
     least = "" if duplicates == "keep" else "at least "
@@ -62,7 +49,7 @@ def test_trained_tokens_that_the_length_loses_are_said_first(
         line,
     )
     assert f"{100 * lost / total.asked_encoded:.1f}".removesuffix(".0") in line
-    assert "are lost" not in packed("--max-length", 2048)[0]
+    assert "are lost" not in packed(8192)[0]
 
 
 def test_rows_that_tight_may_save() -> None:

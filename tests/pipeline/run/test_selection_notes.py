@@ -38,11 +38,6 @@ def test_without_repeats_the_source_that_is_used_once_is_named(tmp_path: Path) -
     )
 
 
-def test_without_weights_nothing_is_said(tmp_path: Path) -> None:
-    made = kit.packed(kit.configure(tmp_path, kit.source("chats", repeat=2), "texts", holdout=0.5))
-    assert not [note for note in made.notes if "mixture" in note or "held out" in note]
-
-
 def test_a_source_without_a_holdout_is_named_with_its_groups(tmp_path: Path) -> None:
     kit.write(tmp_path / "problems.jsonl", kit.corpus("apps", 12))
     sources = kit.source("apps", path="problems.jsonl"), "texts"

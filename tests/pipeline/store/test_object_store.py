@@ -4,7 +4,6 @@ Legend of faults: see `tests/support/faulty.py`.
 """
 
 import hashlib
-import multiprocessing
 import os
 import pickle
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.store import Put
-from packtrain.schemas.errors import ConfigError, IntegrityError, StoreError
-from packtrain.schemas.files import clients, copy_cache
-from packtrain.schemas.files.copy_cache import Copies
+from packtrain.schemas.errors import ConfigError, StoreError
+from packtrain.schemas.files import clients
 from packtrain.schemas.fingerprint import hash_bytes
 
 pytest.importorskip("obstore")
@@ -25,7 +23,6 @@ from tests.support.faulty import BUCKET, Asked, Faulty
 
 CHUNK = 5 << 20
 """The smallest part that S3 takes."""
-SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -90,7 +87,7 @@ def test_names_and_sizes(store: ObjectStore, faulty: Faulty) -> None:
     assert store.names("a") == ["a/2", "a/deep/3"]
 
 
-@pytest.mark.parametrize("size", [0, 5, 2 * CHUNK, *(pytest.param(size, marks=SLOW) for size in (3 * CHUNK + 1,))])
+@pytest.mark.parametrize("size", [0, 5, 2 * CHUNK, pytest.param(3 * CHUNK + 1, marks=pytest.mark.slow)])
 def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, faulty: Faulty, size: int) -> None:
     data = content(size)
     put(store, "big", data)
@@ -140,89 +137,7 @@ def test_a_bucket_that_is_not_there(faulty: Faulty, tmp_path: Path) -> None:
         put(nowhere, "name", b"1")
 
 
-# Copies
-
-
-def test_a_copy_is_fetched_once(store: ObjectStore, faulty: Faulty) -> None:
-    data = content(1000)
-    put(store, "part", data)
-    faulty.asked.clear()
-    for _ in range(3):
-        assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
-    assert [asked.method for asked in faulty.asked] == ["GET"]
-    ObjectStore(store.url, store.scratch.root).put_bytes("other", b"1")
-    first = store.local("other")
-    assert store.local("other") == first
-
-
-def _copy(store: ObjectStore, size: int, hash: str) -> bytes:
-    return store.local("part", bytes=size, hash=hash).read_bytes()
-
-
-@pytest.mark.slow
-def test_many_processes_fetch_one_copy(store: ObjectStore, faulty: Faulty) -> None:
-    data = content(3 << 20)
-    put(store, "part", data)
-    faulty.asked.clear()
-    faulty.latency = 0.1
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        found = pool.starmap(_copy, [(store, len(data), hash_bytes(data))] * 6)
-        pool.close()
-        pool.join()
-    assert set(found) == {data}
-    assert len([asked for asked in faulty.asked if asked.method == "GET"]) == 1
-
-
-def test_an_object_that_is_not_what_was_put_is_never_mapped(store: ObjectStore, faulty: Faulty) -> None:
-    data = content(1000)
-    put(store, "part", data[:-1] + b"?")
-    with pytest.raises(IntegrityError):
-        store.local("part", bytes=1000, hash=hash_bytes(data))
-    assert not Copies(store.scratch.root).path(hash_bytes(data)).exists()
-
-
-def test_a_copy_in_which_a_bit_flipped_is_fetched_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = content(1000)
-    put(store, "part", data)
-    path = store.local("part", bytes=1000, hash=hash_bytes(data))
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    monkeypatch.setattr(copy_cache, "_VERIFIED", set())
-    assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
-
-
 # Faults
-
-
-@pytest.mark.parametrize(
-    "fault", ["503", "lost", "cut", *(pytest.param(fault, marks=SLOW) for fault in ("500", "429", "reset"))]
-)
-def test_a_fault_that_passes_is_not_seen(store: ObjectStore, faulty: Faulty, fault: str) -> None:
-    def bad(*faults: str) -> None:
-        faulty.faults.clear()
-        faulty.faults.extend(faults)
-
-    bad(fault, fault, fault)
-    assert store.put_bytes("small", b"data")
-    bad(fault, fault)
-    assert store.read("small") == b"data"
-    bad(fault)
-    assert store.size("small") == 4
-    bad(fault, fault)
-    store.replace_bytes("small", b"other")
-    bad(fault)
-    assert store.names() == ["small"]
-    bad(fault, "ok", fault)
-    assert store.local("small").read_bytes() == b"other"
-    for size in (1000, 2 * CHUNK + 5):
-        data = content(size)
-        bad(fault, "ok", fault, "ok", "ok", fault)
-        put(store, f"big-{size}", data)
-        bad(fault, fault)
-        assert store.hash(f"big-{size}") == Put(size, hash_bytes(data))
-    bad(fault, fault)
-    store.remove("small")
-    faulty.faults.clear()
-    assert store.read("small") is None
 
 
 @pytest.mark.parametrize("terse", [False, True])
@@ -244,28 +159,6 @@ def test_a_lost_answer_after_a_put_that_succeeded(store: ObjectStore, faulty: Fa
     put(store, "large", data)
     assert store.hash("large") == Put(len(data), hash_bytes(data))
     assert not faulty.faults
-
-
-@pytest.mark.parametrize("fault", ["503", *(pytest.param(fault, marks=SLOW) for fault in ("reset", "lost", "hang"))])
-def test_a_storm_that_does_not_pass_is_a_store_error(
-    store: ObjectStore, faulty: Faulty, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store.objects, "attempts", 3)
-    monkeypatch.setattr(clients, "REQUEST_SECONDS", 0.3)
-    faulty.always = fault
-    said = rf"{store.url}/name failed 3 times in a row.*can be reached .*run the same command again"
-    for call in (
-        lambda: store.read("name"),
-        lambda: store.size("name"),
-        lambda: store.replace_bytes("name", b"x"),
-        lambda: put(store, "name", b"x"),
-        lambda: store.local("name", bytes=1, hash="0" * 64),
-    ):
-        with pytest.raises(StoreError, match=said):
-            call()
-    with pytest.raises(StoreError, match=rf"{store.url} failed 3 times"):
-        store.names()
-    assert drafts(store) == []
 
 
 def test_a_request_that_hangs_is_made_again(

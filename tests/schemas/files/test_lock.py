@@ -5,42 +5,12 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from packtrain.schemas.files import lock
-
-HOLD = """
-import os, sys
-from packtrain.schemas.files import lock
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-assert lock.lock(file)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def holder(path: Path) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    process = holder(path)
-    file = os.open(path, os.O_RDWR)
-    assert lock.lock(file, wait=False) is False
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert lock.lock(file, wait=False) is True
-    lock.release(file)
 
 
 def test_a_released_lock_is_not_kept_by_a_fork(tmp_path: Path) -> None:
