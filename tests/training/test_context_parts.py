@@ -14,14 +14,13 @@ from packtrain.schemas.errors import AttentionError, ConfigError
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from packtrain.training.attention.varlen import find_bounds
+from torch.nn.functional import cross_entropy
 
 from tests.training.conftest import MakePacked
 from tests.training.trainer.tiny_models import make
 
 LAYOUTS: tuple[ParallelLayout, ...] = ("thd", "ring", "ulysses")
 TWO = {"cp": 2, "layout": "thd"}
-
-
 OPTIONS: dict[str, Any] = {"rank": 0, "world_size": 1, "prefetch": 0}
 
 
@@ -37,24 +36,10 @@ def held(bounds: Sequence[int], size: int, layout: ParallelLayout) -> list[list[
     return [places(torch.tensor(bounds, dtype=torch.int32), rank, size, layout).tolist() for rank in range(size)]
 
 
-def test_each_device_takes_a_chunk_from_both_ends_of_every_document() -> None:
-    assert held([0, 8, 12], 2, "thd") == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
-
-
-@pytest.mark.parametrize("layout", ["ring", "ulysses"])
-def test_each_device_takes_a_contiguous_part(layout: ParallelLayout) -> None:
-    assert held([0, 5, 12], 3, layout) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
 @pytest.mark.parametrize(
     ("bounds", "rank", "layout", "message"),
     [
-        (
-            [0, 8, 14],
-            0,
-            "thd",
-            r"a document of 6 tokens cannot be divided into 4 chunks; pack again .*cp: 2, layout: thd",
-        ),
+        ([0, 8, 14], 0, "thd", r"a document of 6 tokens cannot be divided into 4 chunks; .*cp: 2, layout: thd"),
         ([0, 13], 0, "ring", "a sequence of 13 tokens cannot be divided into 2"),
         ([0, 8], 2, "ring", "rank 2 of 2 devices"),
         ([0, 8], 0, "rings", "layout='rings': choose one of thd, ring, ulysses"),
@@ -79,28 +64,45 @@ def test_every_token_is_on_one_device(chunks: list[int], size: int, layout: Para
         assert len(set(work)) == 1
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_parts_of_a_batch_make_the_whole_batch(make_packed: MakePacked, static: bool) -> None:
+@pytest.mark.parametrize(("layout", "static"), [("thd", False), ("thd", True), ("ring", False)])
+def test_parts_with_gathered_keys_compute_the_whole_batch(
+    make_packed: MakePacked, layout: ParallelLayout, static: bool
+) -> None:
+    """Attention over the keys of all parts; everything else of a model takes each token by itself."""
     folder = make_packed("context", 120, parallel=TWO)
-    seen = 0
-    for batch in PackedLoader(folder, rows_per_step=3, static_shapes=static, seq_idx=True, **OPTIONS):
-        bounds = batch["cu_seq_lens_q"]
-        following = torch.cat([batch["labels"][:, 1:], torch.tensor([[-100]])], 1)
-        for rank in range(2):
-            part, index = cp_part(batch, rank, 2, "thd"), places(bounds, rank, 2, "thd")
-            for name in ("input_ids", "labels", "position_ids", "seq_idx"):
-                assert torch.equal(part[name], batch[name][:, index])
-            assert torch.equal(part["shift_labels"], following[:, index])
-            for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
-                assert torch.equal(part[name], batch[name])
-            assert part["max_length_q"] == batch["max_length_q"]
-        assert "shift_labels" not in batch
-        unpadded, padded = batch["cu_seq_lens_unpadded"].diff(), bounds.diff()
-        assert bool((unpadded <= padded).all())
-        assert bool((padded % 4 == 0).all())
-        assert bool((unpadded < padded).any())
-        seen += 1
-    assert seen > 3
+    whole = next(iter(PackedLoader(folder, rows_per_step=2, static_shapes=static, seq_idx=True, **OPTIONS)))
+    unpadded, padded = whole["cu_seq_lens_unpadded"].diff(), whole["cu_seq_lens_q"].diff()
+    assert bool((unpadded <= padded).all())
+    assert bool((padded % 4 == 0).all())
+    assert bool((unpadded < padded).any())
+    model = make("Llama", attention="sdpa", dtype=torch.float64, vocab_size=int(whole["input_ids"].max()) + 1)
+    trained = int((whole["labels"] != -100).sum())
+
+    def gradients(loss: Any) -> list[Any]:
+        model.zero_grad()
+        loss.backward()
+        return [weight.grad.clone() for weight in model.parameters()]
+
+    parts = [cp_part(whole, rank, 2, layout) for rank in range(2)]
+    gathered = {name: torch.cat([part[name] for part in parts], 1) for name in ("input_ids", "position_ids", "seq_idx")}
+    document, place = gathered["seq_idx"][0], gathered["position_ids"][0]
+    seen = (document[:, None] == document) & (place[:, None] >= place)
+    inputs = {"position_ids": gathered["position_ids"], "attention_mask": seen[None, None], "use_cache": False}
+    logits = model(gathered["input_ids"], **inputs).logits
+    halves = zip(logits[0].chunk(2), parts, strict=True)
+    losses = [cross_entropy(half, part["shift_labels"][0], reduction="sum") / trained for half, part in halves]
+    found = gradients(sum(losses))
+
+    use_packed(model)
+    expected = model(**{name: value for name, value in whole.items() if name != "labels"}).logits
+    loss = cross_entropy(expected[0, :-1], whole["labels"][0, 1:], reduction="sum") / trained
+    index = torch.cat([places(whole["cu_seq_lens_q"], rank, 2, layout) for rank in range(2)])
+    torch.testing.assert_close(logits, expected[:, index], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(sum(losses), loss, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found, gradients(loss), rtol=1e-9, atol=1e-9)
+    assert all(one.item() > 0 for one in losses)
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
+        assert all(torch.equal(part[name], whole[name]) for part in parts)
 
 
 def test_weights_are_divided_and_shifted_as_labels(weighted: Path) -> None:

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError
+from packtrain.training.sharded import ShardedWeights, export_checkpoint, read_index
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError  # noqa: E402
-from packtrain.training.sharded import ShardedWeights, export_checkpoint, read_index  # noqa: E402
-
-from tests.support.small_models import TOKENIZER, write_model, write_sharded  # noqa: E402
+from tests.support.small_models import TOKENIZER, write_model, write_sharded
 
 
 @pytest.fixture(scope="module")

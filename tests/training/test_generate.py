@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings  # noqa: E402
-from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation  # noqa: E402
-
-from tests.support.small_models import write_model  # noqa: E402
-from tests.training.trainer.tiny_models import make  # noqa: E402
+from tests.support.small_models import write_model
+from tests.training.trainer.tiny_models import make
 
 Answers = dict[tuple[int, int], SampleAnswer]
 REQUESTS = [

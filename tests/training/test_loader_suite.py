@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
+from packtrain.training import Balance, ModelShape, PackedDataset, PackedLoader, Source, collate
 
-torch = pytest.importorskip("torch")
-
-from packtrain.schemas.errors import ConfigError, InputError, IntegrityError  # noqa: E402
-from packtrain.training import Balance, ModelShape, PackedDataset, PackedLoader, Source, collate  # noqa: E402
-
-from tests import kit  # noqa: E402
-from tests.support.resumption import Shape, check_resumption  # noqa: E402
-from tests.training.conftest import MakePacked  # noqa: E402
+from tests import kit
+from tests.support.resumption import Shape, check_resumption
+from tests.training.conftest import MakePacked
 
 Batch = dict[str, Any]
 Document = tuple[tuple[int, ...], tuple[int, ...]]
@@ -297,24 +295,18 @@ def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: Any
     assert len(list(one)) > 3
 
 
-@pytest.mark.parametrize(
-    ("environment", "rank", "world"),
-    [
-        ({}, 0, 1),
-        ({"RANK": "2", "WORLD_SIZE": "4"}, 2, 4),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 1, 2),
-        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 2, 4),
-    ],
-)
-def test_the_rank_comes_from_the_environment(
-    folder: Path, environment: dict[str, str], rank: int, world: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rank_comes_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    place = PackedLoader(folder, rows_per_step=4).place
-    assert (place.rank, place.world_size) == (rank, world)
+    for environment, expected in (
+        ({}, (0, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),  # before Slurm's
+    ):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        place = PackedLoader(folder, rows_per_step=4).place
+        assert (place.rank, place.world_size) == expected
 
 
 def test_explain_names_the_documents_of_a_step(make_packed: MakePacked, folder: Path) -> None:
@@ -418,61 +410,41 @@ cut(sys.argv[3], sys.argv[4], 2)
     assert f"{shards(other)[0].name} was changed while it was read" in done.stderr
 
 
-def test_a_process_that_leaves_a_loop_early_ends_quietly(folder: Path) -> None:
-    program = """
-import sys
-from packtrain.training import PackedLoader
-kept = iter(PackedLoader(sys.argv[1], rows_per_step=2, epochs=1000, prefetch=8))
-print(next(kept)["input_ids"].shape[1])
-"""
-    done = python(program, folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) > 0
-
-
 def python(program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-# What it costs, and what it needs.
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_epochs(folder: Path) -> None:
+def test_a_process_that_reads_and_needs_little(folder: Path) -> None:
+    """Nothing but pyarrow, numpy, torch, pydantic, msgspec and blake3; memory that does not grow; and a quiet end in
+    the middle of a loop, while its thread makes batches.
+    """
     program = """
 import gc, sys
-from packtrain.training import PackedLoader
+for name in "datasets polars pandas transformers tokenizers xxhash rich typer".split():
+    sys.modules[name] = None
+from packtrain.training import PackedLoader, PackedStream
 
 def anonymous():
     gc.collect()
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
 
-loader = PackedLoader(sys.argv[1], rows_per_step=2, epochs=100, prefetch=2)
-held = []
-for number, batch in enumerate(loader):
-    if number % (len(loader) // 20 + 1) == 0 or number == 200:
-        held.append(anonymous())
-print(held[-1] - held[1])
-"""
-    done = python(program, folder)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 8 << 10  # KiB
+def tokens(epochs):
+    loader = PackedLoader(sys.argv[1], rows_per_step=1, epochs=epochs, prefetch=2)
+    return sum(batch["input_ids"].numel() for batch in loader)
 
-
-def test_a_trainer_needs_nothing_of_the_pipeline(folder: Path) -> None:
-    """pyarrow, numpy, torch, pydantic, msgspec and blake3 are enough: nothing else is imported; ours is not loaded."""
-    program = """
-import sys
-for name in "datasets polars pandas transformers tokenizers xxhash rich typer".split():
-    sys.modules[name] = None
-from packtrain.training import PackedLoader, PackedStream
-print(sum(b["input_ids"].numel() for b in PackedLoader(sys.argv[1], rows_per_step=1)))
+print(tokens(3))
+before = anonymous()
+tokens(20)
+print(anonymous() - before)
 print([name for name in sys.modules if name.startswith(("packtrain.pipeline", "packtrain.stages"))])
+kept = iter(PackedLoader(sys.argv[1], rows_per_step=2, epochs=1000, prefetch=8))
+next(kept)
 """
     done = python(program, folder)
-    assert done.returncode == 0, done.stderr
-    tokens, loaded = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    tokens, grown, loaded = done.stdout.splitlines()
+    assert int(tokens) == 3 * sum(len(ids) for row in stored(folder) for ids, _ in row)
+    assert int(grown) < 8 << 10  # KiB
     assert loaded == "[]"
-    assert int(tokens) == sum(len(ids) for row in stored(folder) for ids, _ in row)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -19,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
+from packtrain.schemas.files import remote
+from packtrain.training import PackedDataset, PackedLoader, Watchdog
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("aiohttp")
-
-from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError  # noqa: E402
-from packtrain.schemas.files import remote  # noqa: E402
-from packtrain.training import PackedDataset, PackedLoader, Watchdog  # noqa: E402
-
-from tests import kit  # noqa: E402
-from tests.support.loopback import Store  # noqa: E402
+from tests import kit
+from tests.support import warm
+from tests.support.loopback import Store
 
 PIECE = 32 << 10
 OPTIONS: dict[str, Any] = {"rows_per_step": 4, "rank": 0, "world_size": 1}
@@ -224,27 +221,15 @@ print("made", flush=True)
 sys.stdin.readline()
 next(iter(loader))
 """
-    process = made(program, where(store), tmp_path / "cache")
+    words = [sys.executable, "-c", program, where(store), str(tmp_path / "cache")]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "made\n"
     store.always = "hang"
     _, said = process.communicate("\n", timeout=300)
     assert process.returncode == 1
     assert "StalledError" in said
     assert not store.released.is_set()
-
-
-def made(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    """A process that has said so, and waits for a line."""
-    command, pipe = [sys.executable, "-c", program, *map(str, arguments)], subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "made\n"
-    return process
-
-
-def go_on(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
 
 
 def test_an_address_keeps_its_secrets_to_itself(store: Store, tmp_path: Path) -> None:
@@ -316,16 +301,6 @@ def test_what_is_no_file_in_the_cache_is_an_error(store: Store, folder: Path, tm
         next(iter(loader))
 
 
-READS = """
-import sys
-from packtrain.training import PackedLoader
-loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None, order="sequential")
-print("made", flush=True)
-sys.stdin.readline()
-print(sum(batch["input_ids"].sum().item() for batch in loader), flush=True)
-"""
-
-
 def test_readers_share_one_download(store: Store, folder: Path, tmp_path: Path) -> None:
     """In threads, whose locks exclude each other as those of processes do."""
     expected = sum(map(sum, ids(PackedLoader(folder, **OPTIONS))))
@@ -338,14 +313,23 @@ def test_readers_share_one_download(store: Store, folder: Path, tmp_path: Path) 
 
 
 def test_after_a_kill_in_mid_download_another_process_goes_on(store: Store, folder: Path, tmp_path: Path) -> None:
-    victim = made(READS, where(store), tmp_path / "cache")
+    program = f"""
+from packtrain.training import PackedLoader
+loader = PackedLoader({where(store)!r}, rows_per_step=4, cache={str(tmp_path / "cache")!r}, balance=None)
+print("made", flush=True)
+input()
+next(iter(loader))
+"""
+    victim = warm.Process(["python", "-c", program], stdin=True, modules=warm.TRAINING)
+    assert victim.stdout.readline() == "made\n"
     asked, store.always = len(store.asked), "hang"
-    go_on(victim)
+    victim.stdin.write("\n")
+    victim.stdin.flush()
     while len(store.asked) == asked:
         time.sleep(0.01)
     assert [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
     store.always = None
-    victim.send_signal(signal.SIGKILL)
+    victim.kill()
     victim.wait()
     found = ids(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", balance=None, order="sequential"))
     assert found == ids(PackedLoader(folder, **OPTIONS, balance=None, order="sequential"))
@@ -384,10 +368,10 @@ def test_a_file_system_without_an_event_loop(folder: Path, tmp_path: Path) -> No
         next(iter(PackedLoader("memory://shelf", **OPTIONS, cache=tmp_path / "other")))
 
 
-@pytest.mark.parametrize("form", ["text", "file", "quoted", "local"])
-def test_a_folder_is_used_as_it_is(folder: Path, tmp_path: Path, form: str) -> None:
+def test_a_folder_is_used_as_it_is(folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "data set"
     shutil.copytree(folder, place)
-    address = {"text": str(place), "file": f"file://{place}", "quoted": place.as_uri(), "local": f"local://{place}"}
-    assert ids(PackedLoader(address[form], **OPTIONS, cache=tmp_path / "cache")) == ids(PackedLoader(folder, **OPTIONS))
+    for address in (str(place), f"file://{place}", place.as_uri(), f"local://{place}"):
+        loader = PackedLoader(address, **OPTIONS, cache=tmp_path / "cache")
+        assert ids(loader) == ids(PackedLoader(folder, **OPTIONS)), address
     assert not (tmp_path / "cache").exists()

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.window import PlannedWindow
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.errors import ConfigError, IntegrityError
+from packtrain.training import PackedStream
 
-torch = pytest.importorskip("torch")
-
-from packtrain.pipeline.stream.stream import LiveWindows  # noqa: E402
-from packtrain.pipeline.stream.window import PlannedWindow  # noqa: E402
-from packtrain.schemas.config.config import RunConfig  # noqa: E402
-from packtrain.schemas.errors import ConfigError, IntegrityError  # noqa: E402
-from packtrain.training import PackedStream  # noqa: E402
-
-from tests.support.resumption import Shape, check_resumption  # noqa: E402
+from tests.support.resumption import Shape, check_resumption
 
 WINDOW = 8_000
 """Bytes: a handful of windows an epoch."""
@@ -106,14 +103,6 @@ def flat(batches: list[Batch]) -> list[int]:
     return [value for name in ("input_ids", "labels") for batch in batches for value in batch[name][0].tolist()]
 
 
-def test_a_configuration_comes_as_data_or_as_a_file(config: dict[str, Any], stream: Open, tmp_path: Path) -> None:
-    file = tmp_path / "stream.yaml"
-    file.write_text(json.dumps(config))  # JSON is YAML
-    loaded = RunConfig.model_validate(config)
-    first = [flat([next(iter(stream(data)))]) for data in (config, file, str(file), loaded)]
-    assert first == [first[0]] * 4
-
-
 def test_the_account_is_of_the_windows_begun(stream: Open) -> None:
     live = stream()
     assert live.ledger.to_json() == {}
@@ -176,17 +165,6 @@ def test_a_state_of_another_stream_is_refused(config: dict[str, Any], stream: Op
     live.load_state_dict({**state, "row": 10**6})
     with pytest.raises(IntegrityError, match="rows, but the state is at row 1,000,000"):
         next(iter(live))
-
-
-def test_options_out_of_range_are_refused(stream: Open) -> None:
-    with pytest.raises(ConfigError, match=r"take 4 or 8"):
-        stream(rows_per_step=6, world_size=4)
-    with pytest.raises(ConfigError, match="choose one of drop, pad, repeat"):
-        stream(tail="cut")
-    with pytest.raises(ConfigError, match="epochs=0"):
-        stream(epochs=0)
-    with pytest.raises(ConfigError, match="not one step would be full"):
-        list(stream(rows_per_step=10_000))
 
 
 def test_explain_names_the_documents_of_the_last_step(config: dict[str, Any], stream: Open) -> None:

@@ -1,9 +1,6 @@
 """Setting packed attention on models: what auto takes and why, and what cannot be set."""
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention import NAME, use_packed

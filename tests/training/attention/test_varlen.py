@@ -7,13 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.kernels import flash
 from packtrain.training.attention.varlen import find_bounds, no_mask, packed_varlen
@@ -143,6 +139,37 @@ def test_what_torchs_kernel_is_called_with(
     q_flat, k_flat, v_flat = (one[0].transpose(0, 1) for one in (q, k, v))
     found = flash(q_flat, k_flat, v_flat, bounds(lengths)["cu_seq_lens_q"], 5, scale=0.3, window=window)
     torch.testing.assert_close(found, reference(q, k, v, lengths, 0.3, window=window)[0])
+
+
+# Compiled
+
+
+def test_one_graph_for_any_length() -> None:
+    """torch.compile follows it; the graph is looked at and not run: the kernel is CUDA's, and tests/gpu runs it."""
+    graphs: list[Any] = []
+
+    def look(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return lambda *given: (torch.zeros(()),)
+
+    torch._dynamo.reset()
+
+    @torch.compile(backend=look, fullgraph=True)  # type: ignore[untyped-decorator]
+    def attend(query: Any, key: Any, cu: Any, longest: int) -> Any:
+        return flash(query, key, key, cu, longest, scale=0.3, window=5).sum()
+
+    for lengths in ([3, 4], [9, 2, 5], [6, 6, 1, 7], [20, 1], [31]):
+        cu = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+        query, key = (torch.zeros(sum(lengths), heads, 16, dtype=torch.bfloat16) for heads in (4, 2))
+        attend(query, key, cu, max(lengths))
+    torch._dynamo.reset()
+    assert len(graphs) <= 3  # exact, then symbolic in lengths, and in numbers of documents
+    calls = [node for node in graphs[-1].graph.nodes if "_varlen_attn" in str(node.target)]
+    assert len(calls) == 1
+    arguments = calls[0].args
+    assert not isinstance(arguments[5], int)  # the longest document is symbolic
+    assert arguments[8] == 0.3
+    assert [list(one) for one in arguments if isinstance(one, list | tuple)] == [[4, 0]]
 
 
 # Bounds

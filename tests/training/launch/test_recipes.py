@@ -42,7 +42,6 @@ exit 0
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
@@ -128,7 +127,6 @@ def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     """By packtrain itself, not the recorder: node 1 of three never starts, and no launcher waits for it."""
-    pytest.importorskip("torch")
     (tmp_path / "tools").mkdir()
     here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "6", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
     here["SLURM_JOB_ID"] = str(os.getpid())  # a port of its own, as jobs have

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,78 +19,29 @@ logging.set_verbosity_error()
 warnings.filterwarnings("ignore", module="transformers")
 
 _FROM_5_24 = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24)
-_LAYERS = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One, and what is expected of it."""
-
-    kind: str
-    """transformers' model_type."""
-    own: str
-    """With the model's own attention, positions, no mask and no cache."""
-    packed: str
-    """With `attention: auto`."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of its configuration, before it is shrunk."""
 
 
 I, L, R, P = "isolated", "leaks", "refused", "wrong positions"  # noqa: E741
-
-ARCHITECTURES = [
-    Architecture("llama", I, I),
-    Architecture("mistral", I, I),
-    Architecture("mixtral", I, I),
-    Architecture("qwen2", I, I, {"use_sliding_window": True, "max_window_layers": 1}),
-    Architecture("qwen2_moe", I, I, {"use_sliding_window": True, "max_window_layers": 1}),
-    Architecture("qwen3", I, I),
-    Architecture("qwen3_moe", I, I),
-    Architecture("gemma", I, I),
-    Architecture("gemma2", I, I),
-    Architecture("gemma3_text", I, I),
-    Architecture("phi3", I, I),
-    Architecture("gpt2", I, I),
-    Architecture("gpt_neox", I, I),
-    Architecture("olmo2", I, I),
-    Architecture("olmo3", I, I),
-    Architecture("granite", I, I),
-    Architecture("glm4", I, I),
-    Architecture("deepseek_v2", I, I),
-    Architecture("deepseek_v3", I, I),
-    Architecture("llama4_text", I, I),
-    Architecture("phimoe", I, I, {"sliding_window": 100}),
-    Architecture("moshi", I, I),
-    Architecture("smollm3", I, I),
-    Architecture("gpt_oss", L, I),
-    Architecture("afmoe", L, I),
-    Architecture("opt", L, I),
-    Architecture("biogpt", L, I),
-    Architecture("stablelm", I, I),
-    Architecture("nemotron", I, I),
-    Architecture("deepseek_v32", I, I),
-    Architecture("glm_moe_dsa", I, I),
-    Architecture("doge", I, I),
-    Architecture("falcon", I if _FROM_5_24 else L, R),
-    Architecture("bloom", L, L),
-    Architecture("mpt", L, L),
-    Architecture("gpt_neo", I, R),
-    Architecture("xglm", L, L),
-    Architecture("bamba", L, L),
-    Architecture("falcon_h1", L, L),
-    Architecture("lfm2", L, L, _LAYERS),
-    Architecture("nemotron_h", L, L),
-    Architecture("mamba", L, L),
-    Architecture("mamba2", L, L),
-    Architecture("falcon_mamba", L, L),
-    Architecture("jamba", L, L),
-    Architecture("recurrent_gemma", L, L),
-    Architecture("qwen3_next", R, R),
-    Architecture("bart", L, P),
-    Architecture("pegasus", L, P),
-]
-
-
+VERDICTS: dict[tuple[str, str], str] = {
+    (I, I): "llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text phi3 gpt2 gpt_neox olmo2 "
+    "olmo3 granite glm4 deepseek_v2 deepseek_v3 llama4_text phimoe moshi smollm3 stablelm nemotron deepseek_v32 "
+    "glm_moe_dsa doge",
+    (L, I): "gpt_oss afmoe opt biogpt",
+    (I, R): "gpt_neo falcon" if _FROM_5_24 else "gpt_neo",
+    (L, R): "" if _FROM_5_24 else "falcon",
+    (L, L): "bloom mpt xglm bamba falcon_h1 lfm2 nemotron_h mamba mamba2 falcon_mamba jamba recurrent_gemma",
+    (R, R): "qwen3_next",
+    (L, P): "bart pegasus",
+}
+"""What is expected of model_types of transformers, with their own attention, positions, no mask and no cache; and with
+`attention: auto`."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 1},
+    "qwen2_moe": {"use_sliding_window": True, "max_window_layers": 1},
+    "phimoe": {"sliding_window": 100},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
+}
+"""Of a configuration, before it is shrunk."""
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
 
 
@@ -121,6 +71,13 @@ def tokens(*lengths: int, seed: int = 0) -> list[list[int]]:
     """Documents of random tokens."""
     random = torch.Generator().manual_seed(seed)
     return [torch.randint(5, 500, (length,), generator=random).tolist() for length in lengths]
+
+
+def packed(kind: str = "llama", **settings: Any) -> Any:
+    """A tiny model with packed attention."""
+    model = build(kind, **settings)
+    use_packed(model)
+    return model
 
 
 def batch(*lengths: int, seed: int = 0) -> dict[str, Any]:

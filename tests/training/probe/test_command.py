@@ -4,10 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 from transformers import CONFIG_MAPPING
 
 from tests import kit
@@ -57,8 +53,6 @@ def test_a_leak_and_its_fix(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_packed(tmp_path: Path) -> None:
-    code, said = probed(saved(tmp_path, "falcon"))
-    assert (code, "FalconForCausalLM" in said) == (1, True)
     code, said = probed(saved(tmp_path, "falcon"), "--json")
     assert (code, json.loads(said)["isolated"]) == (1, False)
 

@@ -6,9 +6,6 @@ Auxiliary losses of routers are off: they take all tokens of a row together, by 
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 import torch
 from packtrain.training import collate
 from packtrain.training.attention import use_packed

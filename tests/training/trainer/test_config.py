@@ -4,67 +4,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 import yaml
+from packtrain.pipeline.configfile import load_as
+from packtrain.schemas.errors import ConfigError
+from packtrain.training.trainer.train_config import TrainConfig, training_arguments
+from packtrain.training.trainer.trainer import fill_in, refuse_conflicts
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
-from packtrain.pipeline.configfile import load_as  # noqa: E402
-from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.train_config import TrainConfig, training_arguments  # noqa: E402
-from packtrain.training.trainer.trainer import fill_in, refuse_conflicts  # noqa: E402
-
-from tests.training.trainer.tiny_models import make  # noqa: E402
-
-LEAST: dict[str, Any] = {"out": "out", "model": "model", "data": "packed", "rows_per_step": 8}
-
-
-def config(**keys: Any) -> TrainConfig:
-    return load_as(TrainConfig, {**LEAST, **keys})[0]
-
-
-# For transformers
+from tests.training.trainer.tiny_models import make
 
 
 def arguments(folder: Path, **changes: Any) -> Any:
     return transformers.TrainingArguments(str(folder), use_cpu=True, report_to=[], **changes)
 
 
-@pytest.mark.parametrize(
-    ("key", "given", "found"),
-    [("learning_rate", "1e-3", 1e-3), ("max_steps", "5", 5), ("warmup_steps", 0.1, 0.1), ("save_steps", "0.5", 0.5)],
-)
-def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path, key: str, given: Any, found: float) -> None:
-    assert yaml.safe_load("1e-3") == "1e-3"
-    value = getattr(training_arguments(config(trainer={key: given}), tmp_path, 1), key)
-    assert (type(value), value) == (type(found), found)
-
-
 def test_what_packtrain_decides_is_filled_in(tmp_path: Path) -> None:
-    keys = {"learning_rate": 1e-4, "gradient_checkpointing": True, "logging_steps": 7}
-    found = training_arguments(config(rows_per_step=24, rows_per_device=3, seed=5, trainer=keys), tmp_path, 2)
+    keys = {"learning_rate": yaml.safe_load("1e-4"), "warmup_steps": 0.1, "gradient_checkpointing": True}
+    assert keys["learning_rate"] == "1e-4", "YAML takes it for text"
+    given = {"out": "out", "model": "model", "data": "packed", "rows_per_step": 24, "rows_per_device": 3, "seed": 5}
+    found = training_arguments(load_as(TrainConfig, {**given, "trainer": keys})[0], tmp_path, 2)
     assert found.output_dir == str(tmp_path / "out")
     assert (found.gradient_accumulation_steps, found.per_device_train_batch_size, found.seed) == (4, 3, 5)
-    assert (found.learning_rate, found.logging_steps, found.logging_nan_inf_filter) == (1e-4, 7, False)
+    assert (found.learning_rate, found.warmup_steps, found.logging_nan_inf_filter) == (1e-4, 0.1, False)
     assert found.gradient_checkpointing
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("gradient_accumulation_steps", 3, "=3, but rows_per_step makes it 2: leave it out"),
-        ("label_smoothing_factor", 0.1, "the loss is the plain cross-entropy"),
-        ("neftune_noise_alpha", 5.0, "its noise is scaled by the length of a row"),
-    ],
-)
-def test_arguments_of_one_s_own_are_filled_in_or_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
+def test_arguments_of_one_s_own_are_filled_in_or_refused(tmp_path: Path) -> None:
     made = arguments(tmp_path)
     fill_in(made, make("Mixtral"), parts=2, rows_per_device=4, steps=9)
     assert (made.gradient_accumulation_steps, made.per_device_train_batch_size, made.max_steps) == (2, 4, 9)
     assert (made.ddp_find_unused_parameters, made.remove_unused_columns) == (True, False)
-    with pytest.raises(ConfigError, match=f"args.{key}.*{message}"):
-        fill_in(arguments(tmp_path, **{key: value}), make("Llama"), parts=2, rows_per_device=4, steps=9)
+    for key, value, message in (
+        ("gradient_accumulation_steps", 3, "=3, but rows_per_step makes it 2: leave it out"),
+        ("neftune_noise_alpha", 5.0, "its noise is scaled by the length of a row"),
+    ):
+        with pytest.raises(ConfigError, match=f"args.{key}.*{message}"):
+            fill_in(arguments(tmp_path, **{key: value}), make("Llama"), parts=2, rows_per_device=4, steps=9)
 
 
 def found(model: Any, args: Any, **changes: Any) -> list[str]:

@@ -1,26 +1,28 @@
-"""Training on several processes: through torchrun and accelerate, with DDP, FSDP2 and ZeRO-3, against one process."""
+"""Training on several processes: through torchrun and accelerate, with DDP, FSDP2 and ZeRO-3, against one process; and
+no worker without its launcher."""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import BusyError
+from packtrain.training.launch.recipes import recipe as text_of
+from packtrain.training.sharded import export_checkpoint
+from packtrain.training.trainer.checkpoint import locked, read_checkpoint
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("accelerate")
-
-from packtrain.training.launch.recipes import recipe as text_of  # noqa: E402
-from packtrain.training.sharded import export_checkpoint  # noqa: E402
-from packtrain.training.trainer.checkpoint import read_checkpoint  # noqa: E402
-
-from tests.support import warm  # noqa: E402
-from tests.training.trainer.trainings import SGD, losses, quietly  # noqa: E402
+from tests import kit
+from tests.support import warm
+from tests.training.trainer.trainings import SGD, losses, quietly
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
@@ -76,10 +78,10 @@ def weights(settings_in: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def configuration(settings: Any, weights: Path) -> Callable[..., dict[str, Any]]:
-    """Six steps of eight rows, clipped, so that a gradient's norm matters; keys below `trainer` are merged."""
+    """Four steps of eight rows, clipped, so that a gradient's norm matters; keys below `trainer` are merged."""
 
     def make(**keys: Any) -> dict[str, Any]:
-        trainer = {"max_grad_norm": 0.3, "learning_rate": 1e-2, **keys.pop("trainer", {})}
+        trainer = {"max_steps": 4, "max_grad_norm": 0.3, "learning_rate": 1e-2, **keys.pop("trainer", {})}
         made: dict[str, Any] = settings(
             model={"path": str(weights)}, rows_per_step=8, epochs=3, trainer=trainer, **keys
         )
@@ -139,7 +141,7 @@ def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
 def test_four_ranks_on_data_with_weights(
     launched: Launched, configuration: Any, weighted: Path, tmp_path: Path
 ) -> None:
-    made = configuration(data=str(weighted), trainer={"max_steps": 3})
+    made = configuration(data=str(weighted), probe=False, trainer={"max_steps": 3})
     found = launched([*TORCHRUN, "4"], made)
     assert (found["kind"], found["ranks"]) == ("MULTI_CPU", 4)
     check_like(found, alone_on(made, tmp_path / "alone"))
@@ -174,12 +176,12 @@ def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
     from transformers import AutoModelForCausalLM
 
     command = accelerate("fsdp2", 2, tmp_path)
-    kept = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    kept = {"save_strategy": "steps", "save_steps": 2}
     made = configuration(out=str(tmp_path / "out"), export=True, trainer=kept)
     first = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
     assert (first["kind"], first["ranks"], first["sharded"]) == ("FSDP", 2, True)
     check_like(first, alone)
-    made_whole = export_checkpoint(tmp_path / "out" / "checkpoint-6", tmp_path / "gathered", file_bytes=1 << 18)
+    made_whole = export_checkpoint(tmp_path / "out" / "checkpoint-4", tmp_path / "gathered", file_bytes=1 << 18)
     assert made_whole.files > 2
     whole = load_file(tmp_path / "out" / "model" / "model.safetensors")
     pieces = [load_file(path) for path in (tmp_path / "gathered").glob("*.safetensors")]
@@ -187,10 +189,10 @@ def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
     assert gathered.keys() == whole.keys()
     assert all(torch.equal(gathered[name], whole[name]) for name in whole)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "gathered").lm_head.weight.shape == (3200, 32)
-    shutil.rmtree(tmp_path / "out" / "checkpoint-6")
+    shutil.rmtree(tmp_path / "out" / "checkpoint-4")
     shutil.rmtree(tmp_path / "out" / "model")
     again = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
-    assert again["resumed"].endswith("checkpoint-3")
+    assert again["resumed"].endswith("checkpoint-2")
     check_like(again, alone)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
     assert model.lm_head.weight.shape == (3200, 32)  # gathered, not one rank's part
@@ -216,3 +218,39 @@ def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: P
     assert done.returncode == 1
     for part in ("rank 1 of 2", "127.0.0.1:9", "RANK=1, WORLD_SIZE=2"):
         assert part in done.stderr
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_launcher_is_killed(settings: Any, tmp_path: Path) -> None:
+    config = kit.saved(settings(epochs=200, trainer={"max_steps": 1000}))
+    words = ["python", *TORCHRUN[1:], 1, "-m", "packtrain.pipeline.cli", "train", config]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    launcher = warm.Process(words, env=environ, modules=warm.TRAINING)
+    assert any(" 2/1,000 " in line for line in launcher.stdout), launcher.stderr.read()[-2000:]
+    (worker,) = map(int, Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split())
+    launcher.kill()
+    launcher.wait()
+    until = time.monotonic() + 300
+    try:
+        # A process counts as ended a moment before its last thread closes its files, the lock among them.
+        while _runs(worker) or not _free(tmp_path / "out"):
+            assert time.monotonic() < until, "the worker goes on without its launcher, or keeps the folder locked"
+            time.sleep(0.1)
+    finally:
+        if _runs(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def _free(folder: Path) -> bool:
+    try:
+        with locked(folder):
+            return True
+    except BusyError:
+        return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

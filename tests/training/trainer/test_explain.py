@@ -1,23 +1,17 @@
 """`explain-loss`: the documents of a step, by the losses that a checkpoint before it gives them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.training import PackedLoader
+from packtrain.training.trainer.explain_loss import StepLoss, explain_step
+from packtrain.training.trainer.train_config import TrainConfig
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
-from packtrain.pipeline.cli.training import explain_loss  # noqa: E402
-from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
-from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.trainer.explain_loss import StepLoss, explain_step  # noqa: E402
-from packtrain.training.trainer.train_config import TrainConfig  # noqa: E402
-
-from tests.training.trainer.trainings import Settings, losses, quietly  # noqa: E402
+from tests import kit
+from tests.training.trainer.trainings import Settings, document_losses, losses, quietly
 
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "learning_rate": 1e-2}
 
@@ -26,9 +20,7 @@ def explained(config: dict[str, Any], step: int) -> StepLoss:
     return explain_step(TrainConfig.model_validate(config), Path.cwd(), step)
 
 
-def test_a_step_is_that_of_the_training_document_by_document(
-    settings: Settings, two_sources: Path, document_losses: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_is_that_of_the_training_document_by_document(settings: Settings, two_sources: Path) -> None:
     config = settings(data=str(two_sources), trainer=SAVED)
     logged = losses(quietly(config))
     for step, checkpoint in ((1, ""), (3, "checkpoint-2")):
@@ -46,14 +38,9 @@ def test_a_step_is_that_of_the_training_document_by_document(
     expected = sorted(loss.item() / trained for loss, trained in document_losses(model, batch))
     assert sorted(one.loss for one in found.documents) == pytest.approx(expected, rel=1e-5)
     assert {one.id for one in found.documents} <= {one.id for one in documents}
-    file = Path(config["out"]).parent / "train.yaml"
-    file.write_text(json.dumps(config))
-    explain_loss(step=3, config=file, settings=[], demo=False, top=2, as_json=True)
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(kit.cli("explain-loss", kit.saved(config), "--step", 3, "--top", 2, "--json").out)
     assert (shown["step"], len(shown["documents"])) == (3, 2)
     assert shown["documents"][0]["id"] == found.documents[0].id
-    explain_loss(step=3, config=file, settings=[], demo=False, top=2, as_json=False)
-    assert f"packtrain inspect {two_sources} --id {found.documents[0].id}" in capsys.readouterr().out
 
 
 def test_adapters_are_put_on_their_model(settings: Settings) -> None:

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import BusyError, ConfigError, StoreError
+from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint, rotate
+from packtrain.training.trainer.train import Outcome
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
-from packtrain.schemas.errors import ConfigError, StoreError  # noqa: E402
-from packtrain.training.trainer.checkpoint import MARKER, last_whole, read_checkpoint, rotate  # noqa: E402
-from packtrain.training.trainer.train import Outcome  # noqa: E402
-
-from tests import kit  # noqa: E402
-from tests.training.trainer.trainings import Settings, quietly  # noqa: E402
+from tests import kit
+from tests.training.trainer.trainings import Settings, quietly
 
 DROPOUT = {
     "config": {
@@ -145,6 +141,17 @@ def test_the_best_checkpoint_is_kept(settings: Settings, two_sources: Path) -> N
 # What is refused
 
 
+def test_another_training_into_the_same_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with locked(out), pytest.raises(BusyError, match="another training works on "):
+        quietly(settings())
+    assert [path.name for path in out.iterdir()] == [LOCK]
+    assert quietly(settings(trainer={"max_steps": 1})).steps == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written as a folder"), locked(tmp_path / "file"):
+        pass
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
@@ -198,10 +205,3 @@ def test_a_full_disk_is_said(settings: Settings) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_name_means_that_checkpoint(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
-    config, whole, _ = stopped
-    outcome = quietly({**config, "resume": str(whole.out / "checkpoint-6")})
-    assert outcome.resumed_from == whole.out / "checkpoint-6"
-    assert losses(outcome)[7] == losses(whole)[7]

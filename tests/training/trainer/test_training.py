@@ -1,34 +1,36 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
+import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError
+from packtrain.training import PackedLoader
+from packtrain.training.trainer.loss import Forward
+from packtrain.training.trainer.train import train
+from packtrain.training.trainer.trainer import PackedTrainer
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+from tests import kit
+from tests.training.conftest import MakePacked
+from tests.training.trainer.trainings import LLAMA, SGD, Settings, descend, document_losses, initial, losses, quietly
 
-from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError  # noqa: E402
-from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.trainer.loss import Forward  # noqa: E402
-from packtrain.training.trainer.train import train  # noqa: E402
-from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 
-from tests.training.trainer.trainings import SGD, Settings, initial, losses, quietly  # noqa: E402
+@pytest.fixture(scope="module")
+def few(make_packed: MakePacked) -> Path:
+    """Some twenty rows."""
+    return make_packed("few", 30, max_length=96)
+
 
 # The mean
 
 
-@pytest.mark.parametrize("rows_per_device", [1, 4])
-def test_a_step_is_the_global_mean_whatever_the_micro_batches(
-    settings: Settings, folder: Path, descend: Callable[..., list[float]], rows_per_device: int
-) -> None:
-    config = settings(rows_per_device=rows_per_device, trainer={**SGD, "max_steps": 3}, loss_kernel="none")
+def test_a_step_is_the_global_mean_whatever_the_micro_batches(settings: Settings, folder: Path) -> None:
+    config = settings(rows_per_device=1, trainer={**SGD, "max_steps": 3}, loss_kernel="none")
     model = initial(config)
-    expected = descend(model, folder, 3, rows_per_step=4, seed=3, rate=0.5)
+    expected = descend(model, folder, 3)
     outcome = quietly({**config, "export": True})
     assert losses(outcome) == pytest.approx(expected, rel=1e-6)
     from transformers import AutoModelForCausalLM
@@ -43,68 +45,83 @@ def test_a_step_is_the_global_mean_whatever_the_micro_batches(
     assert moved > 1e-3, "nothing was trained"
 
 
-@pytest.mark.slow
-def test_batches_without_a_trained_token_neither_count_nor_spoil_anything(
-    settings: Settings, folder: Path, descend: Callable[..., list[float]]
-) -> None:
-    config = settings(rows_per_step=16, loader={"tail": "pad"}, trainer={**SGD, "max_steps": -1})
+def test_batches_without_a_trained_token_neither_count_nor_spoil_anything(settings: Settings, few: Path) -> None:
+    config = settings(data=str(few), rows_per_step=16, loader={"tail": "pad"}, trainer={**SGD, "max_steps": -1})
     model = initial(config)
     outcome = quietly(config)
-    rows = outcome.steps * 16
-    expected = descend(model, folder, outcome.steps, rows_per_step=16, seed=3, rate=0.5, tail="pad")
-    loader = PackedLoader(folder, rows_per_step=16)
-    assert rows - loader.total_rows > 4, "no micro-batch of the last step is without a trained token"
+    expected = descend(model, few, outcome.steps, rows_per_step=16, tail="pad")
+    filled = outcome.steps * 16 - PackedLoader(few, rows_per_step=16).total_rows
+    assert filled > 4, "no micro-batch of the last step is without a trained token"
     assert losses(outcome) == pytest.approx(expected, rel=1e-6)
 
 
+EXPERTS = {
+    "model_type": "mixtral", "vocab_size": 3200, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "output_router_logits": True, "router_aux_loss_coef": 0.5, "max_position_embeddings": 256,
+}  # fmt: skip
+
+
 def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Settings) -> None:
-    experts = {
-        "model_type": "mixtral", "vocab_size": 3200, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
-        "output_router_logits": True, "router_aux_loss_coef": 0.5, "max_position_embeddings": 256,
-    }  # fmt: skip
-    once = {"max_steps": 1}
-    found = losses(quietly(settings(model={"config": experts}, rows_per_device=1, trainer=once)))
-    plain = losses(
-        quietly(settings(model={"config": {**experts, "router_aux_loss_coef": 0.0}}, rows_per_device=1, trainer=once))
+    found, plain = (
+        losses(quietly(settings(model={"config": config}, rows_per_device=1, trainer={"max_steps": 1})))
+        for config in (EXPERTS, {**EXPERTS, "router_aux_loss_coef": 0.0})
     )
     # The auxiliary loss of one even batch is top_k = 2: times 0.5, once, and not once for each of four batches.
     assert found[0] - plain[0] == pytest.approx(1.0, rel=0.1)
 
 
-# Settings of transformers
+def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: Path) -> None:
+    """On data with untrained tokens, two micro-batches a step, with the auxiliary loss of experts."""
+
+    def columns(kernel: str) -> tuple[list[float], list[float]]:
+        config = settings(data=str(two_sources), model={"config": EXPERTS}, loss_kernel=kernel)
+        log = [entry for entry in quietly(config).log if "loss" in entry]
+        return [entry["loss"] for entry in log], [entry["grad_norm"] for entry in log]
+
+    plain, fused = columns("none"), columns("chunked")
+    assert len(plain[0]) == 6
+    assert fused[0] == pytest.approx(plain[0], rel=1e-5)
+    assert fused[1] == pytest.approx(plain[1], rel=1e-4)
+
+
+# Other ways
+
+
+def test_adapters_train_go_on_and_are_exported(settings: Settings, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    saved = {"save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
+    config = settings(lora={"r": 4}, trainer=saved, export=True)
+    whole = quietly(config)
+    assert losses(whole)[-1] < losses(whole)[0]
+    again = quietly({**config, "out": str(tmp_path / "again"), "resume": str(whole.out / "checkpoint-3")})
+    assert losses(again) == losses(whole)
+    assert whole.export is not None
+    assert not (whole.export / "model.safetensors").exists()
+    config = peft.PeftConfig.from_pretrained(whole.export)
+    assert (config.r, config.task_type) == (4, "CAUSAL_LM")
 
 
 @pytest.mark.slow
-def test_it_trains_in_bf16_and_in_another_order(settings: Settings) -> None:
-    order = {"prefetch": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}
-    found = losses(quietly(settings(loader=order, trainer={"bf16": True, "learning_rate": 3e-3})))
-    assert found[-1] < found[0] - 0.05
+def test_what_changes_the_computation_changes_no_loss(settings: Settings) -> None:
+    small = {"model": {"config": {**LLAMA, "num_hidden_layers": 1}}, "rows_per_device": 4}
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 1}
 
+    def found(trainer: dict[str, Any], **keys: Any) -> list[float]:
+        return losses(quietly(settings(**small, **keys, trainer={"max_steps": 2, **trainer})))
 
-@pytest.mark.slow
-def test_checkpointing_and_plain_batches_of_one_shape_give_the_same_losses(settings: Settings) -> None:
-    plain = losses(quietly(settings()))
-    again = losses(quietly(settings(trainer={"gradient_checkpointing": True})))
-    fixed = losses(quietly(settings(loader={"static_shapes": True})))
-    assert again == pytest.approx(plain, rel=1e-6)
-    assert fixed == pytest.approx(plain, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_it_trains_compiled(settings: Settings) -> None:
-    small = {"model": {"config": {**settings()["model"]["config"], "num_hidden_layers": 1}}, "rows_per_device": 4}
-    plain = losses(quietly(settings(**small, trainer={"max_steps": 2})))
-    keys = {"max_steps": 2, "torch_compile": True, "torch_compile_backend": "eager"}
-    assert losses(quietly(settings(**small, trainer=keys))) == pytest.approx(plain, rel=1e-4)
+    plain = found({})
+    assert found({"gradient_checkpointing": True}) == pytest.approx(plain, rel=1e-6)
+    fixed = {"loader": {"static_shapes": True}}
+    assert found({}, **fixed) == pytest.approx(plain, rel=1e-5)
+    assert found(compiled, **fixed, probe=False) == pytest.approx(plain[:1], rel=1e-4)
+    assert found({"bf16": True}) == pytest.approx(plain, rel=1e-2)
 
 
 # Evaluation
 
 
-def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
-    settings: Settings, two_sources: Path, document_losses: Callable[..., Any]
-) -> None:
+def test_the_held_out_loss_is_every_token_s_overall_and_by_source(settings: Settings, two_sources: Path) -> None:
     import pyarrow.parquet as pq
     from packtrain.training.batch import flatten
     from packtrain.training.packed_rows import PackedRows
@@ -176,9 +193,25 @@ def test_data_of_another_vocabulary_is_refused_with_the_reason(
     assert highest(low) < highest(high)
     held_out = {"data": str(high), "split": "train"}
     for data, vocabulary, given in ((high, 100, None), (low, highest(low) + 1, held_out)):
-        model = {"config": {**settings()["model"]["config"], "vocab_size": vocabulary}}
+        model = {"config": {**LLAMA, "vocab_size": vocabulary}}
         with pytest.raises(InputError, match=r"but the model has embeddings for .*vocab_size: at least [\d,]+"):
             quietly(settings(model=model, data=str(data), eval=given, trainer={"max_steps": 1}))
+
+
+# What is refused
+
+
+def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
+    sinks = {
+        "model_type": "gpt_oss", "vocab_size": 3200, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 2,
+        "num_experts_per_tok": 1, "layer_types": ["full_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+    config = settings(model={"config": sinks}, attention="eager", trainer={"max_steps": 1})
+    with pytest.raises(LeakError, match=r"GptOssForCausalLM with attention eager does not keep .* apart"):
+        quietly(config)
+    assert len(losses(quietly({**config, "attention": "auto"}))) == 1
 
 
 def test_documents_longer_than_the_models_positions(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,7 +219,7 @@ def test_documents_longer_than_the_models_positions(settings: Settings, caplog: 
                         "n_positions": 50, "attn_pdrop": 0.0}}  # fmt: skip
     with pytest.raises(InputError, match=r"a document of [\d,]+ tokens, .* it has embeddings for 50 positions"):
         quietly(settings(model=table, rows_per_step=16, trainer={"max_steps": 2}))
-    rotary = {"config": {**settings()["model"]["config"], "max_position_embeddings": 50}}
+    rotary = {"config": {**LLAMA, "max_position_embeddings": 50}}
     with caplog.at_level(logging.WARNING, logger="packtrain"):
         quietly(settings(model=rotary, rows_per_step=16, trainer={"max_steps": 2}))
     assert caplog.text.count("longer than the model's max_position_embeddings (50)") == 1
@@ -195,7 +228,7 @@ def test_documents_longer_than_the_models_positions(settings: Settings, caplog: 
 def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Settings, make_packed: Any) -> None:
     def model(limit: int, kind: str) -> dict[str, Any]:
         rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 50}
-        return {"config": {**settings()["model"]["config"], "max_position_embeddings": limit, "rope_parameters": rope}}
+        return {"config": {**LLAMA, "max_position_embeddings": limit, "rope_parameters": rope}}
 
     refused = r"document of 96 tokens, more than the model takes: dynamic rotary .* longer than 50 .*max_length: 50"
     for keys in ({}, {"probe": False}):
@@ -219,17 +252,9 @@ def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(sett
     ]
 
 
-def test_places_are_looked_at_before_the_training(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "a file").touch()
-    with pytest.raises(ConfigError, match=r"out: .*a file cannot be written as a folder"):
-        quietly(settings(out=str(tmp_path / "a file")))
-    said: list[str] = []
-    with pytest.raises(ConfigError, match="tokenizer: there is no folder"):
-        train(settings(tokenizer="nowhere"), say=said.append)
-    own = str(tmp_path / "out" / "model")
+def test_the_model_that_training_starts_from_is_not_overwritten(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="would overwrite the one that training starts from"):
-        train(settings(model=own, export=True), say=said.append)
-    assert not said
+        quietly(settings(model=str(tmp_path / "out" / "model"), export=True))
 
 
 def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,16 +266,13 @@ def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: p
 # From Python
 
 
-@pytest.mark.slow
-def test_a_trainer_of_one_s_own(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+def test_a_trainer_of_one_s_own(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM, TrainingArguments
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=3200, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    )
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{**LLAMA, "num_hidden_layers": 1}))
     arguments = TrainingArguments(str(tmp_path), learning_rate=1e-2, logging_steps=2, report_to=[], save_strategy="no")
-    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, rows_per_device=2)
+    trainer = PackedTrainer(model, arguments, data=few, rows_per_step=4, rows_per_device=2)
     assert arguments.gradient_accumulation_steps == 1, "the person's own arguments were changed"
     result = trainer.train()
     assert result.global_step == trainer.loader.total_rows // 4
@@ -259,3 +281,17 @@ def test_a_trainer_of_one_s_own(folder: Path, tmp_path: Path, capsys: pytest.Cap
     again = trainer.train()  # from the beginning of the data, not from its end
     assert again.global_step == result.global_step
     assert "grad norm" in capsys.readouterr().out
+
+
+def test_a_dry_run_looks_for_data_and_model(
+    settings: Settings, folder: Path, two_sources: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "weightless").mkdir()
+    (tmp_path / "weightless" / "config.json").write_text(json.dumps(LLAMA))
+    right = {"eval": {"every": 1}, "model": {"path": "weightless", "random": True}}
+    for keys in ({"data": "nowhere"}, {"data": str(folder), "eval": {"every": 1}}, {"model": "nowhere"}, right):
+        config = kit.saved(settings(data=str(two_sources)) | keys)
+        done = kit.cli("train", config, "--dry-run", "--json", cwd=tmp_path)
+        assert (done.code, done.out != "") == ((0, True) if keys is right else (2, False)), done
+    assert str(tmp_path / "out") in done.out
+    assert not (tmp_path / "out").exists()

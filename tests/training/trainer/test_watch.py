@@ -1,52 +1,23 @@
 """What watches a training: warnings at its beginning, figures of speed, and the lines that it prints."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
+import transformers
+from packtrain.training.trainer.watch import EarlyWarnings, Meter
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
-from packtrain.training.trainer.train import train as run  # noqa: E402
-from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
-from packtrain.training.trainer.watch import EarlyWarnings, Meter  # noqa: E402
-
-from tests.training.trainer.tiny_models import make  # noqa: E402
+from tests.training.trainer.trainings import LLAMA, Settings, quietly
 
 VOCABULARY = 4096
 
 
-def small(**changes: Any) -> Any:
-    """A model with transformers' own initial weights: it guesses."""
-    model = make("Llama", vocab_size=VOCABULARY, attention="sdpa", **changes)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.div_(6)
-    return model
-
-
-def train(folder: Path, out: Path, model: Any, *, steps: int = 6, **changes: Any) -> EarlyWarnings:
-    """A real training with its warnings."""
-    arguments = transformers.TrainingArguments(
-        str(out), max_steps=steps, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, **changes
-    )
-    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, probe=False, say=None)
-    (warnings,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, EarlyWarnings))
-    trainer.train()
-    return warnings
-
-
-def test_weights_that_know_less_than_a_guess_and_a_sound_training(folder: Path, tmp_path: Path) -> None:
-    model = small(tie_word_embeddings=False)
-    assert not train(folder, tmp_path, model, learning_rate=1e-3).findings
-    with torch.no_grad():
-        model.lm_head.weight.mul_(100)
-    assert list(train(folder, tmp_path, model, steps=1, learning_rate=1e-5).findings) == ["worse_than_guessing"]
+def test_weights_that_know_less_than_a_guess_and_a_sound_training(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    quietly(settings(trainer={"max_steps": 2}))
+    assert "guess" not in caplog.text
+    quietly(settings(model={"config": {**LLAMA, "initializer_range": 1.0}}, trainer={"max_steps": 1}))
+    assert "guess" in caplog.text
 
 
 def lines(*logs: dict[str, float]) -> list[str]:
@@ -99,10 +70,10 @@ def test_figures_are_those_of_a_count_by_hand() -> None:
     assert meter.collect(67)["tokens_per_second"] == pytest.approx(3.0)  # since the last time
 
 
-def test_what_is_logged(settings: Callable[..., dict[str, Any]]) -> None:
+def test_what_is_logged(settings: Settings) -> None:
     """Also for TensorBoard."""
     event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    outcome = run(settings(trainer={"report_to": ["tensorboard"]}), say=lambda text: None)
+    outcome = quietly(settings(trainer={"report_to": ["tensorboard"]}))
     log = [entry for entry in outcome.log if "loss" in entry]
     seen = [entry["tokens_seen"] for entry in log]
     assert len(log) == 6

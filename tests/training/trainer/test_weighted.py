@@ -2,24 +2,17 @@
 the weighted mean over all micro-batches.
 """
 
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from packtrain.training import PackedLoader, weighted_loss
+from packtrain.training.attention import use_packed
+from packtrain.training.trainer.loss import Forward, fuse_loss, targets
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
-from packtrain.training import PackedLoader, weighted_loss  # noqa: E402
-from packtrain.training.attention import use_packed  # noqa: E402
-from packtrain.training.trainer.loss import Forward, fuse_loss, targets  # noqa: E402
-
-from tests.training.trainer.trainings import SGD, Settings, initial, losses, quietly  # noqa: E402
-
-Losses = Callable[..., list[tuple[Any, float]]]
+from tests.training.trainer.trainings import SGD, Settings, descend, document_losses, initial, losses, quietly, summed
 
 
 def gradients(model: Any) -> list[Any]:
@@ -29,12 +22,10 @@ def gradients(model: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kernel", ["none", "chunked"])
-def test_packed_gradients_are_those_of_the_documents_alone(
-    settings: Settings, weighted: Path, document_losses: Losses, kernel: str
-) -> None:
+def test_packed_gradients_are_those_of_the_documents_alone(settings: Settings, weighted: Path, kernel: str) -> None:
     model = initial(settings())
     batches = list(islice(PackedLoader(weighted, rows_per_step=4, loss_weights=True), 2))
-    total, whole = (sum(one) for one in zip(*(e for b in batches for e in document_losses(model, b)), strict=True))
+    total, whole = summed([one for batch in batches for one in document_losses(model, batch)])
     (total / whole).backward()
     expected = gradients(model)
     use_packed(model)
@@ -56,24 +47,19 @@ def test_packed_gradients_are_those_of_the_documents_alone(
     assert float(alone) == pytest.approx(parts[0], rel=1e-6)
 
 
-def test_a_step_is_the_weighted_mean_whatever_the_micro_batches(
-    settings: Settings, weighted: Path, descend: Callable[..., list[float]]
-) -> None:
+def test_a_step_and_the_held_out_loss_are_weighted_means(settings: Settings, weighted: Path) -> None:
+    rate_zero = {**SGD, "max_steps": 1, "learning_rate": 0.0}
     config = settings(data=str(weighted), rows_per_device=1, trainer={**SGD, "max_steps": 3})
-    expected = descend(initial(config), weighted, 3, rows_per_step=4, seed=3, rate=0.5)
+    expected = descend(initial(config), weighted, 3)
     assert losses(quietly(config)) == pytest.approx(expected, rel=1e-6)
     plain = {**config, "out": config["out"] + "-plain", "loader": {"loss_weights": False}}
-    without = quietly(plain | {"trainer": {**config["trainer"], "max_steps": 1}})
+    without = quietly(plain | {"trainer": {**config["trainer"], **rate_zero}})
     assert without.loss != pytest.approx(expected[0], rel=1e-3), "the weights make no difference"
-
-
-def test_the_held_out_loss_is_the_weighted_mean(settings: Settings, weighted: Path, document_losses: Losses) -> None:
-    trainer = {"max_steps": 1, "learning_rate": 0.0}
-    config = settings(data=str(weighted), eval={"rows_per_device": 3}, trainer=trainer)
-    found = quietly(config).metrics
+    held_out = {"out": config["out"] + "-held-out", "eval": {"rows_per_device": 3}}
+    found = quietly({**config, **held_out, "trainer": {**config["trainer"], **rate_zero}}).metrics
     model = initial(config)
-    held = PackedLoader(weighted, split="holdout", rows_per_step=1, loss_weights=True)
     with torch.no_grad():
-        total, whole = (sum(one) for one in zip(*(e for b in held for e in document_losses(model, b)), strict=True))
+        held = PackedLoader(weighted, split="holdout", rows_per_step=1, loss_weights=True)
+        total, whole = summed([one for batch in held for one in document_losses(model, batch)])
     assert found["eval_loss"] == pytest.approx(float(total) / whole, rel=1e-6)
     assert found["eval_loss_chats"] != found["eval_loss_texts"]

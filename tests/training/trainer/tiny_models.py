@@ -17,21 +17,13 @@ SIZES = {
 }
 MORE: dict[str, dict[str, Any]] = {
     "Llama": {},
-    "Mistral": {"sliding_window": 8},
-    "Qwen3": {"head_dim": 8},
     "Gemma2": {"head_dim": 8, "sliding_window": 8, "final_logit_softcapping": 0.5, "query_pre_attn_scalar": 8},
     "Granite": {"logits_scaling": 3.0},
     "Cohere": {"logit_scale": 0.25},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True},
-    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 8},
     "Phi": {},
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "vocab_size": 97},
-    "DeepseekV3": {
-        "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
-        "moe_intermediate_size": 24, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8, "v_head_dim": 12, "first_k_dense_replace": 1,
-    },
-}  # fmt: skip
+}
 
 
 def make(name: str, *, attention: str = "eager", dtype: torch.dtype = torch.float32, **changes: Any) -> Any:

@@ -1,28 +1,22 @@
-"""Settings and models that leak are caught, and the isolated ones pass, without false alarms."""
+"""Settings and models that leak are caught, and the isolated ones pass, without false alarms: also checkpointed, with
+adapters, in bf16; and the model afterwards, which must be as it was."""
 
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import collate
-from packtrain.training.attention import use_packed
+from packtrain.training.attention import NAME, use_packed
 from packtrain.training.probe import ProbeReport, probe
+from packtrain.training.probe_command import shrink
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from tests.training.probe.architectures import batch, build, row, tokens, with_default_cache, with_ones
+from tests.training.probe.architectures import batch, build, packed, row, tokens, with_default_cache, with_ones
 
 
 def failed(report: ProbeReport) -> set[str]:
     return {check.name for check in report.checks if not check.passed}
-
-
-def packed(kind: str = "llama", **options: Any) -> Any:
-    model = build(kind, **options)
-    use_packed(model)
-    return model
 
 
 def counted_on(batch: dict[str, Any]) -> dict[str, Any]:
@@ -85,9 +79,6 @@ STRETCHED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def roped(kind: str, rope: dict[str, Any], **changes: Any) -> Any:
-    from packtrain.training.probe_command import shrink
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-
     config = shrink(CONFIG_MAPPING[kind]())
     config.rope_parameters = {**(config.rope_parameters or {}), "rope_theta": 1e4, **rope}
     for name, value in changes.items():
@@ -98,15 +89,11 @@ def roped(kind: str, rope: dict[str, Any], **changes: Any) -> Any:
     return model
 
 
-def stretched(name: str) -> Any:
-    kind, rope = STRETCHED[name]
-    lengths = {"original_max_position_embeddings": 32} if kind == "phi3" else {}
-    return roped(kind, rope, max_position_embeddings=32 if name == "dynamic" else 512, **lengths)
-
-
 @pytest.mark.parametrize("name", STRETCHED)
 def test_rotary_embeddings_that_stretch(name: str) -> None:
-    model = stretched(name)
+    kind, rope = STRETCHED[name]
+    lengths = {"original_max_position_embeddings": 32} if kind == "phi3" else {}
+    model = roped(kind, rope, max_position_embeddings=32 if name == "dynamic" else 512, **lengths)
     report = probe(model, batch=batch(17, 33, 50))
     assert "lengths" in failed(report)
     assert "truncate.max_length" in report.hint
@@ -150,3 +137,82 @@ def test_every_form_of_the_loaders_batches() -> None:
         padded[name] = torch.tensor([0, 17, 22, 32, 32, 32], dtype=torch.int32)
     for given in (numbered, padded, batch(7), {**batch(9, 4), "loss_weights": torch.ones(1, 13)}):
         assert probe(model, batch=given).require().check("at length") is not None
+
+
+# What really trains
+
+
+def leaks(report: ProbeReport) -> bool:
+    """Whether the very isolation was found wanting."""
+    return any(not check.passed for check in report.checks if check.name in ("isolation", "perturbation"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("llama", torch.float64),
+        ("qwen3_moe", torch.float16),
+        ("gemma3_text", torch.bfloat16),
+    ],
+)
+def test_other_dtypes(kind: str, dtype: Any) -> None:
+    assert probe(packed(kind, dtype=dtype)).require().isolated
+    own = build(kind, dtype=dtype)
+    assert leaks(probe(own, call=lambda batch: own(**{**batch, "use_cache": True})))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed(reentrant: bool) -> None:
+    model = packed()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    report = probe(model).require()
+    # Re-entrant checkpointing has no gradients of inputs alone: then by perturbation.
+    assert {"perturbation" if reentrant else "isolation"} <= {check.name for check in report.checks}
+    eager = build("gpt_oss")
+    eager.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    assert leaks(probe(eager))
+
+
+def test_with_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], lora_dropout=0.5)
+    model = peft.get_peft_model(packed(), config)
+    assert probe(model).require().isolated  # with dropout on, packed and alone would differ
+    assert leaks(probe(peft.get_peft_model(build("gpt_oss"), config)))
+
+
+def test_autocast() -> None:
+    model = packed()
+
+    def call(batch: dict[str, Any]) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(**batch)
+
+    report = probe(model, call=call).require()
+    assert report.check("equivalence").threshold == "at most 0.05"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_model_is_left_as_it_was(train: bool) -> None:
+    model = packed("gpt2")  # with dropout
+    model.train(train)
+    model.lm_head.eval()
+    model(**batch(7)).loss.backward() if not train else None
+
+    def state() -> list[Any]:
+        grads = [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
+        tensors = [one.detach().clone() for one in (*model.parameters(), *model.buffers())]
+        modes = [
+            (module.training, getattr(module, "p", None), len(module._forward_hooks)) for module in model.modules()
+        ]
+        return [*grads, *tensors, *modes]
+
+    before = state()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    probe(model)
+    assert torch.equal(torch.rand(3), expected)
+    for one, other in zip(state(), before, strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    assert model.config._attn_implementation == NAME
