@@ -12,8 +12,7 @@ from .pack import Selected, split_names
 from .segments import Segments
 from .shard import Account, chunks_of, copies_together, cuts_through_turns
 from .table import SLICE, Documents
-from .window_plan import Pieces, arrange, pieces_of, planned_pieces, windows
-from .windows import window_seed
+from .window_plan import Pieces, arrange, pieces_of, planned_pieces, window_seed, windows
 
 
 def count_rows(selected: Selected) -> list[SplitFigures]:
