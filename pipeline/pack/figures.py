@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.layout import fill_of
+from ...schemas.layout import Certificate, fill_of
 from ...schemas.ragged import offsets_of
 from ...schemas.report import SplitFigures
 from ...stages.mask.policy import supervised_tokens
@@ -24,7 +24,7 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
         IntegrityError: the ledger does not close.
     """
     names, splits = [source.name for source in selected.config.sources], split_names(selected.config)
-    account, figures = Account(), []
+    account, figures = Account(), list[SplitFigures]()
     if selected.pairs:
         _count_pairs(selected, account)
     else:
@@ -37,7 +37,7 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
 def _count_split(selected: Selected, split: str, segments: Segments, account: Account) -> SplitFigures:
     config, table = selected.config, selected.table
     owners, alignment, length = table.origins.owners, config.pack.alignment, config.truncate.max_length
-    certificates, every, trained = [], 0, 0
+    certificates, every, trained = list[Certificate](), 0, 0
     for number, blocks in enumerate(windows(table, split, config)):
         pieces = pieces_of(table, selected.split_pieces, split, blocks)
         plan = arrange(pieces, config, window_seed(config.seed, number))
