@@ -23,7 +23,8 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
     Raises:
         IntegrityError: the ledger does not close.
     """
-    names, splits = [source.name for source in selected.config.sources], split_names(selected.config)
+    names = [source.name for source in selected.config.sources]
+    splits = sorted(split_names(selected.config))  # as a manifest lists them
     account, figures = Account(), list[SplitFigures]()
     if selected.pairs:
         _count_pairs(selected, account)

@@ -278,7 +278,7 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     assert made.choice is not None
     own = (more["pack"].get("strategy", "bfd"), made.packing.max_length)
     (point,) = [one for one in made.choice.points if (one.strategy, one.max_length) == own]
-    rows, train = read_rows(tmp_path / "out"), made.packing.splits[0]
+    rows, (train,) = read_rows(tmp_path / "out"), [one for one in made.packing.splits if one.split == "train"]
     assert (point.rows, point.pieces) == (train.rows, train.pieces)
     assert point.rows == len(rows)
     assert point.pieces == sum(len(row["seq_lengths"]) for row in rows)
