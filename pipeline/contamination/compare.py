@@ -67,11 +67,6 @@ class OverlapTask:
     origin: InputOrigin | None = None
     """See `EncodeTask`."""
 
-    @property
-    def destination(self) -> Store:
-        """The store for the task's record."""
-        return self.cache
-
     @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""

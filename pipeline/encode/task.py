@@ -81,11 +81,6 @@ class EncodeTask:
         return self._key
 
     @property
-    def destination(self) -> Store:
-        """The store that holds the task's record."""
-        return self.cache
-
-    @property
     def record(self) -> str:
         """Name of the part's record."""
         return record_name(self.key)

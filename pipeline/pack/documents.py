@@ -32,11 +32,6 @@ class DocumentsTask:
     sources: tuple[str, ...]
 
     @property
-    def destination(self) -> Store:
-        """The store for the task's record."""
-        return self.out
-
-    @property
     def record(self) -> str:
         """Name of the table's record."""
         return RECORD

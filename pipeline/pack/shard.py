@@ -98,11 +98,6 @@ class ShardTask:
     """The limits of preference pairs; None for packed rows."""
 
     @property
-    def destination(self) -> Store:
-        """The store that holds the task's record."""
-        return self.out
-
-    @property
     def record(self) -> str:
         """Name of the shard's record."""
         return f"_run/{self.prefix}/{self.shard.index:05d}.json"

@@ -146,17 +146,6 @@ def named(*names: str) -> list[dict[str, str]]:
     return [{"name": name, "template": f"{{{{ '{name}' }}}}"} for name in names]
 
 
-@pytest.mark.slow
-def test_named_templates(tmp_path: Path) -> None:
-    both = write_folder(tmp_path / "both", chat_template=named("tool_use", "default"))
-    assert load_tokenizer(both).require_template() == "{{ 'default' }}"
-    assert load_tokenizer(both, chat_template="tool_use").require_template() == "{{ 'tool_use' }}"
-    some = write_folder(tmp_path / "some", chat_template=named("tool_use", "rag"))
-    with pytest.raises(TokenizerError):
-        load_tokenizer(some).require_template()
-    assert load_tokenizer(some, chat_template="{{ 1 }}").require_template() == "{{ 1 }}"
-
-
 def test_a_name_on_the_hub_is_found_in_the_local_cache(
     program: Callable[..., Any], make_tokenizer: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,16 +170,6 @@ def test_a_name_on_the_hub_is_found_in_the_local_cache(
     done = program("run", *options, "--tokenizer", "someone/else", "--out", "other")
     assert done.code == 2
     assert str(tmp_path / "hub") in done.err
-
-
-def test_code_from_the_folder_is_never_run(tmp_path: Path) -> None:
-    folder = write_folder(
-        tmp_path / "code", tokenizer_class="Mine", auto_map={"AutoTokenizer": ["mine.Mine", "mine.Mine"]}
-    )
-    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Mine: pass\n")
-    with pytest.raises(TokenizerError):
-        load_tokenizer(folder)
-    assert not (tmp_path / "ran").exists()
 
 
 def test_a_process_that_dies_is_reported(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,14 @@
 """The sampling proof: each outcome is planted, in tokens that a person can check."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.rows import ENCODED, Example, Messages, RunKind
-from packtrain.stages.mask.sampling_proof import Outcome, StopTokens, outcome_of, prove
-from packtrain.stages.tokenize.prompts_alone import PromptAlone, chosen_turns
+from packtrain.schemas.rows import Example, Messages
+from packtrain.stages.mask.sampling_proof import Outcome, StopTokens, outcome_of
+from packtrain.stages.tokenize.prompts_alone import chosen_turns
 
 from tests.support.examples import examples
 
@@ -37,11 +35,6 @@ def test_each_outcome_in_tokens(prompt: list[int] | None, begin: int, end: int, 
     assert outcome_of(ids, begin, end, alone, {STOP}) is outcome
 
 
-def test_nothing_follows_the_last_turn() -> None:
-    ids = np.array([1, 2, 5], np.int32)
-    assert outcome_of(ids, 2, 3, ids[:2], {STOP}) is Outcome.MISSING
-
-
 @examples(200)
 @given(st.data())
 def test_exact_means_that_generation_would_give_the_turn(data: st.DataObject) -> None:
@@ -61,39 +54,6 @@ def test_exact_means_that_generation_would_give_the_turn(data: st.DataObject) ->
     outcome = outcome_of(np.array(ids, np.int32), begin, end, np.array(prompt, np.int32), stops)
     assert (outcome is Outcome.EXACT) == (given_alone and stopped and generated == ids[begin:end])
     assert (outcome is Outcome.PREFIX) == (not given_alone)
-
-
-def test_the_spans_are_those_of_the_batch() -> None:
-    """Two documents: a conversation of two turns, and one whose turns were not located."""
-
-    def run(end: int, kind: RunKind, turn: int) -> dict[str, Any]:
-        return {"end": end, "kind": int(kind), "turn": turn, "train": True}
-
-    located = [
-        run(2, RunKind.PROMPT, 0),
-        run(3, RunKind.HISTORY, 1),
-        run(4, RunKind.HISTORY_END, 1),
-        run(6, RunKind.USER, 2),
-        run(7, RunKind.ASSISTANT, 3),
-        run(8, RunKind.END, 3),
-    ]
-    unknown = [run(1, RunKind.UNPROVED, 0), run(3, RunKind.UNPROVED_COMPLETION, 1)]
-    rows = [
-        {"input_ids": [1, 2, 5, STOP, 1, 2, 6, STOP], "runs": located},
-        {"input_ids": [1, 5, STOP], "runs": unknown},
-    ]
-    rest = {"group": "", "digest": bytes(16), "line": 0, "sub": -1, "straddles": 0}
-    batch = pa.RecordBatch.from_pylist([row | rest for row in rows], schema=ENCODED)
-    alone = [
-        PromptAlone(0, 1, True, np.array([1, 2], np.int32)),
-        PromptAlone(0, 3, False, np.array([1, 2, 5, STOP, 1, 3], np.int32)),
-        PromptAlone(1, 1, False, np.array([1], np.int32)),
-    ]
-    assert [tuple(one) for one in prove(batch, alone, {STOP})] == [
-        (0, 1, True, Outcome.EXACT),
-        (0, 3, False, Outcome.PREFIX),
-        (1, 1, False, Outcome.UNPROVED),
-    ]
 
 
 CHAT: Messages = [

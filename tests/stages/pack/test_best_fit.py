@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.stages.pack import best_fit as bestfit
 from packtrain.stages.pack.best_fit import Placement, best_fit_decreasing, rows_needed
-from packtrain.stages.pack.bounds import least_rows, martello_toth, size_counts
+from packtrain.stages.pack.bounds import martello_toth, size_counts
 
 from tests.support.examples import examples
 
@@ -103,13 +103,6 @@ def test_group_moves_do_not_grow_with_the_sequences() -> None:
         sizes = random.integers(1, 257, number).astype(np.int32)
         moves.append(best_fit_decreasing(sizes, size_counts(sizes, 256)).moves)
     assert 0 < moves[1] < 2 * moves[0] < 10_000
-
-
-def test_l2_says_more_than_the_tokens_do() -> None:
-    counts = size_counts(np.array([6, 6, 6, 6]), 10)  # four of 6 in rows of 10: 24 tokens, yet no two fit
-    assert least_rows(24, 10) == 3
-    assert martello_toth(counts, 10) == 4
-    assert martello_toth(size_counts(np.array([7, 7, 4, 4]), 10), 10) == 3  # the 4s go beside no 7
 
 
 def test_l2_by_its_definition() -> None:

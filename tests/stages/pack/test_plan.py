@@ -35,23 +35,6 @@ def test_bfd_truncates_and_skips_the_empty() -> None:
     assert certificate.moves > 0
 
 
-def test_bfd_split_packs_every_token() -> None:
-    plan = plan_rows([5, 2, 3, 1], 4, "bfd_split")
-    assert rows_of(plan) == [[(0, 0, 4)], [(2, 0, 3), (0, 4, 5)], [(1, 0, 2), (3, 0, 1)]]
-
-
-def test_wrapped_cuts_where_rows_end() -> None:
-    plan = plan_rows([5, 0, 2, 9], 4, "wrapped")
-    assert rows_of(plan) == [
-        [(0, 0, 4)],
-        [(0, 4, 5), (2, 0, 2), (3, 0, 1)],
-        [(3, 1, 5)],
-        [(3, 5, 9)],
-    ]
-    assert plan.certificate.bound == plan.certificate.rows == 4
-    assert plan.certificate.moves == 0
-
-
 def test_align_rounds_pieces_up() -> None:
     plan = plan_rows([3, 3, 2], 8, align=4)  # 4 + 4 fill a row, although 3 + 3 + 2 tokens would too
     assert rows_of(plan) == [[(0, 0, 3), (1, 0, 3)], [(2, 0, 2)]]

@@ -47,25 +47,6 @@ def classic_of(**changes: Any) -> str:
     return prompt
 
 
-def test_chat() -> None:
-    first, second = examples()
-    content = (
-        "Add two numbers.\n\nWrite a Python program that reads standard input and prints the answer to standard output."
-    )
-    assert first == Example(
-        line=3,
-        sub=0,
-        group="4",
-        prompt=[{"role": "user", "content": content}],
-        completion=[
-            {"role": "assistant", "content": "```python\nprint(sum(map(int, input().split())))\n```"},
-        ],
-        text=None,
-        tools=None,
-    )
-    assert (second.sub, second.prompt) == (1, first.prompt)
-
-
 def test_chat_call_based() -> None:
     assert "reads standard input" in prompt_of(starter_code="def f():")
     assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
@@ -103,16 +84,6 @@ def test_classic() -> None:
 )
 def test_function_of(tests: Any, function: str | None) -> None:
     assert function_of(SimpleNamespace(question="q", input_output=tests)) == function
-
-
-def test_duplicates_are_of_content_and_limits_come_after() -> None:
-    solutions = ["a", "a\n \n", "", " a", "b", "a", "c"]
-    assert [e.sub for e in examples(solutions=json.dumps(solutions))] == [0, 3, 4, 6]
-    assert [e.sub for e in examples(Options(dedupe=False), solutions=solutions)] == [0, 1, 3, 4, 5, 6]
-    assert [e.sub for e in examples(Options(max_solutions=2), solutions=solutions)] == [0, 3]
-    done = AppsFormat(Options(max_solutions=3)).prepare([(0, json.dumps(ROW | {"solutions": solutions}).encode())])
-    assert done.skipped == {"duplicate": 2, "empty": 1, "over_limit": 1}
-    assert len(done.examples) + done.skipped.total() == len(solutions)
 
 
 @given(st.text(alphabet="`\nx ", max_size=30))

@@ -25,31 +25,6 @@ def test_messages_may_not_nest_too_deeply(levels: int, reason: str | None) -> No
         assert rejection(line, "messages")[0] == reason
 
 
-def test_a_byte_order_mark_is_accepted() -> None:
-    assert make_format("text").decode(b'\xef\xbb\xbf{"text": "a"}').text == "a"
-    assert rejection(b'\xef\xbb\xbf{"text": 1}') == ("wrong_type", "`text`: expected `str`, got `int`")
-    assert rejection(b"\xef\xbb\xbf")[0] == "invalid_json"
-
-
-def test_prepare_accounts_for_every_row() -> None:
-    lines = [
-        b'{"question": "q", "solutions": "[\\"a\\", \\"a\\\\n\\", \\"b\\", \\"\\"]", "id": 7}\n',
-        b"\n",
-        b"  \t\r\n",
-        b"",
-        b'{"question": "q"}\n',
-        b'{"question": 3}\n',
-        b'{"question": "r", "solutions": ["c"]}',
-    ]
-    done = make_format("apps").prepare(enumerate(lines, start=10))
-    assert [(e.line, e.sub, e.group) for e in done.examples[:2]] == [(10, 0, "7"), (10, 2, "7")]
-    assert [e.line for e in done.examples] == [10, 10, 16]
-    assert done.rejects == [(15, "wrong_type", "`question`: expected `str`, got `int`")]
-    assert done.filtered == {"no_solution": 1}
-    assert done.skipped == {"duplicate": 1, "empty": 1}
-    assert (done.rows, done.blank) == (4, 3)
-
-
 def test_decoded_rows_give_what_lines_give() -> None:
     row = {"text": "a", "other": object()}
     done = make_format("text").prepare_rows([(0, row), (1, {"text": 1}), (2, {}), (3, {"text": "\ud800"})])
@@ -136,11 +111,6 @@ def test_one_wrong_value_anywhere_is_an_example_or_told_by_name(name: str, data:
     if not any(word in json.dumps(row) for word in ("NaN", "Infinity", "null")):
         assert [reason for _, reason, _ in by_line.rejects] == [reason for _, reason, _ in by_row.rejects]
         assert (len(by_line.examples), by_line.filtered) == (len(by_row.examples), by_row.filtered)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_valid_row_is_an_example(name: str) -> None:
-    assert len(any_format(name).prepare([(0, json.dumps(VALID[name]).encode())]).examples) == 1
 
 
 @given(st.binary(max_size=60))

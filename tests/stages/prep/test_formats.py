@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep import Options, make_format, public_row
 from packtrain.stages.prep.sharegpt import ROLES
-from packtrain.stages.prep.tokenized import MASKS
 
 from tests.kit import Row
 
@@ -98,12 +95,3 @@ def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
     again = [one for each in made for one in examples("prompt_completion", Options(), public_row(each, form))]
     assert [one[3:5] for one in again] == [one[3:5] for one in made]
     assert len(made) == 2
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1), st.sampled_from(["labels", *MASKS]))
-def test_labels_and_masks_say_the_same(tokens: list[tuple[int, bool]], column: str) -> None:
-    ids = [token for token, _ in tokens]
-    labels = [token if trained else -100 for token, trained in tokens]
-    given = labels if column == "labels" else [int(trained) for _, trained in tokens]
-    (made,) = examples("tokenized", Options(), {"input_ids": ids, column: given})
-    assert public_row(made, "tokenized") == {"input_ids": ids, "labels": labels}

@@ -68,19 +68,6 @@ def test_nulls_stay_as_they_are() -> None:
     assert examples({"messages": [USER, call]})[0].completion == [call]
 
 
-def test_what_is_hashed_is_the_text_and_not_its_place() -> None:
-    here = Options(reader=ReaderCode(function="read", code=AS_IT_IS, path="/a/readers.py", folder="/a", package="p"))
-    there = Options(reader=ReaderCode(function="read", code=AS_IT_IS, path="/b/x.py", folder="/b"))
-    assert here.payload() == there.payload()
-    assert AS_IT_IS not in here.payload().values()
-    others = [
-        Options(reader=ReaderCode(function="read", code=AS_IT_IS + "\n")),
-        Options(reader=ReaderCode(function="other", code=AS_IT_IS)),
-        Options(per_turn=True, reader=ReaderCode(function="read", code=AS_IT_IS)),
-    ]
-    assert all(other.payload() != here.payload() for other in others)
-
-
 def test_a_class_in_the_module_finds_its_module() -> None:
     code = (
         "from __future__ import annotations\nfrom dataclasses import dataclass, asdict\n"

@@ -6,17 +6,15 @@
 import functools
 import random
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from packtrain.schemas.rows import Example, RunKind
+from packtrain.schemas.rows import Example
 from packtrain.stages.arrays import view
 from packtrain.stages.mask.policy import Mask, Policy, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, tokenizer_head
@@ -43,12 +41,6 @@ def bare(template: str) -> str:
     return re.sub(r"\{% (end)?generation %\}", "", template)
 
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
-    "{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 # Strips contents, takes one tool call at a time, prints arguments as JSON.
 LLAMA = (
     "{{ bos_token }}{% if tools %}{{ '<|h|>system<|/h|>\n\n' }}{% for t in tools %}{{ t | tojson(indent=4) + '\n' }}"
@@ -83,29 +75,12 @@ MISTRAL = (
     "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS] ' + m.content + '[/TOOL_RESULTS]' }}"
     "{% else %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}"
 )
-GEMMA = (
-    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}"
-    "{% set role = 'model' if m.role == 'assistant' else m.role %}{{ '<turn>' + role + '\n' }}"
-    "{% if role == 'model' %}{% generation %}{{ m.content | trim + '</turn>' }}{% endgeneration %}{{ '\n' }}"
-    "{% else %}{{ m.content | trim + '</turn>\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}"
-)
 # The line end after a turn is missing at the end of the conversation.
 TULU = (
     "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
     "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
     "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}"
     "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
-)
-# As OLMo-2 has it: the line end after a turn is missing at the end, and the generation prompt stands behind any role.
-OLMO = (
-    "{{ bos_token }}{% for m in messages %}"
-    "{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
-    "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
-    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 # Ends a turn by a line end and a token; says things of its own where there is no system message.
 DEEPSEEK = (
@@ -141,39 +116,20 @@ QWEN = (
 )
 
 MANNERS = {
-    "chatml": Manner(CHATML),
     "llama": Manner(LLAMA, tools=True, calls=1),
     "mistral": Manner(MISTRAL, system=False, tools=True, odd=False),
-    "gemma": Manner(GEMMA, system=False, odd=False),
     "tulu": Manner(TULU),
-    "olmo": Manner(OLMO),
     "deepseek": Manner(DEEPSEEK),
     "qwen": Manner(QWEN, tools=True),
 }
-SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>", "<turn>", "</turn>", "<|EOT|>")
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>", "<|EOT|>")
 """The special tokens of these templates. Tags of tool calls are tokens, too, but not special."""
 
 PIECES = (
     *("", " ", "\n", "\n\n", "  x", "word", "Two words.", "12", "é", "e\u0301", "中文", "🙂", "\u2028", "\x00"),
-    *(
-        "<|im_end|>",
-        "<|im_end|>\n<|im_start|>assistant\n",
-        "<|im_start|>",
-        "<|h|>assistant<|/h|>\n\n",
-        "<|eot|>",
-        "</s>",
-    ),
-    *("<turn>model\n", "</turn>\n", "### Response:\n", "\n<|EOT|>\n", "<|assistant|>\n", " [/INST]", "[INST] ", "<s>"),
-    *(
-        "<think>",
-        "</think>",
-        "<think>\nhm\n</think>\n\nso",
-        "<tool_call>\n",
-        "}\n</tool_call>",
-        "{{ x }}",
-        "{% if %}",
-        "%s",
-    ),
+    *("<|im_end|>", "<|im_end|>\n<|im_start|>assistant\n", "<|h|>assistant<|/h|>\n\n", "<|eot|>", "</s>", "<s>"),
+    *("### Response:\n", "\n<|EOT|>\n", "<|assistant|>\n", " [/INST]", "[INST] ", "{{ x }}", "{% if %}", "%s"),
+    *("<think>", "</think>", "<think>\nhm\n</think>\n\nso", "<tool_call>\n", "}\n</tool_call>"),
 )
 
 
@@ -332,59 +288,3 @@ def test_unmarked_templates_give_the_same(tokenizer: Any, name: str) -> None:
     assert proved >= 0.9 * len(rows)
     assert encoder.renderer is not None
     assert encoder.renderer.mismatches == 0
-
-
-# --- TRL's templates, whose training variants have marks ---
-
-TRL_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>")
-TALK = [
-    user("Where?"),
-    {"role": "assistant", "content": "Here."},
-    user("Why?"),
-    {"role": "assistant", "content": "So."},
-]
-FIND = {"type": "function", "function": {"name": "find", "arguments": {"what": "mules"}}}
-TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}]
-CALLING = [
-    user("What?"),
-    {"role": "assistant", "content": "", "tool_calls": [FIND]},
-    {"role": "tool", "name": "find", "content": "Two mules."},
-    {"role": "assistant", "content": "Mules."},
-]
-
-
-def spans(rendered: Rendered) -> list[tuple[int, int]]:
-    """(begin, end) of the assistant's turns, line ends behind them left out: TRL's variants mark those as well."""
-    out: list[tuple[int, int]] = []
-    done = 0
-    for end, kind in zip(rendered.runs.ends, rendered.runs.kinds, strict=True):
-        if kind in (RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END) and end > done:
-            begin = out.pop()[0] if out and out[-1][1] == done else done
-            out.append((begin, end))
-        done = max(done, end)
-    return [(begin, len(rendered.text[:end].rstrip("\n"))) for begin, end in out]
-
-
-@pytest.mark.parametrize(
-    ("name", "calls"),
-    [
-        *((name, False) for name in ("cohere2", "gemma3", "lfm2", "llama3", "qwen2_5_vl")),
-        *((name, True) for name in ("lfm2_v2", "qwen3_instruct_2507", "qwen3_vl")),
-    ],
-)
-def test_turns_are_those_that_trl_marks(name: str, calls: bool) -> None:
-    folder = Path(pytest.importorskip("trl").__file__).parent / "chat_templates"
-    variables = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
-    plain, training = (
-        Renderer(ChatTemplate((folder / f"{name}{kind}.jinja").read_text(), variables, name), stops=TRL_ENDS)
-        for kind in ("", "_training")
-    )
-    rows: list[tuple[list[Message], Any]] = [(TALK, None), (TALK[:2], None)]
-    if calls:
-        rows += [(CALLING, TOOLS), (CALLING + TALK, TOOLS), (TALK + CALLING, TOOLS)]
-    for messages, tools in rows:
-        for _ in range(2):
-            mine, theirs = (one(messages[:-1], messages[-1:], tools) for one in (plain, training))
-            assert (mine.text, mine.unproved, theirs.unproved) == (theirs.text, "", "")
-            assert spans(mine) == spans(theirs)
-            assert len(spans(mine)) == sum(message["role"] == "assistant" for message in messages)

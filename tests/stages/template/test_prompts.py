@@ -1,12 +1,6 @@
-"""No words of the prompt are trained, whatever the template does with them: templates that move, strip, count or hide
-contents, and those of real models.
-"""
+"""No words of the prompt are trained, whatever the template does with them: it moves, strips, counts or hides them."""
 
 import itertools
-import json
-import os
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +9,7 @@ from packtrain.schemas.rows import RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 
-REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
-LOSABLE = ("system", "tools")
-EVERYTHING = (*LOSABLE, "user", "assistant", "tool_calls", "tool_results")
-STOPS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|end|>", "<end_of_turn>", "<|EOT|>")
+EVERYTHING = ("system", "tools", "user", "assistant", "tool_calls", "tool_results")
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -64,33 +55,14 @@ TRICKY = {
 }
 
 
-def templates() -> dict[str, str]:
-    """Those above, of the tokenizers at hand, and those that trl brings."""
-    found = dict(TRICKY)
-    folders = sorted(Path(REALDATA, "tokenizers").iterdir()) if REALDATA else []
-    for folder in folders:
-        config = json.loads((folder / "tokenizer_config.json").read_text())
-        file = folder / "chat_template.jinja"
-        found[folder.name] = config.get("chat_template") or file.read_text()
-    trl = find_spec("trl")
-    for place in trl.submodule_search_locations if trl and trl.submodule_search_locations else ():
-        for file in sorted(Path(place, "chat_templates").glob("*.jinja")):
-            found[f"trl {file.stem}"] = file.read_text()
-    return found
-
-
-TEMPLATES = templates()
-VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 ]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("trl") else name for name in TEMPLATES]
-)
+@pytest.mark.parametrize("name", TRICKY)
 def test_no_words_of_the_prompt_are_trained(name: str) -> None:
-    renderer = Renderer(ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26"), stops=STOPS, allow_lost=EVERYTHING)
+    renderer = Renderer(ChatTemplate(TRICKY[name], {}, "t"), stops=["<|im_end|>"], allow_lost=EVERYTHING)
     call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
     first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
     tool: list[dict[str, Any]] = [

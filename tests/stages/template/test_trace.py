@@ -125,32 +125,8 @@ OTHERS = {  # rendered by jinja2
 
 NASTY = (
     *("", " ", "\n", "yes", "no", "or", "a", "A", "abc", "</think>", "<think>", "<think>\nx\n</think>\n\ny"),
-    *(
-        "<tool_response>",
-        "<tool_response>x</tool_response>",
-        "{{",
-        "{% if %}",
-        "%s",
-        "%",
-        "{}",
-        "\\",
-        "<|im_end|>",
-    ),
-    *(
-        "<s>",
-        "</s>",
-        "🙂",
-        "e\u0301",
-        "\r\n",
-        "\x1c",
-        "\x1c x \x1f",
-        "\u00a0x",
-        "\u2028",
-        "ß",
-        "12",
-        MARK,
-        "\x00",
-    ),
+    *("<tool_response>", "<tool_response>x</tool_response>", "{{", "{% if %}", "%s", "%", "{}", "\\", "<|im_end|>"),
+    *("<s>", "</s>", "🙂", "e\u0301", "\r\n", "\x1c", "\x1c x \x1f", "\u00a0x", "\u2028", "ß", "12", MARK, "\x00"),
 )
 contents = st.one_of(
     st.sampled_from(NASTY),
@@ -211,11 +187,3 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         assert got == wanted or same(got, wanted)
     assert renderer.mismatches == 0
     assert (renderer.traced > 3) == (name in TRACEABLE) or name == "truth"
-
-
-def test_a_text_that_carries_the_mark_is_only_text() -> None:
-    renderer = Renderer(ChatTemplate(TRACEABLE["chatml"], {}, "t"))
-    for _ in range(3):
-        text = renderer(rows(("user",), [MARK]), rows(("assistant",), [MARK * 2])).text
-        assert text.count(MARK) == 3
-    assert renderer.traced == 3

@@ -1,22 +1,20 @@
-"""Ids and runs fit together: runs cover the ids, added tokens are added once, and everything is counted."""
+"""Ids and runs of single examples: added tokens are added once, and what cannot be encoded is refused by name."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packtrain.schemas.rows import ENCODED, Example, RunKind
+from packtrain.schemas.rows import ENCODED, Example
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize import encode as module
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
 from packtrain.stages.tokenize.engine_check import EngineSample, compare
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
+from packtrain.stages.tokenize.preference_tokens import encode_pairs
 
 from tests import kit
 
@@ -30,6 +28,8 @@ WITH_SEPARATOR = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(0,), prefix_text=
 NOTHING = SpecialTokenAffixes()
 
 TEMPLATE = "{{ bos_token }}" + kit.CHATML
+CUNNING = "{{ '<|im_start|>system\n' + messages[-1].content[:2] + '<|im_end|>\n' }}" + kit.CHATML
+"""Writes a word of the answer into the system message before it."""
 
 MakeEncoder = Callable[..., Encoder]
 
@@ -60,36 +60,18 @@ def decode(tokenizer_json: str) -> Callable[[Sequence[int]], str]:
     return back
 
 
-def encoded(encoder: Encoder, examples: Iterable[Example]) -> tuple[list[dict[str, Any]], EncodeCounts, list[Refused]]:
+def encoded(
+    encoder: Encoder, examples: list[Example], *, pairs: bool = False
+) -> tuple[list[dict[str, Any]], EncodeCounts, list[Refused]]:
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
-    batches = list(encoder.encode(examples, counts, refused, samples))
+    encode = partial(encode_pairs, encoder) if pairs else encoder.encode
+    batches = list(encode(examples, counts, refused, samples))
     assert all(batch.schema == ENCODED for batch in batches)
     return pa.Table.from_batches(batches, ENCODED).to_pylist(), counts, refused
 
 
 def text(value: str, line: int = 0) -> Example:
     return Example(line, -1, "", None, None, value)
-
-
-def pair(prompt: str, completion: str, line: int = 0) -> Example:
-    return Example(line, -1, "", prompt, completion, None)
-
-
-def chat(user: str, assistant: str | None, line: int = 0) -> Example:
-    completion = [] if assistant is None else [{"role": "assistant", "content": assistant}]
-    return Example(line, 2, "g", [{"role": "user", "content": user}], completion, None)
-
-
-def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[tuple[str, RunKind]]:
-    """Each run as the text of its tokens."""
-    begin, out = 0, []
-    for run in row["runs"]:
-        out.append((decode(row["input_ids"][begin : run["end"]]), RunKind(run["kind"])))
-        begin = run["end"]
-    return out
-
-
-# --- literal rows ---
 
 
 @pytest.mark.parametrize(
@@ -129,23 +111,6 @@ def test_around_a_text(
     assert rows[0]["runs"][-1]["end"] == len(ids)
 
 
-def test_a_token_on_both_sides(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
-    """It belongs to the completion, and is counted."""
-    rows, counts, _ = encoded(make_encoder(), [pair("up t", "he path"), pair("up", " the path")])
-    assert spans(rows[0], decode) == [("up", RunKind.PROMPT), (f" the path{END}", RunKind.COMPLETION)]
-    assert spans(rows[1], decode) == [("up", RunKind.PROMPT), (f" the path{END}", RunKind.COMPLETION)]
-    assert [row["straddles"] for row in rows] == [1, 0]
-    assert (counts.straddles, counts.boundaries) == (1, 2)
-
-
-def test_an_end_made_of_prompt_and_completion(
-    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
-) -> None:
-    rows, counts, _ = encoded(make_encoder(), [pair("word" + END[:4], END[4:])])
-    assert spans(rows[0], decode) == [("word", RunKind.PROMPT), (END, RunKind.COMPLETION)]
-    assert counts.end_of_sequence == 0
-
-
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
@@ -159,57 +124,6 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
     assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
     rows, counts, refused = encoded(make_encoder(), mixed)
     assert (len(rows), refused, counts.of("unproved")) == (1, [], 0)
-
-
-def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
-    rows, _, _ = encoded(
-        make_encoder(), [pair("ab", "c"), pair("a", "bc"), pair("ab", "c", 7), text("abc"), pair("", "abc")]
-    )
-    digests = [row["digest"] for row in rows]
-    assert digests[0] == digests[2]
-    assert len({*digests[:2], digests[3]}) == 3
-    assert all(len(digest) == 16 for digest in digests)
-
-
-# --- any rows ---
-
-FRAGMENTS = [
-    "",
-    "the",
-    " mules",
-    "\n",
-    "  ",
-    "\r\n",
-    "é",
-    "e\u0301",
-    "🙂",
-    "中文",
-    BOS,
-    END,
-    START,
-    "<|im_",
-    "end|>",
-    "42",
-]
-contents = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map("".join)
-examples = st.one_of(
-    st.builds(text, contents.filter(bool)),
-    st.builds(pair, contents, contents.filter(bool)),
-    st.builds(chat, contents, st.none() | contents),
-)
-arounds = st.sampled_from([PLAIN, WITH_BOS, WITH_BOTH, WITH_SEPARATOR, NOTHING])
-
-
-@given(st.lists(examples, min_size=1, max_size=12), arounds, st.integers(1, 4))
-def test_batches_do_not_matter(
-    make_encoder: MakeEncoder, given_examples: list[Example], around: SpecialTokenAffixes, size: int
-) -> None:
-    whole, counts, _ = encoded(make_encoder(around), given_examples)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BATCH_EXAMPLES", size)
-        parted, parted_counts, _ = encoded(make_encoder(around), given_examples)
-    assert parted == whole
-    assert parted_counts == counts
 
 
 def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
@@ -228,3 +142,34 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     assert 1 <= len(samples) <= 20
     assert {sample.text for sample in sampled(everything[::-1])} == {sample.text for sample in samples}
     assert compare(samples, encoder.engine).differing == 0
+
+
+# --- preference pairs ---
+
+
+def test_a_template_that_writes_the_answer_before_it(
+    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
+) -> None:
+    """The prompt ends where the two differ, far before the answers."""
+    asked, chosen, rejected = [turn("user", "Hi")], [turn("assistant", "Ho")], [turn("assistant", "Um")]
+    pair = Example(0, 2, "g", asked, chosen, None, rejected=rejected)
+    (row,), _, refused = encoded(make_encoder(template=CUNNING), [pair], pairs=True)
+    assert refused == []
+    first, second, third = (run["end"] for run in row["runs"])
+    assert decode(row["input_ids"][:first]) == "<|im_start|>system\n"
+    assert decode(row["input_ids"][first:second]).endswith("assistant\nHo<|im_end|>\n")
+    assert decode(row["input_ids"][second:third]).startswith("Um<|im_end|>")
+
+
+def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
+    a, b, c = ([turn("assistant", text)] for text in "abc")
+    alone = Example(0, -1, "", "Ask.", "Say.", None)
+    flagged = Example(1, -1, "", a, [turn("assistant", "b", train=False)], None, rejected=c)
+    asked = Example(2, -1, "", [turn("assistant", "a", weight=0)], b, None, rejected=c)
+    broken = Example(3, -1, "", "Ask.", "Say.", None, rejected=c)
+    whole = Example(4, -1, "", "Ask.", "a", None, rejected="b")
+    rows, counts, refused = encoded(make_encoder(), [alone, flagged, asked, broken, whole], pairs=True)
+    assert [(one.line, one.reason) for one in refused] == [(0, "not_a_pair"), (1, "train_flags"), (3, "wrong_type")]
+    assert [row["line"] for row in rows] == [2, 4]
+    assert counts.examples == 2
+    assert counts.end_of_sequence == 2, "of the last pair alone"

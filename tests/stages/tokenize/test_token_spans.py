@@ -3,8 +3,9 @@
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -290,23 +291,15 @@ def real_json(folder: str) -> str:
     return (Path(str(REAL)) / "tokenizers" / folder / "tokenizer.json").read_text()
 
 
-def rows(path: str, count: int, text: Callable[[Any], str]) -> list[str]:
-    with (Path(str(REAL)) / path).open() as file:
-        return [text(json.loads(line)) for _, line in zip(range(count), file, strict=False)]
-
-
 @pytest.mark.slow
 @real
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_real_tokenizers_agree_with_their_offsets(folder: str) -> None:
-    texts = [
-        *rows("apps/train.jsonl", 60, lambda row: row["question"] + row["solutions"][:3000]),
-        *rows("chat/oasst_en100_paths.jsonl", 60, lambda row: "".join(m["content"] for m in row["messages"])),
-        *rows("longdoc/peps.jsonl", 6, lambda row: str(row["text"])),
-        *fuzz_texts(["<|im_start|>", "<|endoftext|>"]),
-    ]
-    draw = random.Random(3)
-    places = [sorted(draw.randint(0, len(text)) for _ in range(6)) for text in texts]
+    draw, texts = random.Random(3), list[str]()
+    for name, count in (("apps/train", 20), ("chat/oasst_en100_paths", 20), ("longdoc/peps", 2)):
+        with (Path(str(REAL)) / f"{name}.jsonl").open(encoding="utf-8") as lines:
+            texts += islice(lines, count)
+    places = [sorted(draw.randint(0, len(text)) for _ in range(60)) for text in texts]
     exact, straddles = check(real_json(folder), texts, places)
     assert exact > 0.8 * len(texts)
     assert straddles > 500
