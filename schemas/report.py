@@ -343,7 +343,7 @@ class Packing:
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
     expected: bool
-    """Whether these are figures before packing, of the train split."""
+    """Whether these are figures before packing."""
     estimated: bool = False
     """Whether they are scaled up from a sample."""
 

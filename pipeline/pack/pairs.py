@@ -15,8 +15,7 @@ from .arrow_files import put_arrow
 from .outcomes import decide_together, leave_out, leave_out_by_filters, where_from
 from .segments import Segments
 from .table import HELD_OUT, Documents, Table, pair_lengths
-from .window_plan import LAYOUT, WindowPlan, cut_shards
-from .windows import mix64, window_seed
+from .window_plan import LAYOUT, WindowPlan, cut_shards, mix64, window_seed
 
 PAIR_TOKEN_BYTES = 4
 """Bytes per token of a row."""

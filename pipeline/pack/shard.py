@@ -265,16 +265,17 @@ def lay_out_pairs(
     return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
 
 
-def chunks_of(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end (one past the last row) of each group that is laid out at once.
+def chunks_of(ends: NDArray[np.int64], most: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the end (one past the last row) of each group that is handled at once.
 
     Args:
-        ends: (R,) running sum of the rows' tokens.
+        ends: (R,) running sum of the rows' tokens, or of what `most` is of.
+        most: tokens of a group, unless its only row has more.
     """
     first = 0
     while first < len(ends):
         base = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, base + CHUNK_TOKENS, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, base + most, side="right")))
         yield first, last
         first = last
 

@@ -1,4 +1,7 @@
-"""Plans the rows of the table's documents: windows, pieces, rows, their order, and which rows are in which shard."""
+"""Plans the rows of the table's documents: windows, pieces, rows, their order, and which rows are in which shard.
+
+A window is what is planned together. It holds whole blocks: parts, or files of a part that several small files share.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -8,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers
@@ -16,11 +20,12 @@ from ..store.open_store import Store
 from .arrow_files import put_arrow, put_batches
 from .copies import mixes
 from .table import HELD_OUT, SPLIT, Documents, Table
-from .windows import WINDOW_TOKENS, compose, mix64, window_seed
 
 if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
     from ...schemas.config.config import RunConfig
 
+WINDOW_TOKENS = 4_000_000_000
+"""Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
 PIECES_AT_ONCE = 1 << 20
 """Pieces of a layout to write at once."""
 TOKEN_BYTES, WEIGHT_BYTES = 12, 4
@@ -86,9 +91,44 @@ def block_totals(table: Table, split: str) -> NDArray[np.int64]:
 
 
 def windows(table: Table, split: str, config: "RunConfig") -> list[NDArray[np.int64]]:
-    """The blocks of each window of a split; see `windows.compose`."""
+    """The blocks of each window of a split; see `compose`."""
     limit = config.pack.window_tokens or WINDOW_TOKENS
     return compose(block_totals(table, split), table.block_sources, limit, config.seed)
+
+
+def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed: int) -> list[NDArray[np.int64]]:
+    """Group the blocks of one split into windows: the blocks of each window, ascending.
+
+    With several windows, blocks are assigned in an order chosen by the seed, interleaving the sources, so that every
+    window has blocks of every source.
+
+    Args:
+        totals: (blocks,) packed tokens of each block.
+        sources: (blocks,) source of each block.
+        limit: maximum tokens of a window; a block with more tokens becomes a separate window.
+    """
+    if int(totals.sum()) <= limit:
+        return [np.arange(len(totals))]  # one window even without blocks, because an empty split still has one shard
+    owners = np.array(sources)
+    keys = mix64(np.arange(len(totals), dtype=np.uint64), seed)
+    # The relative position of a block in its source; sorting by it interleaves sources of any sizes evenly.
+    share = np.zeros(len(totals))
+    for source in np.unique(owners):
+        mine = np.flatnonzero(owners == source)
+        mine = mine[np.argsort(keys[mine], kind="stable")]
+        share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
+    found: list[NDArray[np.int64]] = []
+    window: list[int] = []
+    size = 0
+    for block in np.lexsort((owners, share)).tolist():
+        if window and size + int(totals[block]) > limit:
+            found.append(np.sort(window).astype(np.int64))
+            window, size = [], 0
+        window.append(block)
+        size += int(totals[block])
+    if window and size:
+        found.append(np.sort(window).astype(np.int64))
+    return found
 
 
 def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]) -> Pieces:
@@ -214,6 +254,19 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     sizes = np.diff(plan.row_offsets)[order]
     take = ranges(plan.row_offsets[:-1][order], sizes)
     return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets_of(sizes), plan.certificate)
+
+
+def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Return SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
+    with np.errstate(over="ignore"):
+        return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
+
+
+def window_seed(seed: int, number: int) -> int:
+    """Return the seed of one window's order. Seed and number are mixed, not added, because SplitMix64 seeds must not
+    differ by its step.
+    """
+    return int(mix64(np.array([number], dtype=np.uint64), seed)[0])
 
 
 def cut_shards(

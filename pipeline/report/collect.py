@@ -14,7 +14,7 @@ import pyarrow as pa
 import yaml
 
 from ...schemas.alignment import why_padded
-from ...schemas.config.config import PackConfig, RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.config.source import PYTHON
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.fingerprint import version
@@ -23,7 +23,6 @@ from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.reasons import DECISIONS, reasons_of
 from ...schemas.report import (
     FORMAT,
-    Choice,
     Flow,
     Histogram,
     KindCount,
@@ -147,7 +146,8 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
     choice, kinds = None, dict[str, list[KindCount]]()
     if isinstance(documents, ReadDocuments):
         read, kinds = documents, documents.kinds
-        choice = attempt("choice", lambda: choose(read.stats, read.config, options, read.in_all))
+        train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
+        choice = attempt("choice", lambda: choose(read.stats, read.config, options, read.in_all, train))
     else:
         again = "" if documents == PAIRS else "; a run of the same configuration brings it back."
         absent["choice"] = f"{documents[:1].upper()}{documents[1:]}{again}"
@@ -254,25 +254,6 @@ def training_of(
         for name, entry in ledger.sources.items()
     ]
     return Training(sources, *shown, list(notes))
-
-
-def expected_packing(choice: Choice, pack: PackConfig) -> Packing | None:
-    """What a run would pack, from the comparison of lengths; None if there are no documents.
-
-    Numbers from a sample are scaled up to all documents.
-    """
-    own = (choice.strategy, choice.max_length)
-    point = next(one for one in choice.points if (one.strategy, one.max_length) == own)
-    if not point.rows:
-        return None
-    more = choice.documents_in_all / choice.documents
-    bound = 0 if more != 1 else point.bound
-    rows, tokens, labels, pieces, padding = (
-        round(one * more)
-        for one in (point.rows, point.tokens + point.padding, point.labels, point.pieces, point.padding)
-    )
-    figures = SplitFigures("train", rows, bound, point.fill, tokens, labels, pieces, padding)
-    return Packing(choice.max_length, choice.strategy, [figures], pack.padded_for, expected=True, estimated=more != 1)
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

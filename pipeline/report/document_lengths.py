@@ -35,7 +35,7 @@ from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
 from ..pack.table import HELD_OUT, Table, read_table
-from ..pack.windows import mix64
+from ..pack.window_plan import mix64
 from ..store.open_store import scratch_of
 from .lengths import candidates
 from .pieces import PieceTable

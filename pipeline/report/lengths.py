@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
-from ...schemas.report import Advice, Choice, Histogram, Point
+from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.sweep import CANDIDATES, QUICK, SweepOptions, lost_by_source, sweep
+from ...stages.forecast.sweep import CANDIDATES, SweepOptions, lost_by_source, sweep
 from ...stages.select.truncate import Keep
 from .report_options import ReportOptions
 
@@ -83,12 +83,16 @@ def check_length(length: int) -> None:
         raise ConfigError(f"--lengths: {length:,} is out of range; give lengths from {LEAST} to {MOST:,}")
 
 
-def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all: int) -> Choice:
+def choose(
+    stats: LengthStats, config: RunConfig, options: ReportOptions, in_all: int, train: SplitFigures | None = None
+) -> Choice:
     """Compare lengths, and advise one.
 
     Args:
-        stats: see `documents.read_documents`.
+        stats: see `document_lengths.read_documents`.
         in_all: number of all documents, which is larger than the stats's if that is a sample.
+        train: what the run packs of all documents; the configured length then has its figures. Lengths are compared
+            by their own, which know nothing of windows and of copies that are kept apart.
 
     Raises:
         ConfigError: a length is out of range.
@@ -108,6 +112,10 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         if config.truncate.overlong == "drop":
             long &= stats.lengths <= configured
         over = int(np.count_nonzero(long))
+    own = next(one for one in points if (one.strategy, one.max_length) == (strategy, configured))
+    other = sweeper.other(own)
+    if train is not None and train.rows and in_all <= read:
+        points = [_as_packed(one, train) if one is own else one for one in points]
     names = [source.name for source in config.sources]
     several = len(names) > 1 and stats.sources is not None
     sources = lost_by_source(stats, configured, _planned(strategy), sweeper.how, names) if several else []
@@ -124,8 +132,17 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, in_all
         advice=advice,
         limit=limit,
         over_limit=over,
-        other=sweeper.other(next(one for one in points if (one.strategy, one.max_length) == (strategy, configured))),
+        other=other,
         sources=sources if len(sources) > 1 else [],
+    )
+
+
+def _as_packed(point: Point, train: SplitFigures) -> Point:
+    """A point with the figures of the rows that are packed."""
+    return replace(
+        point,
+        **{key: getattr(train, key) for key in ("pieces", "rows", "bound", "labels", "fill", "padding")},
+        labels_lost=point.labels + point.labels_lost - train.labels,
     )
 
 
@@ -166,20 +183,16 @@ class _Sweeper:
 
     def points(self, lengths: Sequence[int]) -> list[Point]:
         """Of the configured strategy; and of `bfd_split` for plain texts, which may be split, and beside `wrapped`."""
-        strategy, configured = self.config.pack.strategy, self.config.truncate.max_length
+        strategy = self.config.pack.strategy
         split = strategy == "wrapped" or (self.is_text and strategy != "bfd_split" and not self.how.split)
-        points = self._sweep(lengths, [strategy, *(["bfd_split"] if split else [])], QUICK)
-        if strategy != "tight" or configured not in lengths:
-            return points
-        own = self._sweep([configured], [strategy], self.how.work)[0]
-        return [own if (one.strategy, one.max_length) == (strategy, configured) else one for one in points]
+        return sweep(self.stats, lengths, [strategy, *(["bfd_split"] if split else [])], self.how)
 
     def other(self, own: Point) -> Point | None:
         """Another strategy at the same length, if it saves rows; None if none does."""
         name = {"bfd": "tight", "none": "bfd"}.get(own.strategy)
         if name is None or own.rows - own.bound <= SAVES * own.rows:
             return None
-        point = self._sweep([own.max_length], [name], QUICK)[0]
+        point = sweep(self.stats, [own.max_length], [name], self.how)[0]
         return point if own.rows - point.rows > SAVES * own.rows else None
 
     def without(self, documents: NDArray[np.bool_]) -> "_Sweeper":
@@ -189,9 +202,6 @@ class _Sweeper:
         owners = (np.cumsum(kept) - 1)[stats.owners[mine]].astype(np.int32)
         rest = LengthStats(stats.lengths[kept], owners, stats.begins[mine], stats.ends[mine])
         return _Sweeper(rest, self.config)
-
-    def _sweep(self, lengths: Sequence[int], strategies: Sequence[str], work: int) -> list[Point]:
-        return sweep(self.stats, lengths, strategies, replace(self.how, work=work))
 
 
 def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> set[int]:

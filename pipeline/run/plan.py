@@ -1,31 +1,27 @@
 """A report before packing: what a run would do with the data, and what other lengths would change.
 
-Encodes, selects documents, and stops. Encoded parts stay in the cache for the run. The output folder is neither created
-nor claimed.
+Encodes, selects documents, plans rows, and stops. Encoded parts stay in the cache for the run. The output folder is
+neither created nor claimed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
-from ...schemas.report import Made, Report, Sample, ShownRow
+from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
 from ..configfile import load_config
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.source_formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
+from ..pack.figures import count_rows
 from ..pack.outcomes import mask_rejects
-from ..pack.pack import Selected, select, split_names
-from ..pack.segments import Segments
-from ..pack.shard import cuts_through_turns
-from ..pack.window_plan import pieces_of, windows
-from ..report.collect import PAIRS, configuration_of, expected_packing, flow_of, make_report, training_of
+from ..pack.pack import Selected, select
+from ..report.collect import PAIRS, configuration_of, flow_of, make_report, training_of
 from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
 from ..report.overlap import overlap_of
@@ -154,28 +150,23 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     absent = dict[str, str]()
     choice = packing = flow = overlap = training = None
     kinds = {}
+    figures = [] if isinstance(selected, str) else count_rows(selected)
     if pairs:
         absent |= {"choice": PAIRS, "packing": PAIRS}
     else:
-        documents = _documents(seen, options)
-        choice, kinds = choose(documents.stats, config, options, documents.in_all), documents.kinds
-        packing = expected_packing(choice, config.pack)
+        documents, train = _documents(seen, options), next((one for one in figures if one.split == "train"), None)
+        choice = choose(documents.stats, config, options, documents.in_all, train)
+        kinds = documents.kinds
     if isinstance(selected, str):
-        absent["flow"] = absent["training"] = f"The run would stop: {selected}."
+        absent |= dict.fromkeys(("flow", "training", "packing"), f"The run would stop: {selected}.")
     else:
         ledger = selected.ledger
-        cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
-        if not cuts and not pairs:
-            _count_cuts(selected)
-        _count_labels(selected)
+        packing = None if pairs else _packing(seen, figures)
         flow = flow_of(ledger, _rejects(seen))
         if (found := seen.encoded.contamination) is not None:
             action = str(config.identity()["decontaminate"]["action"])
             overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-        notes = [
-            *([f"First tokens of the pieces that {config.pack.strategy} cuts still count as trained here."] * cuts),
-            *(["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted),
-        ]
+        notes = ["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted
         no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
         training = training_of(ledger, kinds, no_rows, config.identity(), notes)
     spec = seen.encoded.spec
@@ -194,6 +185,30 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     )
     work.observer.end()
     return report
+
+
+def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
+    """What the run would pack; of a sample, scaled up to all rows."""
+    pack, sample = seen.config.pack, _sample(seen)
+    estimated = sample is not None and not sample.exhaustive
+    splits = list(figures)
+    if sample is not None and estimated:
+        more = sample.rows_estimated / max(sample.rows, 1)
+        splits = [
+            SplitFigures(
+                one.split,
+                rows=round(one.rows * more),
+                bound=0,
+                fill=one.fill,
+                tokens=round(one.tokens * more),
+                labels=round(one.labels * more),
+                pieces=round(one.pieces * more),
+                padding=round(one.padding * more),
+            )
+            for one in figures
+        ]
+    length = seen.config.truncate.max_length
+    return Packing(length, pack.strategy, splits, pack.padded_for, expected=True, estimated=estimated)
 
 
 def _sample(seen: _Seen) -> Sample | None:
@@ -215,34 +230,3 @@ def _documents(seen: _Seen, options: ReportOptions) -> ReadDocuments:
     if seen.sample is not None:  # its lines are not those of the inputs
         found = replace(found, stats=replace(found.stats, longest=()))
     return found
-
-
-def _count_labels(selected: Selected) -> None:
-    """Add to the ledger what the rows would train. Pieces that the strategy cuts are not known yet, so their first
-    tokens count as trained.
-    """
-    sources = selected.config.sources
-    heads = dict.fromkeys((source.name for source in sources), 0)
-    for source, here in selected.table.slices():
-        some = selected.table.documents.at(here)
-        first = (some.asked_packed - some.labels).astype(np.int64) * some.copies
-        heads[sources[source].name] += int(first.sum())
-    for name, entry in selected.ledger.sources.items():
-        asked = entry.asked_encoded + entry.asked_repeated - entry.asked_truncated - entry.asked_dropped
-        entry.labels_head, entry.labels_trained = heads[name], asked - heads[name]
-        entry.labels_not_asked = entry.tokens_packed - asked
-
-
-def _count_cuts(selected: Selected) -> None:
-    """Add to the ledger the cuts through trained turns that truncation and splitting make."""
-    config, table = selected.config, selected.table
-    segments = Segments.of(table, config)
-    owners = table.origins.owners
-    for split in split_names(config):
-        for blocks in windows(table, split, config):
-            pieces = pieces_of(table, selected.split_pieces, split, blocks)
-            some = table.documents.at(pieces.documents)
-            begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
-            cuts = cuts_through_turns(some, segments, begins, ends)
-            for source, number in enumerate(np.bincount(owners[some.segment], weights=cuts).tolist()):
-                selected.ledger.sources[config.sources[source].name].turns_cut += int(number)

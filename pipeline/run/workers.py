@@ -21,7 +21,7 @@ from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
-from ..pack.windows import WINDOW_TOKENS
+from ..pack.window_plan import WINDOW_TOKENS
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of

@@ -23,8 +23,7 @@ from ..pack.ledger import account_rows
 from ..pack.pack import Selected, loss_weights, select, weighs
 from ..pack.segments import Segments
 from ..pack.shard import Account, PlannedRows
-from ..pack.window_plan import arrange, pieces_of, planned_pieces
-from ..pack.windows import compose, window_seed
+from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
 from ..store.open_store import scratch_of
 
 BLOCK_ORDER = 2**63

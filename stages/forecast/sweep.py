@@ -1,8 +1,8 @@
 """What other lengths and strategies would give, computed from lengths and runs without encoding or layout.
 
 The number of rows depends only on how many pieces there are of each size. So each candidate makes a histogram in one
-pass over the documents, and `best_fit` counts the rows of the real plan from it, all documents in one window. `wrapped`
-ignores alignment and `max_docs`, as real runs do.
+pass over the documents, and `best_fit` counts the rows of the real plan from it, all documents in one window, copies
+wherever they fit. `wrapped` ignores alignment and `max_docs`, as real runs do.
 
 Legend as in `length_stats.py`.
 """
@@ -19,7 +19,7 @@ from ...schemas.ragged import starts_of
 from ...schemas.report import Point, SourceLoss
 from ..pack.best_fit import rows_needed
 from ..pack.bounds import bound_of_whole_pieces, least_rows, size_counts
-from ..pack.tight import WORK, tight_rows
+from ..pack.tight import tight_rows
 from ..select.truncate import Keep
 from .length_stats import LengthStats
 
@@ -30,8 +30,8 @@ STRATEGIES = ("wrapped", "bfd", "bfd_split")
 the options. `none` and `tight` do what `bfd` does; `tight` is compared where asked for: its search takes longer than
 all of these.
 """
-QUICK = 600_000
-"""Work of the search of `tight` that takes a tenth of a second or less."""
+_QUICK = 600_000
+"""Work of the search of `tight`: a tenth of a second or less, where a run takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,6 @@ class SweepOptions:
     keep_untrained: bool = False
     max_docs: int | None = None
     align: int = 1
-    work: int = WORK
-    """Work of the search of `tight`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +165,7 @@ def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions)
         pieces = len(sizes) + full
         rows, bound = rows_needed(counts, options.max_docs), bound_of_whole_pieces(counts, options.max_docs)
         if strategy == "tight" and rows > bound:
-            rows = len(tight_rows(units, counts, options.max_docs, options.work).row_offsets) - 1
+            rows = len(tight_rows(units, counts, options.max_docs, _QUICK).row_offsets) - 1
         elif strategy == "none":
             rows = pieces
     documents, tokens = int(np.count_nonzero(left.kept)), kept + overlap

@@ -5,7 +5,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.pipeline.report.report_files import report_json
 from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
+from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -219,18 +220,21 @@ def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
 def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
-    manifest = packtrain.run(
-        {
-            "out": str(tmp_path / "out"),
-            "cache": str(new_cache()),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}],
-            "run": {"workers": 1},
-        }
-    )
+    config = {
+        "out": str(tmp_path / "out"),
+        "cache": str(new_cache()),
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl"), "repeat": 2}],
+        "truncate": {"max_length": 48, "keep": "end"},
+        "run": {"workers": 1},
+    }
+    ahead = plan(config)
+    manifest = packtrain.run(config)
     made = report_of(tmp_path / "out")
     assert set(made.absent) == {"choice"}
     assert made.flow is not None
+    assert ahead.flow is not None
+    assert ahead.flow.sources == made.flow.sources
     assert made.flow.rejected == {"missing_key": 1}
     assert made.training is not None
     (share,) = made.training.sources
@@ -238,6 +242,48 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     assert [one.source for one in made.training.rows[0].documents] == ["prompt", "chosen", "rejected"]
     assert [bool(one.trained) for one in made.training.rows[0].documents] == [False, True, True]
     assert made.packing is not None
-    assert made.packing.splits[0].rows == share.examples
+    assert made.packing.splits[0].rows == 2 * share.examples
     assert made.made is not None
     assert (tmp_path / "out" / "report.html").stat().st_size < MOST
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pack": {"strategy": "wrapped"}},
+        {"pack": {"strategy": "wrapped", "window_tokens": 3000}},
+        {"pack": {"strategy": "bfd_split", "max_docs": 3}, "output": {"format": "parquet"}},
+        {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
+        {"pack": {"strategy": "tight"}},
+        {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
+        {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
+        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},
+    ],
+    ids=str,
+)
+def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dict[str, Any], read_rows: Rows) -> None:
+    config = {**mixed.config, "out": str(tmp_path / "out"), **more}
+    ahead = plan(config, base=mixed.folder)
+    packtrain.run(config, base=mixed.folder)
+    made = report_of(tmp_path / "out")
+    assert made.absent == {}
+    assert ahead.flow is not None
+    assert made.flow is not None
+    assert ahead.flow.sources == made.flow.sources, "the whole ledger"
+    assert ahead.packing is not None
+    assert made.packing is not None
+    assert ahead.packing.splits == [replace(one, fills=None) for one in made.packing.splits]
+    # One section says what another does, and what the rows are.
+    assert ahead.choice == made.choice
+    assert made.choice is not None
+    own = (more["pack"].get("strategy", "bfd"), made.packing.max_length)
+    (point,) = [one for one in made.choice.points if (one.strategy, one.max_length) == own]
+    rows, (train,) = read_rows(tmp_path / "out"), [one for one in made.packing.splits if one.split == "train"]
+    assert (point.rows, point.pieces) == (train.rows, train.pieces)
+    assert point.rows == len(rows)
+    assert point.pieces == sum(len(row["seq_lengths"]) for row in rows)
+    assert point.labels == train.labels == sum(label != IGNORE_INDEX for row in rows for label in row["labels"])
+    assert point.tokens + point.padding == train.tokens
+    assert made.training is not None
+    if own[0] in ("wrapped", "bfd_split"):
+        assert any(one.start > 0 for row in made.training.rows for one in row.documents), "a continued document"
