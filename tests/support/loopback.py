@@ -4,7 +4,6 @@ It answers GET and HEAD with ranges, over plain HTTP or as an S3 endpoint whose 
 """
 
 import gzip
-import random
 import re
 import socket
 import struct
@@ -36,7 +35,7 @@ class Asked:
 
 @dataclass
 class Store:
-    """Serves a folder. Faults come in turn, or at random at a rate; each is one of:
+    """Serves a folder. Faults come in turn, or always the same; each is one of:
 
     a status: `404`, `403`, `400`, `429`, `500`, `503`; `cut`: the connection ends in the middle of the body; `reset`:
     so, with a reset; `flip`: one bit is wrong; `short`: the body ends early and nothing says so; `hang`: half the body,
@@ -47,9 +46,6 @@ class Store:
     root: Path
     latency: float = 0.0
     """Seconds before every answer."""
-    rate: float = 0.0
-    """Share of requests that are answered with 503."""
-    seed: int = 0
     most_in_a_row: int | None = None
     """After so many faults one after another a range is answered well. By default there is no end to bad luck."""
     asked: list[Asked] = field(default_factory=list)
@@ -58,7 +54,6 @@ class Store:
         self.faults: deque[str] = deque()
         self.always: str | None = None
         self.released = threading.Event()
-        self._random = random.Random(self.seed)
         self._lock = threading.Lock()
         self._in_a_row: Counter[tuple[str, int]] = Counter()
         store = self
@@ -91,16 +86,12 @@ class Store:
             elif self.always:
                 fault = self.always
             else:
-                fault = "503" if self._random.random() < self.rate else "ok"
+                fault = "ok"
             if self._in_a_row[path, begin] == self.most_in_a_row:
                 fault = "ok"
             self._in_a_row[path, begin] = 0 if fault == "ok" else self._in_a_row[path, begin] + 1
             self.asked.append(Asked(method, path, begin, end, fault))
         return fault
-
-    def bytes_asked(self, name: str) -> int:
-        """Of a file, over all requests that had a range."""
-        return sum(each.end - each.begin for each in list(self.asked) if each.path.endswith(name) and each.end >= 0)
 
 
 class _Server(ThreadingHTTPServer):

@@ -9,7 +9,6 @@ import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.export import foreign_formats
 from packtrain.pipeline.export.export import Exported, export
-from packtrain.pipeline.run.run import run
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
@@ -154,28 +153,6 @@ def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: 
             assert trained == flags + [False] * rest
             ends = {*np.cumsum(pieces).tolist(), whole.max_length} - ({len(own)} if rest and own[-1] != eos else set())
             assert np.cumsum(lengths).tolist() == sorted(ends)
-
-
-@pytest.mark.slow
-def test_real_data(realdata: Path, read_rows: Read, tmp_path: Path) -> None:
-    config = {
-        "out": "packed",
-        "tokenizer": {"path": str(realdata / "tokenizers/qwen3")},
-        "sources": [{"name": "gsm8k", "format": "messages", "path": str(realdata / "chat/gsm8k_train.jsonl")}],
-        "holdout": {"fraction": 0.1},
-        "output": {"shard_bytes": "4MiB"},
-        "run": {"workers": 1, "report": False},
-    }
-    run(config, base=tmp_path)
-    for to in ("megatron", "megatron-bridge", "mds", "trl"):
-        exported(tmp_path / "packed", tmp_path / to, to)
-    for split in SPLITS:
-        rows = read_rows(tmp_path / "packed", split)
-        assert len(rows) > 40
-        assert list(megatron_bridge(tmp_path / "megatron-bridge", split)) == list(plain(rows))
-        assert list(datasets_parquet(tmp_path / "trl", split, tmp_path / "cache")) == rows
-        assert list(megatron_core(tmp_path / "megatron", split)) == list(plain(rows))
-        assert list(mds(tmp_path / "mds", split)) == rows
 
 
 def test_every_format_has_a_round_trip() -> None:
