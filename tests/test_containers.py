@@ -41,12 +41,8 @@ def data(encode: Callable[[list[Row]], bytes]) -> Write:
 
 
 def array(rows: list[Row], indent: int | None = None) -> bytes:
-    return letters(rows, indent)
-
-
-def letters(value: Any, indent: int | None = None) -> bytes:
     """JSON without escapes of letters."""
-    return json.dumps(value, ensure_ascii=False, indent=indent).encode()
+    return json.dumps(rows, ensure_ascii=False, indent=indent).encode()
 
 
 def windows(data: bytes) -> bytes:
@@ -101,7 +97,7 @@ ANY: dict[str, tuple[str, Write]] = {
     "array, indented": (".json", data(lambda rows: array(rows, 2))),
     "array, as on Windows": (
         ".json.gz",
-        data(lambda rows: gzip.compress(array(rows, 4).replace(b"\n", b"\r\n") + b"\r\n")),
+        data(lambda rows: gzip.compress(windows(array(rows, 4) + b"\n"))),
     ),
     "array with a mark": (".json.zst", data(lambda rows: zstd(b"\xef\xbb\xbf" + array(rows)))),
     "parquet": (".parquet", parquet()),

@@ -60,15 +60,11 @@ class Faulty:
     """Share of requests on which a fault of `kinds` comes, but at most `MOST_IN_A_ROW` times for one request."""
     kinds: tuple[str, ...] = ("503", "reset", "lost", "cut")
     seed: int = 0
-    unconditional: bool = False
-    """Conditions are not looked at: every put succeeds."""
     terse: bool = False
     """A refusal does not say which condition was not met, as some stores do."""
     stale: bool = False
     """Repeat the first listing of a folder, whatever has been put since."""
     asked: list[Asked] = field(default_factory=list)
-    at_once: int = 0
-    """The most requests that waited for their answers at one moment."""
 
     def __post_init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -83,7 +79,6 @@ class Faulty:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
         self._client: Any = None
         self._lock = threading.Lock()
-        self._open = 0
         self._moto: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         owner = self
 
@@ -156,9 +151,8 @@ class Faulty:
         """No more faults, and nothing remembered."""
         self.faults.clear()
         self.always, self.wanted, self.rate, self.latency = None, lambda asked: True, 0.0, 0.0
-        self.unconditional = self.terse = self.stale = False
+        self.terse = self.stale = False
         self.asked.clear()
-        self.at_once = 0
         self.lists.clear()
         self._in_a_row.clear()
 
@@ -176,15 +170,6 @@ class Faulty:
             self._in_a_row[request] = 0 if asked.fault == "ok" else self._in_a_row[request] + 1
             self.asked.append(asked)
         return asked.fault
-
-    def wait(self) -> None:
-        """The latency of one request."""
-        with self._lock:
-            self._open += 1
-            self.at_once = max(self.at_once, self._open)
-        time.sleep(self.latency)
-        with self._lock:
-            self._open -= 1
 
 
 class _Server(ThreadingHTTPServer):
@@ -208,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", len(body), "ok")
         fault = owner.note(asked)
-        owner.wait()
+        time.sleep(owner.latency)
         if fault in STATUS:
             return self._refuse(int(fault))
         if fault == "hang":
@@ -239,8 +224,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         drop = {"connection", "transfer-encoding", "expect", "content-length"}
-        if self.faulty.unconditional:
-            drop.add("if-none-match")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in drop}
         connection = HTTPConnection(*self.faulty.behind, timeout=60)
         try:

@@ -20,60 +20,32 @@ from packtrain.pipeline.stream.window import Blocks, PlannedWindow
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import Ledger
 
+from tests import kit
+
 MakeConfig = Callable[..., dict[str, Any]]
-
-
-def write_sources(folder: Path) -> None:
-    """Twelve small files, three or four of them a window; documents of 1 to 500 tokens, some rows useless."""
-    for number in range(5):
-        lines = [json.dumps({"text": f"text {number} {i} " + "word and " * (i * i % 83)}) for i in range(40)]
-        (folder / f"text-{number}.jsonl").write_text("\n".join([*lines, "not json", "", '{"text": ""}']) + "\n")
-    for number in range(4):
-        rows = []
-        for i in range(30):
-            turns = [{"role": "user", "content": f"chat {number} {i} why " * (1 + i % 7)}]
-            turns.append({"role": "assistant", "content": "because " * (1 + i * i % 61)})
-            rows.append(json.dumps({"messages": turns}))
-        (folder / f"chat-{number}.jsonl").write_text("\n".join(rows) + "\n")
-    for number in range(3):
-        solve = [f"print({number})\n" * (1 + k * 5) for k in range(4)]
-        rows = [
-            json.dumps({"question": f"problem {number} {i}", "solutions": json.dumps([s + f"# {i}" for s in solve])})
-            for i in range(20)
-        ]
-        (folder / f"apps-{number}.jsonl").write_text("\n".join(rows) + "\n")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of sources, and of the cache that the tests of this file share."""
+    """The folder of sources, with twenty rows a file, and of the cache that the tests of this file share."""
     folder = tmp_path_factory.mktemp("live")
-    write_sources(folder)
+    for kind, count in (("texts", 240), ("chats", 120), ("apps", 80)):
+        rows = kit.corpus(kind, count)
+        for begin in range(0, count, 20):
+            file = kit.write(folder / kind / f"rows-{begin:03}.jsonl", rows[begin : begin + 20])
+            if kind == "texts":
+                file.write_bytes(file.read_bytes() + b'not json\n\n{"text": ""}\n')
     return folder
 
 
 @pytest.fixture(scope="module")
-def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
-    """A configuration of these sources; keyword arguments replace whole sections."""
+def make(data: Path) -> MakeConfig:
+    """A configuration of these sources, with a mask for some, and other keys."""
 
     def config(out: str = "data", masks: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         own = {name: {"mask": mask} for name, mask in (masks or {}).items()}
-
-        def paths(stem: str, count: int) -> list[str]:
-            return [str(data / f"{stem}-{number}.jsonl") for number in range(count)]
-
-        return {
-            "out": str(data / out),
-            "cache": str(data / "cache"),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [
-                {"name": "texts", "format": "text", "path": paths("text", 5)},
-                {"name": "chats", "format": "messages", "path": paths("chat", 4)} | own.get("chats", {}),
-                {"name": "apps", "format": "apps", "path": paths("apps", 3)} | own.get("apps", {}),
-            ],
-            "truncate": {"max_length": 256},
-            "run": {"workers": 1, "report": False},
-        } | more
+        sources = [kit.source(kind, path=str(data / kind), **own.get(kind, {})) for kind in ("texts", "chats", "apps")]
+        return kit.configure(data, *sources, out=str(data / out), tokenizer={"engine": "tokenizers"}, **more)
 
     return config
 
