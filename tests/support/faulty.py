@@ -85,7 +85,7 @@ class Faulty:
         class Handler(_Handler):
             faulty = owner
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -172,7 +172,9 @@ class Faulty:
         return asked.fault
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
+    """For many clients that come and go."""
+
     daemon_threads = True
     request_queue_size = 256
 
@@ -199,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "hang":
             owner.released.wait(60)
         if fault in ("reset", "hang"):
-            return self._reset()
+            return reset(self)
         listing = self.command == "GET" and "list-type" in self.path
         if listing and owner.stale and self.path in owner.lists:
             return self._send(*owner.lists[self.path], fault)
@@ -207,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         if listing:
             owner.lists[self.path] = (status, headers, data)
         if fault == "lost":
-            return self._reset()
+            return reset(self)
         return self._send(status, headers, data, fault)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - as http.server wants them
@@ -251,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "cut":
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
-            return self._reset()
+            return reset(self)
         self.wfile.write(data)
         return None
 
@@ -260,8 +262,9 @@ class _Handler(BaseHTTPRequestHandler):
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()
         self._send(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(text)))], text, "ok")
 
-    def _reset(self) -> None:
-        """End the connection. Closing with unsent data thrown away sends RST."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-        self.close_connection = True
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    """End the connection. Closing with unsent data thrown away sends RST."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+    handler.close_connection = True

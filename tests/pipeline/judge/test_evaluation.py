@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from packtrain.schemas.errors import BusyError, ConfigError, OutputError, Packtr
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
 
-from tests.support import warm
 from tests.support.problems import ANSWERS, sample_rows, write_problems, write_samples
 
 JUDGING = Judging(limits=ProgramLimits(wall_seconds=60, cpu_seconds=5))
@@ -186,31 +183,6 @@ def test_a_damaged_line_is_refused(
     file.write_bytes(b"[1]\n" + second)
     with pytest.raises(OutputError, match="line 1 is damaged"):
         evaluate(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_killed_evaluation_continues(tmp_path: Path) -> None:
-    write_problems(tmp_path / "data.jsonl")
-    rows = [one | {"sample": one["sample"] + 4 * at} for at in range(3) for one in sample_rows()]
-    for one in rows:  # so that no two programs are the same
-        one["text"] = one["text"].replace("\n```", f"\n# {one['sample']}\n```")
-    write_samples(tmp_path / "samples.jsonl", rows)
-    evaluate(tmp_path, "undisturbed")
-    line = ["eval-apps", "samples.jsonl", "--data", "data.jsonl", "--out", "killed", "--jobs", 1, "--timeout", "30s"]
-    file = tmp_path / "killed" / "results.jsonl"
-    for wanted in (2, 10, 20):
-        process = warm.Process(line, cwd=tmp_path)
-        end = time.monotonic() + 300
-        while not (file.exists() and file.read_bytes().count(b"\n") > wanted):
-            assert time.monotonic() < end
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
-        assert not (tmp_path / "killed" / "summary.json").exists()
-    done = warm.run(line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert results(tmp_path / "killed") == results(tmp_path / "undisturbed")
 
 
 def test_another_evaluation_is_refused(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

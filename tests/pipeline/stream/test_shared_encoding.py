@@ -62,7 +62,7 @@ def many_blocks(tmp_path: Path) -> dict[str, Any]:
     rows = ({"text": f"{number} " + "some words and more " * 40} for number in range(2400))
     files = [tmp_path / f"{number}.jsonl" for number in range(24)]
     paths = [str(kit.write(file, list(islice(rows, 100)))) for file in files]
-    source = {"name": "texts", "format": "text", "path": paths}
+    source = {"name": "rows", "format": "text", "path": paths}
     return kit.configure(tmp_path, source, tokenizer={"engine": "tokenizers"})
 
 
