@@ -132,13 +132,16 @@ def fill(number: int, with_trl: bool) -> None:
         seconds = median_seconds(lambda lengths=lengths, capacity=capacity: plan_rows(lengths, capacity))  # type: ignore[misc]
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
         cells += [f"{certificate.fill:.3%}", f"{certificate.gap:.4%}", f"{seconds:.3f}"]
+        begin = time.process_time()
+        tight = plan_rows(lengths, capacity, "tight")
+        cells += [f"{tight.rows:,}", f"{time.process_time() - begin:.2f}"]
         if with_trl:
             table = table_of(lengths)
             windows = sum(len(trl_plan(table.slice(at, 1000), capacity)[0]) for at in range(0, number, 1000))
             share = certificate.tokens / (windows * capacity)
             cells += [f"{windows:,}", f"{share:.3%}", f"{windows / certificate.bound - 1:.3%}"]
         rows.append(cells)
-    header = ["C", "bound", "rows", "fill", "gap", "s"]
+    header = ["C", "bound", "rows", "fill", "gap", "s", "tight rows", "tight s"]
     print_table(header + (["TRL rows", "TRL fill", "TRL gap"] if with_trl else []), rows, left=0)
 
 

@@ -13,7 +13,6 @@ from tests import kit
 HERE = Path(__file__).parent
 SMALL = {
     "bench_plan.py": "--rows 2000 --fill-rows 500",
-    "bench_tight.py": "--only uniform --most 200",
     "bench_end_to_end.py": "--copies 1 --runs 1 --memory",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
     "bench_contamination.py": "--mb 1 --rounds 1",
