@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
 from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.pipeline.stream.window import Blocks, PlannedWindow
+from packtrain.pipeline.stream.window import Blocks
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import Ledger
 
@@ -53,9 +53,6 @@ def make(data: Path) -> MakeConfig:
 Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
 RanOver = Callable[..., Counter[Piece]]
-Content = Callable[[PlannedWindow], list[dict[str, Any]]]
-
-
 CONFIGS: dict[str, dict[str, Any]] = {
     "pieces": {
         "truncate": {
