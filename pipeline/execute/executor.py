@@ -17,6 +17,8 @@ Result = TypeVar("Result")
 
 TRIES = 3
 """Number of workers that may die over a task before the run gives up."""
+RENDERING_KILLED = signal.SIGVTALRM
+"""The signal by which the kernel kills a worker whose chat template does not respond; see `template_watchdog`."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Environment variables for one tokenizer thread per process, because processes run in parallel. Engines read them when

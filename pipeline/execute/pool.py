@@ -25,9 +25,10 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from ...schemas.errors import TaskError
+from ...schemas.errors import TaskError, TemplateError
 from ...schemas.units import duration
 from .executor import (
+    RENDERING_KILLED,
     TRIES,
     Executor,
     Result,
@@ -113,7 +114,7 @@ class Pool(Executor):
                     answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
                     worker.task, worker.busy, worker.tries = None, False, 0
                     if answer is None:
-                        why = self._bury(worker)
+                        why = self._bury(worker, task)
                         if tries == TRIES:
                             raise lost(task, why)
                         suspects.append((task, tries))
@@ -216,14 +217,24 @@ class Pool(Executor):
         except (EOFError, OSError):
             return None
 
-    def _bury(self, worker: _Worker) -> str:
-        """Remove a worker that died over a task, and describe how it ended."""
+    def _bury(self, worker: _Worker, task: object) -> str:
+        """Remove a worker that died over a task, and describe how it ended.
+
+        Raises:
+            TemplateError: the kernel killed it for its template, as it would each time.
+        """
         self._pool.remove(worker)
         worker.process.join()
         worker.pipe.close()
         if worker.late:
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
-        return exit_reason(worker.process.exitcode or 0, self._killed_before)
+        code = worker.process.exitcode or 0
+        if code == -RENDERING_KILLED:
+            raise TemplateError(
+                f"{task}: the chat template was stopped: one step on one of these rows took so long that the process "
+                "had to be killed. Fix the template, or leave the row out"
+            )
+        return exit_reason(code, self._killed_before)
 
 
 def _start_server() -> None:
@@ -263,6 +274,8 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
 
 def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
+    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+
     limit_threads()
     for number in _INTERRUPTIONS:
         signal.signal(number, signal.SIG_IGN)
@@ -270,6 +283,7 @@ def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+    may_be_killed()
     with suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_run(pipe.recv_bytes()))

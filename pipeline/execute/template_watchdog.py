@@ -2,8 +2,8 @@
 
 - Processor time: a timer's signal, which Python handles between two instructions.
 - Memory: RLIMIT_AS makes an allocation fail.
-
-One instruction that never ends handles no signals; the time limit of the task ends it.
+- One instruction that never ends, such as comparing deeply nested lists, handles no signals. In a worker, a second
+  timer makes the kernel kill the process, and the driver names its task.
 
 An error of a template names the row that was being rendered.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from ...schemas.errors import TemplateError
 from ...stages.template.environment import TemplateLimitError, watch_by
+from .executor import RENDERING_KILLED
 
 
 class RenderingNote:
@@ -59,6 +60,8 @@ SECONDS = 5.0
 """Seconds of processor time per rendering; most take a millisecond."""
 SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
+KILL_SECONDS = 15.0
+"""Seconds of processor time after which the kernel kills a worker that does not respond."""
 _AGAIN = 1.0
 """Seconds after which the error is raised again, in case something swallows it, as destructors do."""
 _NEVER = float("-inf")
@@ -73,6 +76,8 @@ class _Process:
     """What is known of this process. Renderings are not nested."""
 
     rendering = False
+    kills = False
+    """Whether the kernel may kill this process, because it is a worker."""
     space = 0
     """Bytes of address space; measured at the time `looked`."""
     limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -124,6 +129,8 @@ class Watched:
         if _Process.space and (soft == resource.RLIM_INFINITY or space < soft):
             resource.setrlimit(resource.RLIMIT_AS, (space, hard))
             self._limited = True
+        if _Process.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, KILL_SECONDS)
         _Process.rendering = True
         signal.setitimer(signal.ITIMER_PROF, SECONDS, _AGAIN)
 
@@ -132,6 +139,8 @@ class Watched:
             return
         _Process.rendering = False
         signal.setitimer(signal.ITIMER_PROF, 0.0)
+        if _Process.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         if isinstance(error, MemoryError):
             _Process.looked = _NEVER
         if self._limited:
@@ -150,3 +159,9 @@ def _address_space() -> int:
 def watch_templates() -> None:
     """Watch every rendering of this process from now on."""
     watch_by(Watched)
+
+
+def may_be_killed() -> None:
+    """Let the kernel kill this process, a worker, if a rendering does not respond."""
+    signal.signal(RENDERING_KILLED, signal.SIG_DFL)
+    _Process.kills = True

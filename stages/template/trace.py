@@ -299,8 +299,10 @@ class _TracingEnvironment(Sandbox):
     def getattr(self, obj: Any, attribute: str) -> Any:
         require_literal(attribute)
         if isinstance(obj, SymbolicStr):
-            if hasattr(str, attribute):
+            if attribute in _STRIPS or attribute in _INSPECTIONS:
                 return getattr(obj, attribute)
+            if hasattr(str, attribute):  # what the sandbox allows of a text is not decided here
+                raise TraceAbortedError(f"`{attribute}` of a content cannot be traced")
             obj = ""  # a text has no such item; this is how templates test whether a content is a list of parts
         return super().getattr(obj, attribute)
 
