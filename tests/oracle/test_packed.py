@@ -215,8 +215,12 @@ def check_ledger(
     labels: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     inside: dict[str, set[Piece]] = defaultdict(set)
     padding: Counter[str] = Counter()
+    together: Counter[str] = Counter()
     for split, rows in placed.items():
         for row, pieces in zip(packed.rows(split), rows, strict=True):
+            once = {(one.example.source, one.example.id, one.start) for one in pieces}
+            together.update(piece.example.source for piece in pieces)
+            together.subtract(source for source, _, _ in once)
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
                 name = piece.example.id
                 trained = sum(label != IGNORED for label in piece.labels())
@@ -228,6 +232,7 @@ def check_ledger(
         expected = expected_ledger(source, lines[source], packer, labels)
         expected["tokens_packed"] += padding[source]
         expected["labels_not_asked"] += padding[source]
+        expected["copies_together"] = together[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
         if packer.masks[source]["policy"] == "all":  # this packer does not know how a prompt falls into turns
             ignored = {*UNKNOWN, "turns_cut"}

@@ -138,7 +138,7 @@ def taken_for_the_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator
 
 
 class _RefusedError(Exception):
-    """(status, the Hub's code for it)"""
+    """(status, the Hub's code for it), and where what is wanted is there already, its URL"""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -162,10 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
             recursive = parse_qs(split.query).get("recursive", [""])[0].lower() == "true"
             answer = self._answer(words, body, recursive)
         except _RefusedError as refused:
-            status, code = refused.args
-            self._send(
-                json.dumps({"error": code or "a fault"}).encode(), status, {"X-Error-Code": code} if code else {}
-            )
+            status, code, *url = refused.args
+            said = {"error": code or "a fault", "url": "".join(url)}
+            self._send(json.dumps(said).encode(), status, {"X-Error-Code": code} if code else {})
             return
         if answer is not None:
             self._send(json.dumps(answer).encode(), 200, {"Content-Type": "application/json"})
@@ -203,10 +202,11 @@ class _Handler(BaseHTTPRequestHandler):
             case "POST", ["api", "repos", "create"]:
                 asked = json.loads(body)
                 name = f"{asked['organization'] or 'me'}/{asked['name']}"
+                url = f"{self.hub.url}/datasets/{name}"
                 if name in self.hub.repositories:
-                    raise _RefusedError(409, "")
+                    raise _RefusedError(409, "", url)
                 self.hub.create(name, private=asked.get("visibility") == "private" or bool(asked.get("private")))
-                return {"url": f"{self.hub.url}/datasets/{name}", "name": name}
+                return {"url": url, "name": name}
             case "POST", ["datasets", owner, git, "info", "lfs", "objects", "batch"]:
                 self._repository(owner, git.removesuffix(".git"))
                 return {"transfer": "basic", "objects": [self._upload(one) for one in json.loads(body)["objects"]]}
