@@ -137,11 +137,15 @@ def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     say(console, f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}")
+    words = ("source", "id", "dataset") if len({one.dataset for one in step.documents}) > 1 else ("source", "id")
     rows = [
-        (one.source, one.id, one.dataset, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
+        (
+            *(str(getattr(one, word)) for word in words),
+            *(f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}"),
+        )
         for one in step.documents[:top]
     ]
-    print_grids(console, [Grid("", ("source", "id", "dataset", "loss", "tokens", "share", "row"), rows, 3)])
+    print_grids(console, [Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))])
     if step.documents:
         first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
         say(console, f"the first: {escape_line(first)}")

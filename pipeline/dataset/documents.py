@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line
@@ -65,6 +65,8 @@ class PackedDocuments:
     """
 
     def __init__(self, dataset: Finished) -> None:
+        from pyarrow import dataset as ds  # imports pandas where it is installed
+
         self._dataset = dataset
         with self._reading():
             self._data = ds.dataset(dataset.store.local(NAME), format="parquet")
@@ -88,7 +90,7 @@ class PackedDocuments:
         """Doc id → (id, source), for the doc ids that the file has."""
         wanted = pa.array(sorted(doc_ids), pa.int64())
         with self._reading():
-            table = self._data.to_table(["doc_id", "id", "source"], filter=ds.field("doc_id").isin(wanted))
+            table = self._data.to_table(["doc_id", "id", "source"], filter=pc.field("doc_id").isin(wanted))
             return {row["doc_id"]: (row["id"], row["source"]) for row in table.to_pylist()}
 
     def refuse(self, id: str) -> InputError:
@@ -103,7 +105,7 @@ class PackedDocuments:
     def _between(self, column: str, low: int, high: int) -> list[PackedDocument]:
         """The documents with a value from `low` to `high`. Only the row groups that may have some are read."""
         with self._reading():
-            wanted = (ds.field(column) >= low) & (ds.field(column) <= high)
+            wanted = (pc.field(column) >= low) & (pc.field(column) <= high)
             return [PackedDocument(**row) for row in self._data.to_table(filter=wanted).to_pylist()]
 
     @contextmanager

@@ -170,7 +170,7 @@ def check_rows(packed: kit.Packed, packer: Packer, split: str) -> list[list[Piec
     apart = any(written.copies > 1 for written in packer.written.values())  # copies stand apart, which may cost rows
     if packer.strategy == "tight" or packer.pack["max_docs"] or apart:
         assert Counter(one for row in names for one in row) == Counter(one for row in wanted for one in row)
-        assert apart or packer.pack["max_docs"] or len(names) <= len(wanted)
+        assert packer.pack["max_docs"] or len(names) <= len(wanted) + apart * max(1, len(wanted) // 100)
     elif packer.pack["shuffle"]:
         assert sorted(names) == sorted(wanted)
     else:
@@ -218,9 +218,8 @@ def check_ledger(
     together: Counter[str] = Counter()
     for split, rows in placed.items():
         for row, pieces in zip(packed.rows(split), rows, strict=True):
-            once = {(one.example.source, one.example.id, one.start) for one in pieces}
-            together.update(piece.example.source for piece in pieces)
-            together.subtract(source for source, _, _ in once)
+            for (example, _), times in Counter((piece.example, piece.start) for piece in pieces).items():
+                together[example.source] += times - 1
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
                 name = piece.example.id
                 trained = sum(label != IGNORED for label in piece.labels())
@@ -232,8 +231,8 @@ def check_ledger(
         expected = expected_ledger(source, lines[source], packer, labels)
         expected["tokens_packed"] += padding[source]
         expected["labels_not_asked"] += padding[source]
-        expected["copies_together"] = together[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
+        expected["copies_together"] = together[source]
         if packer.masks[source]["policy"] == "all":  # this packer does not know how a prompt falls into turns
             ignored = {*UNKNOWN, "turns_cut"}
         else:
