@@ -33,7 +33,8 @@ REPEATS = 7
 def lognormal(number: int, capacity: int, seed: int = 0) -> NDArray[np.int32]:
     """(N,) lengths in 1..capacity."""
     drawn = np.random.default_rng(seed).standard_normal(number, dtype=np.float32) * SIGMA
-    return np.clip(np.exp(drawn + (np.log(MEAN) - SIGMA**2 / 2)), 1, capacity).astype(np.int32)
+    lengths: NDArray[np.int32] = np.clip(np.exp(drawn + (np.log(MEAN) - SIGMA**2 / 2)), 1, capacity).astype(np.int32)
+    return lengths
 
 
 def median_seconds(work: Callable[[], object]) -> float:

@@ -122,7 +122,7 @@ class Cost:
 
 
 def run_counted(
-    command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None, memory: bool = False
+    command: Sequence[object], log: Path, environment: Mapping[str, str] | None = None, memory: bool = False
 ) -> Cost:
     """Run a command and count its whole process tree. This process must have no other children meanwhile.
 

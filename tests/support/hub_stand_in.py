@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return out
 
-    def _send(self, body: bytes, status: int, headers: Mapping[str, str]) -> None:
+    def _send(self, body: bytes, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
         for key, value in (headers | {"Content-Length": str(len(body))}).items():
             self.send_header(key, value)
