@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from importlib.resources import files
 from itertools import islice
 from multiprocessing import forkserver
 from pathlib import Path
@@ -201,10 +200,9 @@ def make_tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: N
 
 
 @pytest.fixture(scope="session")
-def tiny_tokenizer(make_tokenizer: MakeTokenizer) -> Path:
-    """A folder with a small byte-level tokenizer and a ChatML template: the demo's, or one like it."""
-    demo = Path(str(files("packtrain.pipeline.demo") / "tokenizer"))
-    return demo if (demo / "tokenizer.json").is_file() else make_tokenizer("tiny")
+def tiny_tokenizer(tokenizer_loader: None) -> Path:
+    """A folder with a small byte-level tokenizer and a ChatML template: the demo's."""
+    return kit.demo_tokenizer()
 
 
 @pytest.fixture

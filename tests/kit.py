@@ -64,8 +64,6 @@ TOOLS = (
     "{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-TEMPLATES: dict[str, str] = {"chatml": CHATML, "generation": GENERATION, "tools": TOOLS}
-"""Chat templates by name. `generation` marks the assistant's turns; `tools` writes thoughts, calls and tools."""
 SPECIAL = ("<pad>", "<s>", "<|im_start|>", "<|im_end|>")
 
 

@@ -127,19 +127,3 @@ def test_more_data_moves_nobody(config: Config, tmp_path: Path, by: str) -> None
     assert hold < more[1]
     problems = [{name.split("/")[1] for name in side if name.startswith("apps/")} for side in more]
     assert bool(problems[0] & problems[1]) == (by == "example")
-
-
-def test_appended_rows_encode_only_the_last_block(tmp_path: Path) -> None:
-    """In a file of more than one block: the blocks before the end stay."""
-    file = tmp_path / "texts.jsonl"
-    row = {"text": "the mules left before sun was up " * 60}
-    kit.write(file, [{"text": f"{number} {row['text']}"} for number in range(2500)])
-    config = kit.configure(tmp_path, "texts")
-    kit.packed(config)
-    before = parts(config)
-    append(file, [{"text": f"{number} {row['text']}"} for number in range(2500, 2540)])
-    kit.packed(kit.merged(config, {"out": str(tmp_path / "more")}))
-    after = parts(config)
-    assert len(before) >= 2
-    assert before.items() <= after.items()
-    assert len(after) == len(before) + 1

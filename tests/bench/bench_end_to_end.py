@@ -1,55 +1,51 @@
-"""Whole runs beside TRL's preparation.
+"""Whole runs beside TRL's preparation, and the memory that they take.
 
-    PACKTRAIN_REALDATA=folder python -m tests.bench.bench_end_to_end [--copies 1 11] [--runs 3] [--trl-copies N]
+    PACKTRAIN_REALDATA=folder python -m tests.bench.bench_end_to_end [--copies 1 11] [--runs 3] [--memory] [--skip-trl]
 
 Prints a Markdown table. Everything is a command, counted from its start to its exit with all its processes, on the same
 rows: `packtrain run` with two workers, an empty cache and an empty output each time; TRL's `SFTTrainer` with packing
-and two processes, which gets the rows as prompt and completion already. "MB" are 10^6 bytes of messages.
+and two processes, once, which gets the rows as prompt and completion already. "MB" are 10^6 bytes of messages, of so
+many copies of the corpus.
 
 The user's cache is a folder of the benchmark. It is empty before each run, so that transformers is asked for the
 tokenizer and the engine is checked; "later dataset" is the same run with another cache and output, but with that user's
-cache, as for any further data with the same tokenizer.
+cache, as for any further data with the same tokenizer. packtrain is compiled to bytecode first, as an installed package
+is.
 
-Cells are medians, with the range in brackets. TRL runs once. On fewer copies (`--trl-copies`) its preparation is scaled
-up, its imports are not. packtrain is compiled to bytecode first, as an installed package is.
+Cells are medians, with the range in brackets. Memory is what processes hold for themselves, at the moment at which they
+hold most together: anonymous and shared pages, without mapped files.
 """
 
+import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
+import tempfile
 import time
 from compileall import compile_dir
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.bench.corpus import (
     MAX_LENGTH,
+    PROGRAM,
     TOKENIZER,
-    Corpus,
     Cost,
     build,
-    load,
-    make_parser,
-    median,
-    packtrain_run,
     print_header,
     print_table,
-    read_manifest,
     realdata,
     run_counted,
     spread,
-    work_folder,
 )
 
 PACKAGES = ("packtrain", "fastokens", "tokenizers", "trl", "transformers", "datasets", "torch", "pyarrow")
 
 
-def trl(rows: str, folder: str, report: str) -> None:
+def trl(rows: str, folder: str) -> None:
     """TRL's preparation, in a process of its own: load the JSONL, build a trainer around a tiny model, leave."""
-    began = time.perf_counter()
-    import pyarrow.compute as pc
     from datasets import load_dataset
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer
@@ -67,7 +63,7 @@ def trl(rows: str, folder: str, report: str) -> None:
 
     imported = time.perf_counter()
     dataset = load_dataset("json", data_files=rows, split="train", cache_dir=f"{folder}/cache")
-    loaded = time.perf_counter()
+    prepared += time.perf_counter() - imported
     tokenizer = AutoTokenizer.from_pretrained(realdata() / TOKENIZER)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
@@ -82,131 +78,75 @@ def trl(rows: str, folder: str, report: str) -> None:
         report_to=[],
     )
     trainer = TimedTrainer(model=model, args=settings, train_dataset=dataset, processing_class=tokenizer)
-    chunks = trainer.train_dataset.data.column("input_ids").chunks
-    result = {
-        "load": loaded - imported,
-        "prepare": prepared,
-        "rows": len(trainer.train_dataset),
-        "tokens": sum(pc.sum(pc.list_value_length(chunk)).as_py() for chunk in chunks),
-        "import": imported - began,
-    }
-    Path(report).write_text(json.dumps(result), encoding="utf-8")
+    result = {"preparation": prepared, "rows": len(trainer.train_dataset)}
+    Path(folder, "report.json").write_text(json.dumps(result), encoding="utf-8")
 
 
-@dataclass
-class Trl:
-    """One run of TRL, scaled to the whole corpus."""
-
-    cost: Cost
-    preparation: float
-    """Seconds of load_dataset and `_prepare_dataset`."""
-    rows: int
-    tokens: int
-    copies: int
-    """Copies that it ran on."""
-
-
-@dataclass
-class Measured:
-    """Everything measured on one corpus."""
-
-    corpus: Corpus
-    first: list[Cost] = field(default_factory=list)
-    later: list[Cost] = field(default_factory=list)
-    rows: int = 0
-    tokens: int = 0
-    trl: Trl | None = None
-
-
-def measure(work: Path, corpus: Corpus, runs: int, trl_copies: int) -> Measured:
-    """Run packtrain `runs` times on one corpus, and TRL once unless it gets no copies."""
-    measured = Measured(corpus)
-    home, user = work / "run", work / "user"
-    os.environ["PACKTRAIN_CACHE"] = str(user)
-    for number in range(runs):
-        print(f"{corpus.name}: round {number + 1} of {runs}; {load()}", file=sys.stderr, flush=True)
-        shutil.rmtree(user, ignore_errors=True)
-        measured.first.append(packtrain_run(corpus.config(home)))
-        manifest = (home / "out" / "manifest.json").read_bytes()
-        measured.later.append(packtrain_run(corpus.config(home)))
-        if (home / "out" / "manifest.json").read_bytes() != manifest:
-            raise SystemExit("the later dataset differs from the first")
-    shards = [shard for split in read_manifest(home / "out")["splits"].values() for shard in split["shards"]]
-    measured.rows = sum(shard["rows"] for shard in shards)
-    measured.tokens = sum(shard["tokens"] for shard in shards)
-    shutil.rmtree(home)
-    if trl_copies:
-        print(f"{corpus.name}: TRL", file=sys.stderr, flush=True)
-        measured.trl = run_trl(work, corpus, min(trl_copies, corpus.copies))
-    return measured
-
-
-def run_trl(work: Path, corpus: Corpus, copies: int) -> Trl:
-    """TRL on so many copies, scaled to those of the corpus."""
-    ran = corpus if copies == corpus.copies else build(work, copies, corpus.lines)
-    factor = corpus.copies / ran.copies
-    folder, report, log = work / "trl", work / "trl.json", work / "trl.log"
-    shutil.rmtree(folder, ignore_errors=True)
+def run_trl(work: Path, rows: Path) -> tuple[Cost, float, int]:
+    """The cost of a run of TRL, the seconds of its preparation alone, and the rows that it makes."""
+    folder = work / "trl"
     folder.mkdir()
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "HF_DATASETS_CACHE": str(folder / "cache")}
-    rows = ran.prompts_and_completions()
-    command = [sys.executable, "-m", "tests.bench.bench_end_to_end", "trl", *map(str, (rows, folder, report))]
-    cost = run_counted(command, log, offline)
-    result = json.loads(report.read_bytes())
+    command = [sys.executable, "-m", "tests.bench.bench_end_to_end", "trl", rows, folder]
+    cost = run_counted(command, work / "trl.log", offline)
+    report = json.loads((folder / "report.json").read_bytes())
     shutil.rmtree(folder)
-    preparation = result["load"] + result["prepare"]
-    fixed = cost.wall - preparation  # imports and the model: the same for any corpus
-    return Trl(
-        Cost(fixed + preparation * factor, cost.cpu * factor, cost.others),
-        preparation * factor,
-        int(result["rows"] * factor),
-        int(result["tokens"] * factor),
-        ran.copies,
-    )
+    return cost, report["preparation"], report["rows"]
 
 
-def print_measured(all_measured: list[Measured]) -> None:
-    """The table."""
-    rows = []
-    for measured in all_measured:
-        corpus, peer = measured.corpus, measured.trl
-        megabytes = corpus.text_bytes / 1e6
-        for name, costs in (("packtrain, new tokenizer", measured.first), ("packtrain, later dataset", measured.later)):
-            wall = median([cost.wall for cost in costs])
-            cells = [
-                spread([cost.wall for cost in costs]),
-                spread([cost.cpu for cost in costs]),
-                f"{megabytes / wall:.1f}",
-            ]
-            ratios = [f"{peer.cost.wall / wall:.1f}", f"{peer.preparation / wall:.1f}"] if peer else ["", ""]
-            others = f"{median([cost.others for cost in costs]):.1f}"
-            rows.append([corpus.name, name, *cells, *ratios, f"{measured.rows:,}", f"{measured.tokens:,}", others])
-        if peer:
-            scaled = "" if peer.copies == corpus.copies else f" (x{peer.copies}, scaled)"
-            cells = [f"{peer.cost.wall:.1f}", f"{peer.cost.cpu:.1f}", f"{megabytes / peer.cost.wall:.1f}"]
-            counts = [f"{peer.rows:,}", f"{peer.tokens:,}", f"{peer.cost.others:.1f}"]
-            rows.append([corpus.name, f"TRL{scaled}", *cells, "1", f"{peer.cost.wall / peer.preparation:.1f}", *counts])
-    header = ["corpus", "command", "wall s", "CPU s", "MB/s", "x TRL", "x TRL's preparation alone"]
-    print_table([*header, "rows", "tokens", "others' cores"], rows, left=2)
+def measure(work: Path, copies: int, runs: int, with_trl: bool, memory: bool) -> list[list[str]]:
+    """Rows of the table: packtrain `runs` times on so many copies, and TRL once."""
+    corpus = build(work, copies)
+    rows, size = corpus.prompts_and_completions()
+    home, user = work / "run", work / "user"
+    costs: dict[str, list[Cost]] = {"packtrain, new tokenizer": [], "packtrain, later dataset": []}
+    manifests = set()
+    for _ in range(runs):
+        shutil.rmtree(user, ignore_errors=True)
+        for cost in costs.values():
+            command = [PROGRAM, "run", corpus.config(home)]
+            cost.append(run_counted(command, home / "log.txt", {"PACKTRAIN_CACHE": str(user)}, memory))
+            manifests.add((home / "out" / "manifest.json").read_bytes())
+    if len(manifests) > 1:
+        raise SystemExit("the runs differ")
+    splits = json.loads(manifests.pop())["splits"].values()
+    count = sum(shard["rows"] for split in splits for shard in split["shards"])
+    theirs = run_trl(work, rows) if with_trl else None
+    shutil.rmtree(home)
+    shutil.rmtree(corpus.folder)
+    table = []
+    for name, found in costs.items():
+        wall = statistics.median(cost.wall for cost in found)
+        cells = [spread([cost.wall for cost in found]), spread([cost.cpu for cost in found])]
+        cells.append(f"{max(cost.peak for cost in found) / (1 << 20):,.0f}")
+        ratios = [f"{theirs[0].wall / wall:.1f}", f"{theirs[1] / wall:.1f}"] if theirs else ["", ""]
+        table.append([f"{size / 1e6:,.0f}", name, *cells, *ratios, f"{count:,}"])
+    if theirs:
+        cells = [f"{theirs[0].wall:.1f}", f"{theirs[0].cpu:.1f}", "", "1", f"{theirs[1] / theirs[0].wall:.1f}"]
+        table.append([f"{size / 1e6:,.0f}", "TRL", *cells, f"{theirs[2]:,}"])
+    return table
 
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--copies", type=int, nargs="+", default=[1, 11], help="corpora, in copies of the files")
     parser.add_argument("--runs", type=int, default=3, help="of packtrain")
-    parser.add_argument("--trl-copies", type=int, default=1 << 30, help="copies that TRL runs on at most; 0 skips it")
-    arguments = parser.parse_args()
+    parser.add_argument("--memory", action="store_true", help="look at it, which costs a little time")
+    parser.add_argument("--skip-trl", action="store_true", help="packtrain alone")
+    asked = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for folder in ("schemas", "stages", "pipeline"):
         compile_dir(Path(__file__).parents[2] / folder, quiet=1)
-    with work_folder(arguments.work) as work:
-        measured = []
-        for copies in arguments.copies:
-            corpus = build(work, copies, arguments.lines)
-            measured.append(measure(work, corpus, arguments.runs, arguments.trl_copies))
-        print_header(f"Whole runs, medians of {arguments.runs}", PACKAGES)
-        print_measured(measured)
+    with tempfile.TemporaryDirectory(prefix="packtrain-bench-") as name:
+        table = [
+            row
+            for copies in asked.copies
+            for row in measure(Path(name), copies, asked.runs, not asked.skip_trl, asked.memory)
+        ]
+    print_header(f"Whole runs, medians of {asked.runs}", PACKAGES)
+    header = ["MB", "command", "wall s", "CPU s", "peak MiB", "x TRL", "x TRL's preparation alone", "rows"]
+    print_table(header, table, left=2)
 
 
 if __name__ == "__main__":

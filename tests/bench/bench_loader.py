@@ -1,27 +1,24 @@
-"""Compares the loader with other loaders, and with what a trainer waits for.
+"""Compares the loader with other loaders.
 
-    python -m tests.bench.bench_loader [--work DIR] [--parts wait speed] [--rounds 5]
+    python -m tests.bench.bench_loader [--rounds 5] [--tokens 28000000]
 
-Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata`; one that cannot be
-imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
-rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
+Prints a Markdown table: million tokens a second, from rows to flattened int64 batches, in the order of the shards, in
+one process. The data are made here: texts of lognormal length, packed by `packtrain.run` into rows of 4,096 tokens,
+some 300 MB of shards in the default size, all in the page cache. MosaicML's loader takes part where it is installed:
+`pip install mosaicml-streaming`.
 
-speed: rows to flattened int64 batches, in the order of the shards, with no worker process; peers get a collator that
-does no more than it must. Contenders run in turns, for a moment each, in every round, and go on where they stopped; a
-cell is the median of the rounds. The first batch of each turn is not counted. First of all each delivers one epoch,
-whose tokens, ids, labels and positions must have the sums that they have in the shards.
-
-wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
-compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
+Contenders run in turns, for a moment each, in every round, and go on where they stopped; a cell is the median of the
+rounds. Peers get a collator that does no more than it must. The first batch of each turn is not counted. First of all
+each delivers one epoch, whose tokens, ids, labels and positions must have the sums that they have in the shards.
 """
 
+import argparse
 import importlib
 import json
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
 from importlib.resources import files
 from itertools import chain, count, islice
 from pathlib import Path
@@ -32,13 +29,10 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from tests.bench.corpus import load, make_parser, median, print_header, print_table, spread, work_folder
+from tests.bench.corpus import print_header, print_table, spread
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
-PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata")
-WAIT_LIMIT = 0.01
-RATES = (60_000, 400_000)
 TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
 COLUMNS = (*TOKEN_COLUMNS, "seq_lengths")
 
@@ -51,37 +45,33 @@ Passes = Callable[[int], Iterator[Batch]]
 
 
 def make_data(work: Path, tokens: int) -> Path:
-    """A packed dataset of known sizes and random words; made once per work folder."""
+    """A packed dataset of known sizes and random words."""
     import packtrain
     from tokenizers import Tokenizer
 
     tokenizer = Path(str(files("packtrain.pipeline.demo") / "tokenizer"))
-    rows = work / "loader-rows.jsonl"
-    if not rows.exists():
-        vocabulary = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab()
-        words = np.array(sorted(word for word in vocabulary if word.isascii() and word.isalpha()))
-        random_ = np.random.default_rng(0)
-        left = tokens
-        with rows.with_suffix(".part").open("w", encoding="utf-8") as file:
-            while left > 0:
-                size = int(np.clip(random_.lognormal(6.2, 1.1), 16, 3900))
-                # A word and the space before it are some two tokens.
-                file.write(json.dumps({"text": " ".join(random_.choice(words, size // 2))}) + "\n")
-                left -= size
-        rows.with_suffix(".part").rename(rows)
+    vocabulary = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab()
+    words = np.array(sorted(word for word in vocabulary if word.isascii() and word.isalpha()))
+    random, left = np.random.default_rng(0), tokens
+    with (work / "rows.jsonl").open("w", encoding="utf-8") as file:
+        while left > 0:
+            size = int(np.clip(random.lognormal(6.2, 1.1), 16, 3900))
+            # A word and the space before it are some two tokens.
+            file.write(json.dumps({"text": " ".join(random.choice(words, size // 2))}) + "\n")
+            left -= size
     config = {
-        "out": str(work / "loader-data"),
-        "cache": str(work / "loader-cache"),
+        "out": str(work / "data"),
+        "cache": str(work / "cache"),
         "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": "words", "format": "text", "path": str(rows)}],
+        "sources": [{"name": "words", "format": "text", "path": str(work / "rows.jsonl")}],
         "truncate": {"max_length": MAX_LENGTH},
         "run": {"report": False},
     }
     packtrain.run(config)
-    return work / "loader-data"
+    return work / "data"
 
 
-# Contenders.
+# Contenders
 
 
 def flatten(rows: Sequence[Row]) -> Batch:
@@ -99,7 +89,7 @@ def ours(folder: Path, **options: Any) -> Passes:
     """PackedLoader, whose epochs are so many that no measurement reaches the last."""
     from packtrain.training import PackedLoader
 
-    return lambda rows: iter(PackedLoader(folder, rows_per_step=rows, epochs=1000, **options))
+    return lambda rows: iter(PackedLoader(folder, rows_per_step=rows, epochs=1000, order="sequential", **options))
 
 
 def loaded(folder: Path, columns: Sequence[str] = COLUMNS) -> Any:
@@ -107,9 +97,9 @@ def loaded(folder: Path, columns: Sequence[str] = COLUMNS) -> Any:
     return importlib.import_module("datasets").load_from_disk(str(folder)).select_columns(list(columns))
 
 
-def through(make: Any, dataset: Any, collate: Any) -> Passes:
-    """A loader of torch's kind over a dataset."""
-    return lambda rows: iter(make(dataset, batch_size=rows, collate_fn=collate, num_workers=0))
+def through_torch(dataset: Any, collate: Any = flatten) -> Passes:
+    """torch's DataLoader over a dataset."""
+    return lambda rows: iter(torch.utils.data.DataLoader(dataset, batch_size=rows, collate_fn=collate))
 
 
 def by_hand(folder: Path) -> Passes:
@@ -127,64 +117,44 @@ def by_hand(folder: Path) -> Passes:
     return passes
 
 
-def hf(folder: Path) -> Passes:
-    """`datasets`, map-style, through torch's DataLoader."""
-    return through(torch.utils.data.DataLoader, loaded(folder).with_format("numpy"), flatten)
-
-
 def trl(folder: Path) -> Passes:
     """The collator of TRL's SFTTrainer with `padding_free`, over the folder as `datasets` reads it."""
     trainer = importlib.import_module("trl.trainer.sft_trainer")
     collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-    table = loaded(folder, ("input_ids", "labels", "seq_lengths"))
-    return through(torch.utils.data.DataLoader, table, collate)
-
-
-def torchdata(folder: Path) -> Passes:
-    """torchdata's StatefulDataLoader over `datasets`."""
-    loader = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
-    return through(loader, loaded(folder).with_format("numpy"), flatten)
+    return through_torch(loaded(folder, ("input_ids", "labels", "seq_lengths")), collate)
 
 
 def mosaic(folder: Path, work: Path) -> Passes:
     """MosaicML streaming on MDS shards of the same rows."""
     streaming = importlib.import_module("streaming")
-    out = work / "mds"
-    with streaming.MDSWriter(out=str(out), columns=dict.fromkeys(COLUMNS, "ndarray:int32"), exist_ok=True) as writer:
+    out = str(work / "mds")
+    with streaming.MDSWriter(out=out, columns=dict.fromkeys(COLUMNS, "ndarray:int32")) as writer:
         for row in loaded(folder).with_format("numpy"):
             writer.write({name: np.asarray(row[name], np.int32) for name in COLUMNS})
 
     def passes(rows: int) -> Iterator[Batch]:
         streaming.base.util.clean_stale_shared_memory()
-        dataset = streaming.StreamingDataset(local=str(out), shuffle=False, batch_size=rows, num_canonical_nodes=1)
-        return through(torch.utils.data.DataLoader, dataset, flatten)(rows)
+        dataset = streaming.StreamingDataset(local=out, shuffle=False, batch_size=rows, num_canonical_nodes=1)
+        return through_torch(dataset)(rows)
 
     return passes
 
 
-def contenders(folder: Path, work: Path) -> tuple[dict[str, Passes], dict[str, str]]:
-    """Everything that can run here by its name; and why the others cannot."""
-    makers: dict[str, Callable[[], Passes]] = {
-        "packtrain": partial(ours, folder, order="sequential"),
-        "packtrain, `prefetch=0`": partial(ours, folder, order="sequential", prefetch=0),
-        "packtrain, order full": partial(ours, folder, order="full", first_epoch_sequential=False),
-        "datasets, numpy format, map-style": partial(hf, folder),
-        "datasets, arrow format, converted by hand": partial(by_hand, folder),
-        "datasets, TRL's padding-free collator": partial(trl, folder),
-        "torchdata StatefulDataLoader over datasets": partial(torchdata, folder),
-        "MosaicML streaming": partial(mosaic, folder, work),
+def contenders(folder: Path, work: Path) -> dict[str, Passes]:
+    """Everything that can run here by its name."""
+    made = {
+        "packtrain": ours(folder),
+        "packtrain, `prefetch=0`": ours(folder, prefetch=0),
+        "datasets, numpy format, map-style": through_torch(loaded(folder).with_format("numpy")),
+        "datasets, arrow format, converted by hand": by_hand(folder),
+        "datasets, TRL's padding-free collator": trl(folder),
     }
-    made: dict[str, Passes] = {}
-    missing: dict[str, str] = {}
-    for name, make in makers.items():
-        try:
-            made[name] = make()
-        except ImportError as error:
-            missing[name] = str(error)
-    return made, missing
+    with suppress(ImportError):
+        made["MosaicML streaming"] = mosaic(folder, work)
+    return made
 
 
-# Speed.
+# Measuring
 
 
 def endless(passes: Passes, rows: int) -> Iterator[Batch]:
@@ -230,86 +200,29 @@ def check(made: Mapping[str, Passes], folder: Path) -> None:
             raise SystemExit(f"{name} gives {found}, but the shards hold {expected}")
 
 
-def print_speed(folder: Path, work: Path, rounds: int, moment: float) -> None:
-    """Tokens a second of every contender, for every number of rows a step."""
-    made, missing = contenders(folder, work)
-    check(made, folder)
-    print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches, {rounds} rounds", ("packtrain", "torch", "numpy"))
-    print("Peers: " + ", ".join(installed(name) for name in PEERS) + ".\n")
-    for name, reason in missing.items():
-        print(f"Left out: {name}, {reason}.\n")
-    cells: dict[str, list[str]] = {name: [] for name in made}
-    for rows in ROWS_A_STEP:
-        rates: dict[str, list[float]] = {name: [] for name in made}
-        running = {name: endless(passes, rows) for name, passes in made.items()}
-        for _ in range(rounds):
-            for name, batches in running.items():
-                rates[name].append(tokens_a_second(batches, moment) / 1e6)
-        print(f"{rows} rows a step; {load()}", file=sys.stderr, flush=True)
-        for name in made:
-            cells[name].append(spread(rates[name], 0))
-    header = ["M tokens/s", *(f"{rows} rows a step" for rows in ROWS_A_STEP)]
-    print_table(header, [[name, *of_one] for name, of_one in cells.items()])
-
-
-def installed(name: str) -> str:
-    """A package and its version, if there is one."""
-    try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:
-        return f"{name} (not installed)"
-
-
-# Waiting.
-
-
-def print_wait(folder: Path, seconds: float) -> None:
-    """The share of a step spent in next()."""
-    table = []
-    for order in ("sequential", "full"):
-        for rate in RATES:
-            for ahead in (2, 0):
-                batches = ours(folder, order=order, first_epoch_sequential=False, prefetch=ahead)(8)
-                waits, slept = wait_times(batches, rate, seconds)
-                share = sum(waits) / (sum(waits) + slept)
-                row = [f"{order}, prefetch={ahead}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
-                row += [f"{median(waits) * 1e3:.3f}", f"{max(waits) * 1e3:.3f}", f"{share:.3%}"]
-                table.append([*row, "yes" if share < WAIT_LIMIT else "NO"])
-    print_header("Waiting for a batch of 8 rows, warm page cache", ("packtrain", "torch", "numpy"))
-    header = ["order", "tokens/s of the consumer", "ms it computes", "ms it waits", "longest, ms", "share"]
-    print_table([*header, f"< {WAIT_LIMIT:.0%}"], table)
-
-
-def wait_times(batches: Iterator[Batch], rate: int, seconds: float) -> tuple[list[float], float]:
-    """Seconds in each next() but the first, and seconds slept in all."""
-    waits: list[float] = []
-    slept = 0.0
-    batch = next(batches)
-    while slept < seconds:
-        began = time.perf_counter()
-        time.sleep(batch["input_ids"].shape[1] / rate)
-        woke = time.perf_counter()
-        batch = next(batches)
-        waits.append(time.perf_counter() - woke)
-        slept += woke - began
-    return waits, slept
-
-
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__)
-    names = ("wait", "speed")  # waiting first, while the process holds nothing of the peers
-    parser.add_argument("--parts", nargs="+", choices=names, default=names)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=28_000_000, help="of the dataset")
     parser.add_argument("--moment", type=float, default=0.4, help="seconds of one contender's turn")
-    arguments = parser.parse_args()
-    with work_folder(arguments.work) as work:
-        folder = make_data(work, arguments.tokens)
-        if "wait" in arguments.parts:
-            print_wait(folder, 10 * arguments.moment)
-        if "speed" in arguments.parts:
-            print_speed(folder, work, arguments.rounds, arguments.moment)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="packtrain-bench-") as name:
+        folder = make_data(Path(name), asked.tokens)
+        made = contenders(folder, Path(name))
+        check(made, folder)
+        cells: dict[str, list[str]] = {name: [] for name in made}
+        for rows in ROWS_A_STEP:
+            rates: dict[str, list[float]] = {name: [] for name in made}
+            running = {name: endless(passes, rows) for name, passes in made.items()}
+            for _ in range(asked.rounds):
+                for name, batches in running.items():
+                    rates[name].append(tokens_a_second(batches, asked.moment) / 1e6)
+            for name in made:
+                cells[name].append(spread(rates[name], 0))
+    print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches", ("packtrain", "torch", "numpy", "datasets", "trl"))
+    header = ["M tokens/s", *(f"{rows} rows a step" for rows in ROWS_A_STEP)]
+    print_table(header, [[name, *of_one] for name, of_one in cells.items()])
 
 
 if __name__ == "__main__":

@@ -13,16 +13,10 @@ from tests import kit
 HERE = Path(__file__).parent
 SMALL = {
     "bench_plan.py": "--rows 2000 --fill-rows 500",
-    "bench_tight.py": "--only uniform --most 200",
-    "bench_end_to_end.py": "--copies 1 --runs 1",
-    "bench_memory.py": "--copies 1 --sizes 1",
+    "bench_end_to_end.py": "--copies 1 --runs 1 --memory",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
     "bench_contamination.py": "--mb 1 --rounds 1",
 }
-REAL = {"bench_contamination.py"}
-"""Those that cannot do without real data."""
-LIKE_REAL = {"bench_end_to_end.py", "bench_memory.py"}
-"""Those that get a few rows in its place. The others get none."""
 
 
 def like_real(folder: Path) -> Path:
@@ -40,11 +34,11 @@ def test_every_script_is_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_script(name: str, tmp_path: Path) -> None:
-    real = os.environ.get("PACKTRAIN_REALDATA", "") if name in REAL else ""
-    if name in REAL and not real:
-        pytest.skip("PACKTRAIN_REALDATA names no folder")
-    if name in LIKE_REAL:
+def test_script(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    real = ""
+    if name == "bench_contamination.py":
+        real = str(request.getfixturevalue("realdata"))
+    elif name == "bench_end_to_end.py":
         real = str(like_real(tmp_path / "real"))
     command = [sys.executable, "-m", f"tests.bench.{Path(name).stem}", *SMALL[name].split()]
     environment = {**os.environ, "PACKTRAIN_REALDATA": real}

@@ -8,9 +8,7 @@ import os
 import random
 import re
 import shutil
-import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,8 @@ import pytest
 from packtrain.schemas.errors import PacktrainError
 
 from tests.kit import Config, cli, packed, tree
+from tests.support.hostile import patience
 from tests.support.whole_run import Whole
-
-
-@contextmanager
-def patience(seconds: int = 300) -> Iterator[None]:
-    """Ends what waits for ever, as the reader of a pipe without a writer does."""
-
-    def give_up(*_: object) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
 
 # Files
 

@@ -1,27 +1,19 @@
 """A dataset as somebody else could hand it on, and tests that end though something hangs."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit import Config, configure, corpus, write
+from tests.support.hostile import patience
 from tests.support.whole_run import Whole, whole_run
 
 
 @pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    """Ends a test that waits for ever."""
-
-    def give_up(*_: object) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(600)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+def _ended() -> Iterator[None]:
+    with patience(600):
+        yield
 
 
 def _plain(folder: Path) -> Config:

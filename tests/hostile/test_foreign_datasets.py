@@ -142,18 +142,6 @@ def test_nothing_is_written_through_a_linked_folder(foreign: Path, tmp_path: Pat
     assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("which", ["manifest.json", "train/shards/*.arrow", "documents.parquet", "_run/plan.json"])
-def test_a_named_pipe_keeps_nobody_waiting(foreign: Path, which: str) -> None:
-    path = next(foreign.glob(which))
-    path.unlink()
-    os.mkfifo(path)
-    for command in COMMANDS:
-        code, said = outcome(command, foreign)
-        if command[0] != "loader" or which == "manifest.json":  # which may have no need of the others
-            assert code == 1
-            assert "is not a regular file, and is not opened" in said
-
-
 # Code that a dataset names
 
 

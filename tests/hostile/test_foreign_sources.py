@@ -81,13 +81,6 @@ def test_the_deepest_row_is_packed(tmp_path: Path) -> None:
     assert (len(made.documents()), made.rejects()) == (1, [])
 
 
-def test_ids_that_are_none_cost_their_row(tmp_path: Path) -> None:
-    rows = [{"input_ids": ids} for ids in ([1, 2, 3], [1, 2**31], [-1, 2], [1, 2, 10**30], ["1", 2], [[1]], [3, 4])]
-    write(tmp_path / "ids.jsonl", rows)
-    result = read(tmp_path, "ids.jsonl", format="tokenized")
-    assert {reject["line"] for reject in result.rejects()} == {2, 3, 4, 5, 6}
-
-
 # Containers
 
 
@@ -193,20 +186,3 @@ def test_names_of_columns_are_text(tmp_path: Path) -> None:
 
 
 # Samples
-
-
-@pytest.mark.parametrize("text", [EVIL, "__import__('os').system('x')", "../../x", "\x00", "x" * 100_000])
-def test_a_samples_file_is_read_as_text(tmp_path: Path, text: str) -> None:
-    """What is wrong with a line is said of it, and nothing of it is run where a problem has no test."""
-    row = {"id": "p0", "row": 0, "sample": 0, "text": ran(tmp_path)}
-    problem = {"id": "p0", "question": "?", "difficulty": "interview", "solutions": "", "input_output": ""}
-    write(tmp_path / "problems.jsonl", [problem])
-    for wrong in ({**row, "id": text}, {**row, "row": text}, {**row, "sample": -1}, {text: text}, [text]):
-        (tmp_path / "samples.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(wrong) + "\n")
-        done = cli(
-            "eval-apps", tmp_path / "samples.jsonl", "--data", tmp_path / "problems.jsonl", "--out", tmp_path / "r"
-        )
-        assert done.code in (1, 2), done
-        assert not ACTIVE.search(done.out + done.err)
-        assert len(done.err) < 5000
-        assert not (tmp_path / "ran").exists()

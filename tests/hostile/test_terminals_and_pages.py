@@ -266,17 +266,6 @@ def test_colours_are_the_only_control_in_a_terminal(made: Callable[[str], Path],
     assert not ACTIVE.search(COLOURS.sub("", failed).replace("\r\n", "\n"))
 
 
-def test_marks_take_the_place_of_colours(made: Callable[[str], Path], shown: Callable[..., str]) -> None:
-    """Without colour, or in a pipe, brackets say what is trained: all of it and nothing else."""
-    out = output(made(EVIL))
-    for plain in (cli("inspect", out, *ONE).out, shown("inspect", out, *ONE, NO_COLOR="1")):
-        assert not re.search("\x1b\\[[0-9;]*3[0-7]m", plain)
-        marked = "".join(re.findall("⟦(.*?)⟧", plain, re.DOTALL))
-        assert "yes" in marked
-        assert "<|im_end|>" in marked
-        assert "assistant" not in marked
-
-
 @pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_lines(made: Callable[[str], Path], shown: Callable[..., str]) -> None:
     folder = made(EVIL)

@@ -8,6 +8,7 @@ where they do not, `differs` says so from the row and the tokenizer alone.
 import json
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,6 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from tests import kit
-from tests.support.unnamed import unnamed
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -146,6 +146,20 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     else:
         folder = kit.tokenizer(work / name, bos=name == "tiny-bos")
     return Bench(folder, AutoTokenizer.from_pretrained(folder), rows, work)
+
+
+@contextmanager
+def unnamed() -> Iterator[None]:
+    """Datasets in memory have no cache files, which are named by a hash of the function with all that it holds.
+
+    With a tokenizer of 150,000 entries the hash takes many times as long as what TRL does with the rows.
+    """
+    from datasets import arrow_dataset, fingerprint
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (arrow_dataset, fingerprint):
+            patch.setattr(module, "update_fingerprint", lambda *_: fingerprint.generate_random_fingerprint())
+        yield
 
 
 def prepared(tokenizer: Any, rows: list[Row]) -> list[Row]:

@@ -101,12 +101,6 @@ def _streamed(windows: LiveWindows, epoch: int = 0) -> tuple[Counter[Piece], Led
 
 
 @pytest.fixture(scope="session")
-def content() -> Callable[[PlannedWindow], list[Row]]:
-    """See `_content`."""
-    return _content
-
-
-@pytest.fixture(scope="session")
 def streamed() -> Callable[..., tuple[Counter[Piece], Ledger, int]]:
     """See `_streamed`."""
     return _streamed

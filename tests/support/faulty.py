@@ -60,15 +60,11 @@ class Faulty:
     """Share of requests on which a fault of `kinds` comes, but at most `MOST_IN_A_ROW` times for one request."""
     kinds: tuple[str, ...] = ("503", "reset", "lost", "cut")
     seed: int = 0
-    unconditional: bool = False
-    """Conditions are not looked at: every put succeeds."""
     terse: bool = False
     """A refusal does not say which condition was not met, as some stores do."""
     stale: bool = False
     """Repeat the first listing of a folder, whatever has been put since."""
     asked: list[Asked] = field(default_factory=list)
-    at_once: int = 0
-    """The most requests that waited for their answers at one moment."""
 
     def __post_init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -83,14 +79,13 @@ class Faulty:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
         self._client: Any = None
         self._lock = threading.Lock()
-        self._open = 0
         self._moto: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         owner = self
 
         class Handler(_Handler):
             faulty = owner
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -156,9 +151,8 @@ class Faulty:
         """No more faults, and nothing remembered."""
         self.faults.clear()
         self.always, self.wanted, self.rate, self.latency = None, lambda asked: True, 0.0, 0.0
-        self.unconditional = self.terse = self.stale = False
+        self.terse = self.stale = False
         self.asked.clear()
-        self.at_once = 0
         self.lists.clear()
         self._in_a_row.clear()
 
@@ -177,17 +171,10 @@ class Faulty:
             self.asked.append(asked)
         return asked.fault
 
-    def wait(self) -> None:
-        """The latency of one request."""
-        with self._lock:
-            self._open += 1
-            self.at_once = max(self.at_once, self._open)
-        time.sleep(self.latency)
-        with self._lock:
-            self._open -= 1
 
+class Server(ThreadingHTTPServer):
+    """For many clients that come and go."""
 
-class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
@@ -208,13 +195,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", len(body), "ok")
         fault = owner.note(asked)
-        owner.wait()
+        time.sleep(owner.latency)
         if fault in STATUS:
             return self._refuse(int(fault))
         if fault == "hang":
             owner.released.wait(60)
         if fault in ("reset", "hang"):
-            return self._reset()
+            return reset(self)
         listing = self.command == "GET" and "list-type" in self.path
         if listing and owner.stale and self.path in owner.lists:
             return self._send(*owner.lists[self.path], fault)
@@ -222,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         if listing:
             owner.lists[self.path] = (status, headers, data)
         if fault == "lost":
-            return self._reset()
+            return reset(self)
         return self._send(status, headers, data, fault)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - as http.server wants them
@@ -239,8 +226,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         drop = {"connection", "transfer-encoding", "expect", "content-length"}
-        if self.faulty.unconditional:
-            drop.add("if-none-match")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in drop}
         connection = HTTPConnection(*self.faulty.behind, timeout=60)
         try:
@@ -268,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "cut":
             self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
-            return self._reset()
+            return reset(self)
         self.wfile.write(data)
         return None
 
@@ -277,8 +262,9 @@ class _Handler(BaseHTTPRequestHandler):
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()
         self._send(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(text)))], text, "ok")
 
-    def _reset(self) -> None:
-        """End the connection. Closing with unsent data thrown away sends RST."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-        self.close_connection = True
+
+def reset(handler: BaseHTTPRequestHandler) -> None:
+    """End the connection. Closing with unsent data thrown away sends RST."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+    handler.close_connection = True

@@ -2,7 +2,9 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,22 @@ COLOURS = re.compile("\x1b\\[[0-9;]*m")
 def ran(folder: Path) -> str:
     """Python whose only effect is that the file `ran` appears in a folder."""
     return f"open({str(folder / 'ran')!r}, 'a').close()\n"
+
+
+@contextmanager
+def patience(seconds: int = 300) -> Iterator[None]:
+    """Ends what waits for ever, as the reader of a pipe without a writer does."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Trap:

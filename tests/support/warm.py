@@ -11,7 +11,7 @@ program.
 import hashlib
 import io
 import os
-import selectors
+import select
 import signal
 import socket
 import struct
@@ -88,12 +88,8 @@ class Process:
 
     def poll(self) -> int | None:
         """The exit code, minus the signal's number where one ended it; None while it runs."""
-        if self.returncode is None:
-            ready = selectors.DefaultSelector()
-            ready.register(self._server, selectors.EVENT_READ)
-            if ready.select(0):
-                self.wait()
-            ready.close()
+        if self.returncode is None and select.select([self._server], [], [], 0)[0]:
+            self.wait()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

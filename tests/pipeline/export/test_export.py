@@ -124,10 +124,7 @@ def test_an_empty_folder_is_taken_and_the_bytes_are_a_function_of_the_rows(
 ) -> None:
     (tmp_path / "one").mkdir()
     shutil.copytree(made("bfd"), tmp_path / "moved")
-    for to in FORMATS:
-        more = ("--eos-id", 300_000) if to == "olmo-core" else ()
-        if more:
-            continue  # chats do not fit
+    for to in set(FORMATS) - {"olmo-core"}:  # which chats do not fit
         for source, out in ((made("bfd"), "one"), (tmp_path / "moved", "two")):
             done = packtrain("export", source, "--to", to, "--out", tmp_path / out, "--json")
             assert done.code == 0, done.err

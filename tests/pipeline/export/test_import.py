@@ -1,6 +1,5 @@
 """Packed rows of other tools as a source: what an export holds comes back, without a tokenizer's work."""
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,8 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.export.export import export
-from packtrain.pipeline.run.run import run
+
+from tests import kit
 
 pytestmark = pytest.mark.xdist_group("exports")
 
@@ -27,33 +27,24 @@ def documents(rows: list[dict[str, Any]]) -> Counter[tuple[tuple[int, ...], tupl
     return out
 
 
+def packed_again(folder: Path, path: str, keys: dict[str, str]) -> tuple[Any, list[dict[str, Any]]]:
+    """The manifest and the rows of packed rows that are packed again, in rows of 256 tokens."""
+    source = {"name": "packed", "format": "tokenized", "path": path, "keys": keys}
+    # The last token of a document may be a piece of its own.
+    packed = kit.packed(kit.configure(folder, source, out=str(folder / "again"), keep_untrained=True))
+    return packed.manifest, packed.rows()
+
+
 @pytest.mark.parametrize("shape", ["bfd", "wrapped", "bfd_split"])
 def test_an_exported_dataset_is_packed_again(
     made: Callable[[str], Path],
-    little: Any,
     read_rows: Callable[..., list[dict[str, Any]]],
     tmp_path: Path,
     shape: str,
 ) -> None:
     export(made(shape), tmp_path / "export", "trl")
-    config = {
-        "out": "again",
-        "cache": str(tmp_path / "cache"),
-        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
-        "sources": [
-            {
-                "name": "packed",
-                "format": "tokenized",
-                "path": str(tmp_path / "export" / "data/train-*.parquet"),
-                "keys": {"lengths": "seq_lengths"},
-            }
-        ],
-        "keep_untrained": True,  # the last token of a document may be a piece of its own
-        "truncate": {"max_length": 256},
-        "run": {"workers": 1, "report": False},
-    }
-    manifest = run(config, base=tmp_path)
-    before, after = read_rows(made(shape)), read_rows(tmp_path / "again")
+    manifest, after = packed_again(tmp_path, "export/data/train-*.parquet", {"lengths": "seq_lengths"})
+    before = read_rows(made(shape))
     assert sum(documents(before).values()) > 200
     assert documents(after) == documents(before)
     assert len(after) < len(before)
@@ -81,14 +72,7 @@ MASKS: dict[str, tuple[str, ...]] = {
         ("labels", "wrapped", "saved"),
     ],
 )
-def test_rows_that_trl_packed(
-    little: Any,
-    read_rows: Callable[..., list[dict[str, Any]]],
-    tmp_path: Path,
-    what: str,
-    strategy: str,
-    container: str,
-) -> None:
+def test_rows_that_trl_packed(tmp_path: Path, what: str, strategy: str, container: str) -> None:
     """What TRL's collator makes of a batch, document by document, is what is packed again."""
     import datasets
     from trl import pack_dataset
@@ -106,17 +90,7 @@ def test_rows_that_trl_packed(
         packed.save_to_disk(str(tmp_path / "rows"), num_shards=2)
     else:
         packed.to_parquet(str(tmp_path / "rows"))
-    keys = {} if strategy == "wrapped" else {"lengths": "seq_lengths"}
-    config = {
-        "out": "again",
-        "cache": str(tmp_path / "cache"),
-        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
-        "sources": [{"name": "packed", "format": "tokenized", "path": str(tmp_path / "rows"), "keys": keys}],
-        "keep_untrained": True,
-        "truncate": {"max_length": 100},
-        "run": {"workers": 1, "report": False},
-    }
-    manifest = run(config, base=tmp_path)
+    manifest, again = packed_again(tmp_path, "rows", {} if strategy == "wrapped" else {"lengths": "seq_lengths"})
     assert manifest.ledger.total().rows_rejected == {}
 
     folded = [with_labels(row) for row in packed.with_format(None).to_list()]
@@ -126,7 +100,7 @@ def test_rows_that_trl_packed(
     expected = Counter(
         (tuple(ids[begin:end]), tuple(labels[begin:end])) for begin, end in pairwise([*starts, len(ids)])
     )
-    assert documents(read_rows(tmp_path / "again")) == expected
+    assert documents(again) == expected
     assert sum(expected.values()) >= (200 if strategy == "wrapped" else 400)
 
 

@@ -26,7 +26,7 @@ from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.files.remote import Remote
 from packtrain.stages.prep import make_format
 
-from tests.support.hub_stand_in import Blob, taken_for_the_hub
+from tests.support.hub_stand_in import taken_for_the_hub
 
 
 def source(*paths: object, **more: Any) -> SourceConfig:
@@ -295,7 +295,7 @@ def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
         repository = stand_in.create("me/traces", {"train.jsonl": data})
         first = source(f"hf://me/traces@{repository.branches['main'][-1].hash}")
         assert texts(scan(first, tmp_path)) == expected
-        stand_in.add_commit(repository, "main", "more", {"train.jsonl": Blob(data + lines("four"), large=False)})
+        repository.add("main", {"train.jsonl": data + lines("four")})
         assert texts(scan(source("hf://me/traces"), tmp_path)) == [*expected, ("traces-train", "four")]
     assert texts(scan(first, tmp_path)) == expected
     assert len(texts(scan(source("hf://me/traces"), tmp_path))) == 4

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from packtrain.schemas.errors import BusyError, ConfigError, OutputError, Packtr
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
 
-from tests.support import warm
 from tests.support.problems import ANSWERS, sample_rows, write_problems, write_samples
 
 JUDGING = Judging(limits=ProgramLimits(wall_seconds=60, cpu_seconds=5))
@@ -88,12 +85,6 @@ def test_the_numbers_are_those_of_the_verdicts(evaluated: tuple[Path, dict[str, 
     assert (own["problems"], own["problems_passed"], own["samples"], own["passed"]) == (4, 3, 7, 5)
 
 
-def test_comparing_with_itself_finds_no_difference(evaluated: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = evaluated
-    found = evaluate(folder, compare=folder / "results")["scores"]["all"]["compared"]["pass@1"]
-    assert found == {"value": 0.0, "low": 0.0, "high": 0.0, "problems": 4}
-
-
 def test_an_evaluation_that_is_there_is_not_run_again(
     evaluated: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,13 +110,6 @@ def test_comparators_and_all_tests_decide(tmp_path: Path) -> None:
     assert found["third", 0]["verdict"] == "wrong"
     assert (found["sum", 2]["tests_run"], found["sum", 2]["tests_passed"]) == (3, 1)
     assert found["sum", 0]["verdict"] == "passed"
-
-
-def test_without_a_sandbox_if_that_is_asked_for(tmp_path: Path) -> None:
-    write_problems(tmp_path / "data.jsonl")
-    write_samples(tmp_path / "samples.jsonl", sample_rows()[:3])
-    assert evaluate(tmp_path, unsafe=True)["evaluation"]["sandbox"] == "unsafe"
-    assert [one["verdict"] for one in results(tmp_path / "results")] == ["passed", "passed", "wrong"]
 
 
 def test_a_machine_without_a_sandbox_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,31 +183,6 @@ def test_a_damaged_line_is_refused(
     file.write_bytes(b"[1]\n" + second)
     with pytest.raises(OutputError, match="line 1 is damaged"):
         evaluate(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_killed_evaluation_continues(tmp_path: Path) -> None:
-    write_problems(tmp_path / "data.jsonl")
-    rows = [one | {"sample": one["sample"] + 4 * at} for at in range(3) for one in sample_rows()]
-    for one in rows:  # so that no two programs are the same
-        one["text"] = one["text"].replace("\n```", f"\n# {one['sample']}\n```")
-    write_samples(tmp_path / "samples.jsonl", rows)
-    evaluate(tmp_path, "undisturbed")
-    line = ["eval-apps", "samples.jsonl", "--data", "data.jsonl", "--out", "killed", "--jobs", 1, "--timeout", "30s"]
-    file = tmp_path / "killed" / "results.jsonl"
-    for wanted in (2, 10, 20):
-        process = warm.Process(line, cwd=tmp_path)
-        end = time.monotonic() + 300
-        while not (file.exists() and file.read_bytes().count(b"\n") > wanted):
-            assert time.monotonic() < end
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
-        assert not (tmp_path / "killed" / "summary.json").exists()
-    done = warm.run(line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert results(tmp_path / "killed") == results(tmp_path / "undisturbed")
 
 
 def test_another_evaluation_is_refused(evaluated: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

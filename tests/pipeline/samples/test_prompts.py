@@ -109,23 +109,6 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
         assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["olmo-gpt-neox", "qwen3"])
-def test_real_prompts_of_real_tokenizers(
-    tmp_path: Path, read_rows: Any, realdata: Path, data: Write, name: str
-) -> None:
-    lines = (realdata / "apps" / "train.jsonl").read_text().splitlines()
-    solved = [row for row in map(json.loads, lines) if row["solutions"]][:60]
-    path = data([{**row, "solutions": json.dumps(json.loads(row["solutions"])[:1])} for row in solved])
-    tokenizer = realdata / "tokenizers" / name
-    style = "chat" if "chat_template" in (tokenizer / "tokenizer_config.json").read_text() or (
-        tokenizer / "chat_template.jinja"
-    ).exists() else "classic"  # fmt: skip
-    source = {"format": "apps", "apps": {"style": style}, "path": path}
-    (prompts,) = check_as_trained(tmp_path, read_rows, tokenizer, source)
-    assert [one.id for one in prompts.prompts] == [str(row["id"]) for row in solved]
-
-
 def test_prep_and_the_rows_themselves_give_the_same_prompts(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
     path = data([PROBLEMS[0], "", PROBLEMS[1]])
     source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(path)})

@@ -51,17 +51,6 @@ def test_cut_anywhere_and_continued_it_is_the_same_file(
     ]
 
 
-def test_what_is_done_is_known_and_groups_are_whole(tmp_path: Path) -> None:
-    write(tmp_path / "s.jsonl", 2)
-    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS) as file:
-        assert file.groups_done == 2
-    lines = (tmp_path / "s.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "s.jsonl").write_bytes(b"".join(lines[:4]))
-    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS) as file:
-        assert file.groups_done == 1
-    assert (tmp_path / "s.jsonl").read_bytes() == b"".join(lines[:2])
-
-
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim.jsonl"
     victim.write_text('{"id": "mine"')

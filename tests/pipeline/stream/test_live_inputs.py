@@ -1,6 +1,5 @@
-"""What a stream says of its inputs, and what it refuses."""
+"""What a stream says of its inputs and its engine, and what it refuses."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,83 +7,26 @@ from typing import Any
 
 import packtrain.pipeline.inputs.scan as sources_module
 import pytest
-from packtrain.pipeline.observer import Silent
-from packtrain.pipeline.run.run import run
+from packtrain.pipeline.encode import task as encode
+from packtrain.pipeline.stream import stream
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
 from packtrain.schemas.ledger import Ledger
+from packtrain.stages.tokenize import encode as stage
+from packtrain.stages.tokenize import engines
 
-Row = dict[str, Any]
-BLOCK, WINDOW = 3_000, 9_000
-"""Bytes: blocks of a few rows, windows of a few blocks."""
-Config = dict[str, Any]
+from tests import kit
+from tests.support.in_this_process import InThisProcess
+
 Open = Callable[..., LiveWindows]
 Streamed = Callable[..., tuple[Counter[Any], Ledger, int]]
-
-
-def chats(count: int) -> list[Row]:
-    """Conversations of one to four turns of the assistant, some of whose turns are not to be trained."""
-    rows = []
-    for i in range(count):
-        messages: list[Row] = [{"role": "system", "content": f"chat {i}"}] if i % 3 else []
-        for turn in range(1 + i % 4):
-            messages.append({"role": "user", "content": f"question {turn} " * (1 + i % 5)})
-            messages.append(
-                {"role": "assistant", "content": "because " * (1 + i * i % 47), "train": (i + turn) % 7 > 0}
-            )
-        rows.append({"messages": messages})
-    return rows
-
-
-def lines(rows: list[Row]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+REFERENCE = {"engine": "tokenizers"}
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources_module, "BLOCK_BYTES", BLOCK)
-
-
-@pytest.fixture
-def make(tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., Config]:
-    """A configuration of chats, their format found out."""
-    (tmp_path / "chats.jsonl").write_bytes(lines(chats(90)))
-
-    def config(**more: Any) -> Config:
-        return {
-            "out": str(tmp_path / "out"),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [{"name": "chats", "path": str(tmp_path / "chats.jsonl")}],
-            "truncate": {"max_length": 256},
-            "run": {"workers": 1, "report": False},
-        } | more
-
-    return config
-
-
-@pytest.fixture
-def live() -> Iterator[Open]:
-    """Opens windows in this process; closed at the end."""
-    opened = []
-
-    def open_windows(config: Config, **more: Any) -> LiveWindows:
-        opened.append(LiveWindows(config, **{"window_bytes": WINDOW, "workers": 0, **more}))
-        return opened[-1]
-
-    yield open_windows
-    for windows in opened:
-        windows.close()
-
-
-class Notes(Silent):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        """See Observer."""
-        self.notes.append(text)
+    """Of a few rows."""
+    monkeypatch.setattr(sources_module, "BLOCK_BYTES", 3_000)
 
 
 UNSURE = (  # of messages that say HIDE nothing can tell where their contents lie
@@ -95,29 +37,27 @@ UNSURE = (  # of messages that say HIDE nothing can tell where their contents li
 
 
 def test_turns_that_are_not_proved_are_left_out_and_said_once(
-    make: Callable[..., Config],
     live: Open,
     streamed: Streamed,
     packed: Callable[..., Counter[Any]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rows = [row for row in chats(120) if row["messages"][0]["role"] == "user"]
+    rows = [row for row in kit.corpus("chats", 120) if row["messages"][0]["role"] == "user"]
     for row in rows[::3]:
         row["messages"][0]["content"] = "HIDE " + row["messages"][0]["content"]
-    (tmp_path / "rows.jsonl").write_bytes(lines(rows))
-    config = make(mask="assistant", sources=[{"name": "rows", "path": str(tmp_path / "rows.jsonl")}])
-    config["tokenizer"]["chat_template"] = UNSURE
-    manifest = run(config)
+    source = {"name": "rows", "path": str(kit.write(tmp_path / "rows.jsonl", rows))}
+    config = kit.configure(tmp_path, source, mask="assistant", tokenizer=REFERENCE | {"chat_template": UNSURE})
+    manifest = kit.packed(config).manifest
     left_out = manifest.ledger.total().examples_dropped["unproved"]
     assert left_out == len(rows[::3]) < manifest.ledger.total().examples_made
-    heard = Notes()
-    pieces, ledger, count = streamed(live(config, observer=heard))
+    heard = kit.Heard()
+    pieces, ledger, count = streamed(live(config, window_bytes=9_000, observer=heard))
     assert (pieces, ledger.to_json()) == (packed(config), manifest.ledger.to_json())
     assert count > 3
     assert sum("cannot be located with certainty" in note for note in heard.notes) == 1
     with caplog.at_level("INFO", "packtrain.pipeline.stream.stream"):
-        streamed(live(config))
+        streamed(live(config, window_bytes=9_000))
     found, left_out_too = caplog.records
     assert (found.levelname, left_out_too.levelname) == ("INFO", "WARNING")
     assert found.getMessage().startswith("source rows: format messages, because")
@@ -128,30 +68,59 @@ def test_turns_that_are_not_proved_are_left_out_and_said_once(
         list(strict.walk(0, 0, 1))
 
 
-def test_what_needs_all_data_at_once_is_refused(make: Callable[..., Config], tmp_path: Path) -> None:
+def test_what_needs_all_data_at_once_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"duplicates: drop .* PackedLoader"):
-        LiveWindows(make(duplicates="drop"))
-    source = make()["sources"][0]
+        LiveWindows(kit.configure(tmp_path, "chats", duplicates="drop"), base=tmp_path)
     with pytest.raises(ConfigError, match=r"sources\.chats\.weight: .* `repeat` .* PackedLoader"):
-        LiveWindows(make(sources=[source | {"weight": 2}]))
-    liked = [{"prompt": f"{i}?", "chosen": "yes", "rejected": "no"} for i in range(20)]
-    (tmp_path / "liked.jsonl").write_bytes(lines(liked))
-    source = {"name": "liked", "path": str(tmp_path / "liked.jsonl")}
+        LiveWindows(kit.configure(tmp_path, kit.source("chats", weight=2)), base=tmp_path)
     for form in ("auto", "preference"):
-        with pytest.raises(ConfigError, match=r"sources\.liked: .*preference pairs are not packed"):
-            LiveWindows(make(sources=[{**source, "format": form}]), workers=0)
+        with pytest.raises(ConfigError, match=r"sources\.choices: .*preference pairs are not packed"):
+            LiveWindows(kit.configure(tmp_path, kit.source("choices", format=form)), base=tmp_path, workers=0)
 
 
-def test_a_reader_that_changes_is_another_stream(make: Callable[..., Config], live: Open, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(lines([{"body": f"row {i}"} for i in range(30)]))
-    source = {"name": "own", "format": "python:live_reader:read", "path": str(tmp_path / "rows.jsonl")}
-    reader = tmp_path / "live_reader.py"
+def test_a_reader_that_changes_is_another_stream(live: Open, tmp_path: Path) -> None:
+    kit.write(tmp_path / "rows.jsonl", [{"body": f"row {i}"} for i in range(30)])
+    config = kit.configure(tmp_path, {"name": "own", "format": "python:live_reader:read", "path": "rows.jsonl"})
     found = []
     for mark in ("!", "?"):
-        reader.write_text(f"def read(row):\n    return {{'text': row['body'] + '{mark}'}}\n")
-        windows = live(make(sources=[source]), base=tmp_path, workers=1)
+        (tmp_path / "live_reader.py").write_text(f"def read(row):\n    return {{'text': row['body'] + '{mark}'}}\n")
+        windows = live(config, base=tmp_path, workers=1)
         (window,) = windows.walk(0, 0, 1)
         found.append((windows.fingerprint, window.lay_out(0, window.rows)))
     (before, first), (after, second) = found
     assert [name for name in before if before[name] != after[name]] == ["formats"]
     assert first != second
+
+
+@pytest.fixture
+def lying_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """fastokens, but wrong on one word; and every text is compared with the reference."""
+    pytest.importorskip("fastokens")
+    kept = (encode.load_encoder, engines.load_engine)  # in a process; a lying one must not outlive its test
+
+    class Lying(engines.FastokensEngine):
+        def encode(self, texts: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("MOON", "MOO") for text in texts])
+
+    monkeypatch.setattr(stream, "Pool", InThisProcess)
+    monkeypatch.setitem(engines.ENGINES, "fastokens", Lying)
+    monkeypatch.setattr(stage, "ENGINE_CHECK", 0)
+    for one in kept:
+        one.cache_clear()
+    yield
+    for one in kept:
+        one.cache_clear()
+
+
+def test_a_lying_engine_ends_the_stream(live: Open, lying_engine: None, tmp_path: Path) -> None:
+    """It is found wrong in the middle: the first look sees the first rows of the first block only."""
+    rows = [{"text": f"row {number} says {'MOON' if number % 100 == 99 else 'sun'}"} for number in range(400)]
+    kit.write(tmp_path / "rows.jsonl", rows)
+    source = {"name": "texts", "format": "text", "path": "rows.jsonl"}
+    for keys in ({}, {}, {"tokenizer": REFERENCE}):
+        windows = live(kit.configure(tmp_path, source, **keys), base=tmp_path, window_bytes=1)
+        if keys:
+            assert sum(window.rows for window in windows.walk(0, 0, 1)) > 1
+        else:
+            with pytest.raises(IntegrityError, match=r"fastokens .*MOON.*engine=tokenizers"):
+                list(windows.walk(0, 0, 1))

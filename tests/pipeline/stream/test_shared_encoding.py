@@ -2,12 +2,13 @@
 
 import json
 import signal
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import kit
 from tests.support import warm
 
 # Says how many bytes this process encoded itself, block by block, and a digest of the rows it was given.
@@ -56,20 +57,13 @@ def finish(walker: warm.Process) -> dict[str, Any]:
 
 
 @pytest.fixture
-def many_blocks(tmp_path: Path, new_cache: Callable[[], Path], tiny_tokenizer: Path) -> dict[str, Any]:
+def many_blocks(tmp_path: Path) -> dict[str, Any]:
     """A configuration of 24 blocks that take a while, and a cache that holds none of them."""
-    paths = []
-    for number in range(24):
-        paths.append(tmp_path / f"{number}.jsonl")
-        lines = [json.dumps({"text": f"{number} {i} " + "some words and more " * 40}) for i in range(100)]
-        paths[-1].write_text("\n".join(lines) + "\n")
-    return {
-        "out": str(tmp_path / "data"),
-        "cache": str(new_cache()),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "texts", "format": "text", "path": [str(path) for path in paths]}],
-        "truncate": {"max_length": 256},
-    }
+    rows = ({"text": f"{number} " + "some words and more " * 40} for number in range(2400))
+    files = [tmp_path / f"{number}.jsonl" for number in range(24)]
+    paths = [str(kit.write(file, list(islice(rows, 100)))) for file in files]
+    source = {"name": "rows", "format": "text", "path": paths}
+    return kit.configure(tmp_path, source, tokenizer={"engine": "tokenizers"})
 
 
 @pytest.mark.slow

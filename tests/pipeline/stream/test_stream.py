@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,91 +16,43 @@ from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
 from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.pipeline.stream.window import Blocks, PlannedWindow
+from packtrain.pipeline.stream.window import Blocks
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.ledger import Ledger
 
-WINDOW = 24_000
-"""Bytes: three or four of the files below."""
+from tests import kit
+
 MakeConfig = Callable[..., dict[str, Any]]
-
-
-def write_sources(folder: Path) -> None:
-    """Twelve small files (so twelve blocks) of three formats, documents of 1 to 500 tokens, some rows useless."""
-    for number in range(5):
-        lines = [json.dumps({"text": f"text {number} {i} " + "word and " * (i * i % 83)}) for i in range(40)]
-        (folder / f"text-{number}.jsonl").write_text("\n".join([*lines, "not json", "", '{"text": ""}']) + "\n")
-    for number in range(4):
-        rows = []
-        for i in range(30):
-            turns = [{"role": "user", "content": f"chat {number} {i} why " * (1 + i % 7)}]
-            turns.append({"role": "assistant", "content": "because " * (1 + i * i % 61)})
-            rows.append(json.dumps({"messages": turns}))
-        (folder / f"chat-{number}.jsonl").write_text("\n".join(rows) + "\n")
-    for number in range(3):
-        solve = [f"print({number})\n" * (1 + k * 5) for k in range(4)]
-        rows = [
-            json.dumps({"question": f"problem {number} {i}", "solutions": json.dumps([s + f"# {i}" for s in solve])})
-            for i in range(20)
-        ]
-        (folder / f"apps-{number}.jsonl").write_text("\n".join(rows) + "\n")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of sources, and of the cache that the tests of this file share."""
+    """The folder of sources, with twenty rows a file, and of the cache that the tests of this file share."""
     folder = tmp_path_factory.mktemp("live")
-    write_sources(folder)
+    for kind, count in (("texts", 240), ("chats", 120), ("apps", 80)):
+        rows = kit.corpus(kind, count)
+        for begin in range(0, count, 20):
+            file = kit.write(folder / kind / f"rows-{begin:03}.jsonl", rows[begin : begin + 20])
+            if kind == "texts":
+                file.write_bytes(file.read_bytes() + b'not json\n\n{"text": ""}\n')
     return folder
 
 
 @pytest.fixture(scope="module")
-def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
-    """A configuration of these sources; keyword arguments replace whole sections."""
+def make(data: Path) -> MakeConfig:
+    """A configuration of these sources, with a mask for some, and other keys."""
 
     def config(out: str = "data", masks: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         own = {name: {"mask": mask} for name, mask in (masks or {}).items()}
-
-        def paths(stem: str, count: int) -> list[str]:
-            return [str(data / f"{stem}-{number}.jsonl") for number in range(count)]
-
-        return {
-            "out": str(data / out),
-            "cache": str(data / "cache"),
-            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-            "sources": [
-                {"name": "texts", "format": "text", "path": paths("text", 5)},
-                {"name": "chats", "format": "messages", "path": paths("chat", 4)} | own.get("chats", {}),
-                {"name": "apps", "format": "apps", "path": paths("apps", 3)} | own.get("apps", {}),
-            ],
-            "truncate": {"max_length": 256},
-            "run": {"workers": 1, "report": False},
-        } | more
+        sources = [kit.source(kind, path=str(data / kind), **own.get(kind, {})) for kind in ("texts", "chats", "apps")]
+        return kit.configure(data, *sources, out=str(data / out), tokenizer={"engine": "tokenizers"}, **more)
 
     return config
-
-
-@pytest.fixture
-def live(make: MakeConfig) -> Iterator[Callable[..., LiveWindows]]:
-    """Opens windows in this process; closed at the end."""
-    opened = []
-
-    def open_windows(config: dict[str, Any] | None = None, **more: Any) -> LiveWindows:
-        windows = LiveWindows(config or make(), **{"window_bytes": WINDOW, "workers": 0, **more})
-        opened.append(windows)
-        return windows
-
-    yield open_windows
-    for windows in opened:
-        windows.close()
 
 
 Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
 Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
 RanOver = Callable[..., Counter[Piece]]
-Content = Callable[[PlannedWindow], list[dict[str, Any]]]
-
-
 CONFIGS: dict[str, dict[str, Any]] = {
     "pieces": {
         "truncate": {
@@ -170,16 +122,6 @@ def test_both_splits_are_those_of_a_run(
         assert total.examples_dropped[other] == run_total.examples_packed[other] > 20
     assert totals["train"].labels_trained + totals["holdout"].labels_trained == run_total.labels_trained
     assert totals["train"].tokens_packed + totals["holdout"].tokens_packed == run_total.tokens_packed
-
-
-def test_a_window_is_the_same_wherever_the_walk_begins(live: Callable[..., LiveWindows], content: Content) -> None:
-    whole = {(w.epoch, w.number): content(w) for w in live().walk(0, 0, 2)}
-    assert len(whole) >= 8
-    assert whole[0, 0] != whole[1, 0]
-    fresh = live(workers=2)
-    for place in [*whole][::-3]:
-        assert content(next(fresh.walk(*place, 2))) == whole[place]
-    assert [(w.epoch, w.number) for w in fresh.walk(0, fresh.count(0) - 1, 2)] == [*whole][fresh.count(0) - 1 :]
 
 
 @given(
@@ -266,7 +208,7 @@ def test_a_fingerprint_says_what_differs(tmp_path: Path, make: MakeConfig, live:
     assert differing(config, workers=0, seed=9) == []
     assert differing({**config, "out": str(tmp_path / "x"), "output": {"format": "parquet"}}) == []
     assert differing({**config, "mask": "all"}) == ["configuration"]
-    assert differing(config, window_bytes=WINDOW + 1) == ["windows"]
+    assert differing(config, window_bytes=24_001) == ["windows"]
     assert differing({**config, "tokenizer": {**config["tokenizer"], "trace": False}}) == ["encoding"]
     # Other content of the same size, its time set back: the scan's note is not believed.
     before = file.stat()
@@ -277,8 +219,8 @@ def test_a_fingerprint_says_what_differs(tmp_path: Path, make: MakeConfig, live:
     assert differing(config) == []
 
 
-def test_a_walk_that_is_left_stops_its_work(live: Callable[..., LiveWindows]) -> None:
-    windows = live(workers=2)
+def test_a_walk_that_is_left_stops_its_work(make: MakeConfig, live: Callable[..., LiveWindows]) -> None:
+    windows = live(make(), workers=2)
     walk = windows.walk(0, 0, 50)
     next(walk)
     assert any(thread.name == "packtrain-live" for thread in threading.enumerate())

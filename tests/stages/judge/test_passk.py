@@ -13,14 +13,6 @@ from packtrain.stages.judge.passk import ProblemTally, compare, estimate, pass_a
 from tests.support.examples import examples
 
 
-def test_small_cases_that_a_person_can_check() -> None:
-    assert pass_at_k(1, 1, 1) == 1.0
-    assert pass_at_k(10, 0, 5) == 0.0
-    assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
-    assert pass_at_k(2, 1, 2) == 1.0
-    assert pass_at_k(5, 2, 3) == pytest.approx(0.9)  # of 10 triples one, {3, 4, 5}, has no correct sample
-
-
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 @examples(200)
 def test_it_is_the_share_of_subsets_with_a_correct_sample(case: tuple[int, int, int]) -> None:
