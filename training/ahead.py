@@ -70,33 +70,34 @@ class Threads(Generic[_Task]):
         self._threads = [Thread(target=_work, args=arguments, name="packtrain", daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
-        _RUNNING.add(self)
+        _OPEN.add(self)
+        _STARTED.update(self._threads)
 
     def submit(self, task: _Task) -> None:
         """Have a task done."""
         self._tasks.put(task)
 
-    def close(self, wait: float = 0.0) -> None:
-        """Drop the tasks that have not been begun.
-
-        Args:
-            wait: seconds to wait for the others.
-        """
+    def close(self) -> None:
+        """Drop the tasks that have not been begun."""
         self._closed.set()
         for _ in self._threads:
             self._tasks.put(None)
-        for thread in self._threads if wait else ():
-            thread.join(wait)
 
 
-_RUNNING: "weakref.WeakSet[Threads[Any]]" = weakref.WeakSet()
+_OPEN: "weakref.WeakSet[Threads[Any]]" = weakref.WeakSet()
+_STARTED: "weakref.WeakSet[Thread]" = weakref.WeakSet()
+"""Threads may live longer than what started them: until they have done the task that they are at."""
 
 
 @atexit.register
 def _end() -> None:
-    """Let threads finish what takes a moment: the interpreter should not stop them in the middle of foreign code."""
-    for threads in list(_RUNNING):
-        threads.close(wait=1.0)
+    """Let threads finish what takes a moment: stopped by the interpreter in the middle of foreign code, they abort the
+    process.
+    """
+    for threads in list(_OPEN):
+        threads.close()
+    for thread in list(_STARTED):
+        thread.join(1.0)
 
 
 def _work(work: Callable[[_Task], object], tasks: "SimpleQueue[_Task | None]", closed: Event) -> None:

@@ -88,8 +88,11 @@ class Process:
 
     def poll(self) -> int | None:
         """The exit code, minus the signal's number where one ended it; None while it runs."""
-        if self.returncode is None and select.select([self._server], [], [], 0)[0]:
-            self.wait()
+        if self.returncode is None:
+            asked = select.poll()  # `select` takes no descriptor over 1,023
+            asked.register(self._server, select.POLLIN)
+            if asked.poll(0):
+                self.wait()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

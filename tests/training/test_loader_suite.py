@@ -415,6 +415,33 @@ def python(program: str, *arguments: object) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.slow
+def test_a_program_may_end_while_batches_are_made(folder: Path) -> None:
+    """A thread that the interpreter stops in the middle of foreign code aborts the process: once in a few ends."""
+    program = f"""
+import os, sys, torch
+from packtrain.training import PackedLoader
+
+def read():
+    loaders = [iter(PackedLoader({str(folder)!r}, rows_per_step=32, epochs=100)) for _ in range(3)]
+    for loader in loaders:
+        next(loader)
+
+codes = set()
+for _ in range(15):
+    child = os.fork()
+    if not child:
+        break
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    print(codes)
+    sys.exit()
+read()
+"""
+    done = python(program)
+    assert (done.stdout, done.stderr) == ("{0}\n", "")
+
+
 def test_a_process_that_reads_and_needs_little(folder: Path) -> None:
     """Nothing but pyarrow, numpy, torch, pydantic, msgspec and blake3; memory that does not grow; and a quiet end in
     the middle of a loop, while its thread makes batches.
