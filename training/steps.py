@@ -305,8 +305,8 @@ def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
     given = dict(data) if isinstance(data, Mapping) else {}
     if (found := given.pop("format", None)) != version:
         raise ConfigError(
-            f"this is no state of a {of}, which reads format {version}, not {shown(found)}: give what its state_dict() "
-            "returned, or resume with the packtrain that wrote it"
+            f"this is not the state of a {of}, which has format {version}, not {shown(found)}: give what its "
+            "state_dict() returned, or resume with the packtrain that wrote it"
         )
     try:
         return msgspec.convert(given, kind)

@@ -28,7 +28,7 @@ from . import lock
 FOLDER = "copies"
 """Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""
 _DAY = 86_400.0
-"""After so many seconds without a change, nobody writes a file any more."""
+"""Seconds without a change after which a draft is taken to be abandoned."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ = 4 << 20
 _LOG = logging.getLogger(__name__)

@@ -118,7 +118,7 @@ class Cost:
     cpu: float
     """Seconds of user and system time, of all its processes."""
     peak: int
-    """The most bytes that its processes held together at one moment; 0 if nobody looked."""
+    """The most bytes that its processes held together at one moment; 0 if it was not measured."""
 
 
 def run_counted(
@@ -149,7 +149,7 @@ def run_counted(
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
         )
-        with suppress(ChildProcessError):  # nobody is left
+        with suppress(ChildProcessError):  # all have ended
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG if memory else 0)
                 if pid == 0:

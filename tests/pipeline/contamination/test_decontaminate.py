@@ -105,7 +105,7 @@ def test_the_identity_covers_content_and_not_paths(make: Make, corpus: Path, tmp
     (tmp_path / "elsewhere").mkdir()
     other = Path(shutil.copy(corpus / "test.jsonl", tmp_path / "elsewhere"))
     assert kit.packed(make("second", against=other)).manifest.hash == first.hash
-    other.write_bytes(other.read_bytes() + kit.lines([{"question": "something else that nobody ever asks at all"}]))
+    other.write_bytes(other.read_bytes() + kit.lines([{"question": "a question that is in none of the sources"}]))
     assert kit.packed(make("third", against=other)).manifest.hash != first.hash
     with pytest.raises(PacktrainError, match="belongs to another run") as refused:
         kit.packed(make("first", against=other))

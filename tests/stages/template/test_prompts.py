@@ -37,7 +37,7 @@ TRICKY = {
     "strips prompts": CHATML.replace(
         "{{ m.content }}", "{{ m.content | trim if add_generation_prompt else m.content }}"
     ),
-    # Every other conversation is told how many messages it has.
+    # A conversation of more than three messages has their number before each.
     "counts": "{% if messages | length > 3 %}{{ messages | length }}: {% endif %}" + CHATML,
     "tools at the last question": (
         "{% for m in messages %}{% if loop.last or loop.nextitem is defined and loop.revindex == 2 %}"
