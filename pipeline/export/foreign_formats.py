@@ -305,16 +305,15 @@ def _check_ends(row: Row, eos_id: int) -> None:
     """
     cuts = row["input_ids"] == eos_id
     ends = np.cumsum(row["seq_lengths"]) - 1
+    if np.delete(cuts, ends).any():
+        raise MisfitError(
+            f"a document has the end-of-sequence token {eos_id} inside, and OLMo-core would cut it there; "
+            "it can take only data whose documents have that token at their end alone; choose another --to"
+        )
     if not cuts[ends[:-1]].all():
         raise MisfitError(
             f"a document does not end with the end-of-sequence token {eos_id}, so OLMo-core would join it to the next "
             "one; choose another --to"
-        )
-    cuts[ends] = False
-    if cuts.any():
-        raise MisfitError(
-            f"a document has the end-of-sequence token {eos_id} inside, and OLMo-core would cut it there; "
-            "it can take only data whose documents have that token at their end alone; choose another --to"
         )
 
 

@@ -200,8 +200,8 @@ def _judged(
         same.setdefault(row, {}).setdefault(program.code, []).append((sample, program.rule))
 
     def results(row: int, samples: Sequence[tuple[int, Extraction]], outcome: Judgement) -> list[SampleResult]:
-        about = {"row": row, "id": problems.heads[row].id}
-        return [SampleResult(**asdict(outcome), **about, sample=sample, extraction=rule) for sample, rule in samples]
+        common: dict[str, Any] = asdict(outcome) | {"row": row, "id": problems.heads[row].id}
+        return [SampleResult(**common, sample=sample, extraction=rule) for sample, rule in samples]
 
     stop = Event()
     running: dict[Future[Judgement], tuple[int, list[tuple[int, Extraction]]]] = {}

@@ -69,14 +69,17 @@ def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop:
             failed = failed or (at, outcome, execution)
             if not judging.all_tests:
                 break
-    counts = {"tests_run": ran, "tests_passed": passed}
-    if failed is None:
-        return Judgement(verdict=Verdict.passed, rule=rule, seconds=round(seconds, 6), **counts)
-    number, verdict, first = failed
+    number, verdict, first = failed or (None, Verdict.passed, None)
     return Judgement(
-        verdict=verdict, failed_test=number, actual=_shown(problem, first), detail=first.stderr[-_CLIP:],
-        seconds=round(seconds, 6), **counts,
-    )  # fmt: skip
+        verdict=verdict,
+        rule=rule if first is None else None,
+        tests_run=ran,
+        tests_passed=passed,
+        failed_test=number,
+        actual=_shown(problem, first) if first is not None else None,
+        detail=first.stderr[-_CLIP:] if first is not None else "",
+        seconds=round(seconds, 6),
+    )
 
 
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:

@@ -23,7 +23,6 @@ from functools import cache
 from io import FileIO
 from pathlib import Path
 from threading import Event
-from typing import cast
 
 from ...schemas.errors import ConfigError, SandboxError
 from ...stages.judge.comparators import Verdict
@@ -218,7 +217,7 @@ def _rlimits(limits: ProgramLimits, sandboxed: object) -> dict[str, int]:
 
 def _memory(data: bytes) -> FileIO:
     """A file in memory, to be read from its beginning."""
-    file = cast("FileIO", os.fdopen(os.memfd_create("packtrain"), "w+b", 0))
+    file = FileIO(os.memfd_create("packtrain"), "r+")
     file.write(data)
     file.seek(0)
     return file
