@@ -11,7 +11,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Device, Format, Json, Set, load_run, measured, no_words, whole_numbers
+from .options import Device, Json, Set, load_run, measured, no_words, whole_numbers
 from .streams import print_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def sample(
         str,
         typer.Option(
             metavar="PATH",
-            help="What packtrain prep --prompt-only wrote, or test rows.",
+            help="What packtrain prep --prompt-only wrote.",
             autocompletion=no_words,
         ),
     ],
@@ -86,7 +86,6 @@ def sample(
     timeout: Annotated[
         float, measured("DURATION", "With --endpoint: time limit of a request.", default="10min")
     ] = 600.0,
-    format: Format = None,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -111,12 +110,12 @@ def sample(
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
-    config, place = load_run(None, settings, format, [data], folder, str(out))
+    config, place = load_run(None, settings, "prompt_completion", [data], folder, str(out))
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
-        prompts = read_prompts(config, place, observer)
+        prompts = read_prompts(config, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
