@@ -17,7 +17,7 @@ from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
 from ..dataset.manifests import open_output, read_manifest
 from ..dataset.output_folder import check_config, claim, restore_plan
-from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
+from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_noted
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..pack.documents import NAME as DOCUMENTS
@@ -102,8 +102,7 @@ def repair(
             fix = "run it with another --out" if manifest is None else "give the run's configuration with --config"
             raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
         if config is None:
-            refuse_code(origin.config, out.where(RUN))
-            refuse_urls(origin.config, out.where(RUN))
+            refuse_noted(origin.config, out.where(RUN))
         else:
             check_config(out, origin.config)
         if manifest is not None:
