@@ -30,7 +30,7 @@ def commit(
         IntegrityError: an earlier run with the same plan wrote another manifest.
     """
     plan_hash = fingerprint(plan)
-    files = [packed.documents, *packed.row_sizes, *lists]
+    files = [*packed.files, *lists]
     if format == "arrow":
         several = len(packed.splits) > 1
         for split, record in packed.splits.items():

@@ -20,8 +20,6 @@ from ..dataset.output_folder import check_config, claim, restore_plan
 from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
-from ..pack.documents import NAME as DOCUMENTS
-from ..pack.documents import RECORD as DOCUMENTS_RECORD
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root
 from .run import make_dataset
@@ -184,8 +182,6 @@ def _forget(out: Store, name: str) -> None:
     folder, _, file = name.rpartition("/")
     if _SHARD.fullmatch(name):
         out.remove(f"_run/{folder}/{file.partition('-')[0]}.json")
-    elif name == DOCUMENTS:
-        out.remove(DOCUMENTS_RECORD)
 
 
 def _manifest_bytes(out: Store) -> bytes:

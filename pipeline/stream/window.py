@@ -21,8 +21,8 @@ from ..encode.parts import EncodedPart
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import Selected, loss_weights, select, weighs
+from ..pack.rows import Account, PlannedRows
 from ..pack.segments import Segments
-from ..pack.shard import Account, PlannedRows
 from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
 from ..store.open_store import scratch_of
 
@@ -127,7 +127,7 @@ class PlannedWindow:
         self.ledger = selected.ledger
         self._names = [source.name for source in config.sources]
         self._places = table.places
-        found = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
+        found = pieces_of(table, split, np.arange(len(blocks)))
         plan = arrange(found, config, window_seed(window_seed(seed, place[0]), place[1]))
         self._pieces, self._row_offsets = planned_pieces(plan, found), plan.row_offsets
         self._part = np.searchsorted(origins.starts, self._pieces.documents, side="right") - 1
@@ -135,13 +135,10 @@ class PlannedWindow:
         self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
         self._rows = PlannedRows(
             table.documents,
-            origins.owners,
             Segments.of(table, config),
             self._pieces,
             self._row_offsets,
-            config.pack.alignment,
-            selected.pad_id,
-            loss_weights(config) if stream_weighs(config) else None,
+            replace(selected.form, weights=loss_weights(config) if stream_weighs(config) else None),
             self._doc_ids,
         )
         self.tokens: NDArray[np.int64] = self._rows.tokens
@@ -149,7 +146,8 @@ class PlannedWindow:
         account = Account()
         for _ in self._rows.batches(account):
             pass  # all rows are laid out once, some at a time, to count what they hold
-        account_rows(self.ledger, self._names, [account.written()])
+        account_rows(self.ledger, self._names, [account])
+        self.ledger.check()
 
     @property
     def rows(self) -> int:
@@ -210,7 +208,7 @@ def plan_window(
         IntegrityError: the ledger does not close.
     """
     selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
-    if selected.weighted and not stream_weighs(config):
+    if selected.form.weights is not None and not stream_weighs(config):
         raise InputError(
             "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
             "has loss_weights, or none; set loss.column=always, or remove the weights"
