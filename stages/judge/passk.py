@@ -82,9 +82,7 @@ def groups(difficulties: Mapping[int, str]) -> dict[str, list[int]]:
     Args:
         difficulties: row → that of its problem.
     """
-    names = sorted(
-        {*difficulties.values()} - {ALL}, key=lambda one: ((*_ORDER, one).index(one), one)
-    )
+    names = sorted({*difficulties.values()} - {ALL}, key=lambda one: ((*_ORDER, one).index(one), one))
     return {ALL: list(difficulties)} | {
         name: [row for row, one in difficulties.items() if one == name] for name in names
     }
