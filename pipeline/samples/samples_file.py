@@ -5,7 +5,9 @@ was in, and the next one goes on with it. Which command makes it is recorded bes
 """
 
 import stat
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,23 +96,22 @@ class SamplesFile(AppendedFile):
     Args:
         path: the file, made if needed.
         options: everything that decides the samples, as plain data.
-        groups: the keys of each group that this run makes, in order.
+        sizes: how many samples each group has that this run makes, in order.
 
     Attributes:
         groups_done: how many of the groups are in the file.
 
     Raises:
         BusyError, StoreError: see `AppendedFile`.
-        InputError: it holds a line that is no sample.
-        OutputError: it was made by another command, or holds samples that this command does not make.
+        OutputError: it was made by another command, or holds more samples than this command makes.
     """
 
-    def __init__(self, path: Path, options: Mapping[str, Any], groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def __init__(self, path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -> None:
         check_place(path)
         super().__init__(path)
         try:
             self._keep_record(options)
-            self._continue(groups)
+            self._continue(sizes)
         except BaseException:
             self.close()
             raise
@@ -142,24 +143,16 @@ class SamplesFile(AppendedFile):
                 "that command"
             )
 
-    def _continue(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def _continue(self, sizes: Sequence[int]) -> None:
         """Count the groups that are there, and cut off what a killed process had begun to write."""
-        wanted = [(key, number) for number, group in enumerate(groups, 1) for key in group]
-        self.groups_done = end = at = 0
         with self.reader() as file:
-            for number, line in _lines(file):
-                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    break
-                sample = _sample(self.path, number, line)
-                if number > len(wanted) or sample.key != wanted[number - 1][0]:
-                    raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is not the one that "
-                        "this command makes there; choose another file"
-                    )
-                at += len(line)
-                if number == len(wanted) or wanted[number][1] > wanted[number - 1][1]:
-                    self.groups_done, end = wanted[number - 1][1], at
-        self.cut(end)
+            whole = takewhile(lambda line: line.endswith(b"\n"), (line for _, line in _lines(file)))
+            ends = [0, *accumulate(map(len, whole))]
+        groups = [0, *accumulate(sizes)]
+        if len(ends) > groups[-1] + 1:
+            raise OutputError(f"--out {self.path} holds more samples than this command makes; choose another file")
+        self.groups_done = bisect_right(groups, len(ends) - 1) - 1
+        self.cut(ends[groups[self.groups_done]])
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
