@@ -112,7 +112,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
         raise _refused(rejects, files[0])
     prompts = [one for block in rendered for one in block.prompts]
     if not prompts:
-        raise InputError(f"--data {files[0].path}: no row gives a prompt; check the file, --format and `where`")
+        raise InputError(f"--data {files[0].path}: no row gives a prompt; check the file, sources.0.format and `where`")
     seen: set[int] = set()
     for one in prompts:
         if one.row in seen:
