@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import kit
 from tests.support import warm
 from tests.support.terminal import in_terminal
 
