@@ -21,7 +21,7 @@ import numpy as np
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import THOUGHT_KINDS, RunKind
-from .assistant_turns import Turn
+from .assistant_turns import Turn, past_space
 from .losses import Gaps, rewritten
 from .owned import Owned, texts_of
 from .rendered import Paint, Runs
@@ -213,18 +213,18 @@ def _stretches(
     last, done = -1, begin
     for low, high, part in groups:
         if last == _THOUGHT:
-            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), _THOUGHT)
+            out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
         gap = text[done:low]
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
-        start = _past_space(text, done + after, low) if after else done
+        start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
             at = gap.rfind(style.opening) if style.opening else -1
-            if text.startswith(tuple(openings), _past_space(text, low, high)):
+            if text.startswith(tuple(openings), past_space(text, low, high)):
                 start = low if gap.strip() else done
             elif last >= 0:
                 if at < 0 and last == _CALL:
                     return None
-                start = done + at if at >= 0 else _past_space(text, done, low)
+                start = done + at if at >= 0 else past_space(text, done, low)
             if last == _CALL:
                 out[-1] = (out[-1][0], start, _CALL)
             out.append((start, high, part))
@@ -234,17 +234,10 @@ def _stretches(
             out[-1] = (out[-1][0], low, _CALL)
         last, done = part, high
     if last == _THOUGHT:
-        out[-1] = (out[-1][0], _past_space(text, done, end), _THOUGHT)
+        out[-1] = (out[-1][0], past_space(text, done, end), _THOUGHT)
     elif last == _CALL:
         out[-1] = (out[-1][0], end, _CALL)
     return out
-
-
-def _past_space(text: str, low: int, high: int) -> int:
-    """The first place from `low` on that is not white space, at most `high`."""
-    while low < high and text[low].isspace():
-        low += 1
-    return low
 
 
 def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], own: Owned) -> None:

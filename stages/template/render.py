@@ -17,7 +17,7 @@ import xxhash
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages, RunKind
-from .assistant_turns import TemplateProfile, UnprovedError
+from .assistant_turns import Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .locate import completion_start, locate
 from .losses import Losses
@@ -130,13 +130,14 @@ class Renderer:
         def head(index: int) -> tuple[str, list[Word]]:
             return marker.render(own.chat[:index], own_tools, add_generation_prompt=True)[:2]
 
+        calls = {code >> MESSAGE for code in own.said if code & CALL}
+        chat = Chat(text, words, own.roles, cut, manner, head, blocks, calls)
         try:
             if torn is not None:
                 raise torn
-            calls = {code >> MESSAGE for code in own.said if code & CALL}
-            turns, begin = locate(text, words, own.roles, cut, manner, blocks, head, calls=calls)
+            turns, begin = locate(chat)
         except UnprovedError as error:
-            begin = completion_start(text, words, cut, own.roles, [], head, manner)
+            begin = completion_start(chat)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
             runs = painted_unproved(len(text), words, begin, cut, own, error.reason)
             mixed = where + error.reason if RunKind.UNPROVED_PARTS in runs.kinds else ""

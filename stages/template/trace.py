@@ -29,7 +29,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefine
 from jinja2.visitor import NodeTransformer
 
 from ...schemas.rows import Messages
-from .assistant_turns import ASSISTANT, TemplateProfile, UnprovedError
+from .assistant_turns import ASSISTANT, Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .environment import (
     DictMaker,
@@ -457,7 +457,7 @@ class Traces:
             heads[index], said, _ = self._render(record, own.chat[:index], add_generation_prompt=True)
             return heads[index], said
 
-        turns, begin = locate(text, words, roles, cut, self._manner, blocks, head)
+        turns, begin = locate(Chat(text, words, roles, cut, self._manner, head, blocks))
         for turn in turns:
             rest = heads.get(turn.message, "")[turn.begin :]
             if rest and (_VALUE.search(rest) or record.done(text[turn.begin], "startswith", rest, guard=True)):
