@@ -117,14 +117,15 @@ class Renderer:
         cut, manner, marker = len(prompt), self.manner, self._marker
         own, own_tools = marker.own(prompt + completion), marker.tools(tools)
         try:
-            text, words, blocks, tool_words = marker.render(own.chat, own_tools)
+            made = marker.render(own.chat, own_tools)
         except RowRejectedError:
             self.template.render(own.plain, tools)  # raises, too, and knows nothing of tracked strings
             self.mismatches += 1
             raise
+        text, words, blocks, _ = made
         if _chosen(text):
             self._compare(text, own.plain, tools)
-        dropped, torn = self._losses.check(own, tools, text, words, tool_words, manner.thoughts)
+        dropped, torn = self._losses.check(own, tools, made, manner.thoughts)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
@@ -153,7 +154,7 @@ class Renderer:
         """
         style, own = self.manner.thoughts, self._marker.own(messages)
         made = self._marker.render(own.chat, self._marker.tools(tools), add_generation_prompt=True)
-        self._losses.check(own, tools, made.text, made.words, made.tools, style)
+        self._losses.check(own, tools, made, style)
         return made.text
 
     def before(
