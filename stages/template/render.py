@@ -140,10 +140,10 @@ class Renderer:
         except UnprovedError as error:
             begin = completion_start(chat)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            runs = painted_unproved(len(text), words, begin, cut, own, error.reason)
+            runs = painted_unproved(chat, begin, own, error.reason)
             mixed = where + error.reason if RunKind.UNPROVED_PARTS in runs.kinds else ""
             return Rendered(text, begin, runs, where + error.reason, dropped, mixed)
-        runs, mixed = painted(text, words, turns, begin, cut, own, manner.thoughts)
+        runs, mixed = painted(chat, turns, begin, own)
         return Rendered(text, begin, runs, "", dropped, mixed)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
