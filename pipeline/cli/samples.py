@@ -290,7 +290,7 @@ def eval_apps(
 def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "Judging":
     from ...stages.judge.comparators import Comparator
     from ..judge.judging import Judging
-    from ..judge.programs import ProgramLimits
+    from ..judge.sandbox import ProgramLimits
 
     if not 0 < timeout <= _LONGEST:
         raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")

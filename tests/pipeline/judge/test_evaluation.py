@@ -11,8 +11,7 @@ from packtrain.pipeline.judge import evaluation as evaluation_module
 from packtrain.pipeline.judge import sandbox as sandbox_module
 from packtrain.pipeline.judge.evaluation import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
-from packtrain.pipeline.judge.programs import Program, ProgramLimits
-from packtrain.pipeline.judge.sandbox import Sandbox, open_sandbox
+from packtrain.pipeline.judge.sandbox import ProgramLimits, Sandbox, open_sandbox
 from packtrain.schemas.errors import BusyError, ConfigError, OutputError, PacktrainError, SandboxError
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
@@ -139,11 +138,11 @@ def test_a_failure_of_the_machine_ends_the_evaluation_and_the_same_call_continue
     write_samples(tmp_path / "samples.jsonl")
     run, left = Sandbox.run, [4]
 
-    def failing(self: Sandbox, program: Program, limits: ProgramLimits) -> Any:
+    def failing(self: Sandbox, *arguments: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise SandboxError("the machine failed")
-        return run(self, program, limits)
+        return run(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Sandbox, "run", failing)
