@@ -16,7 +16,7 @@ from ..encode.parts import DROPPED, REJECTED, PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
-from .shard import Written
+from .rows import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
 
@@ -67,11 +67,7 @@ def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
 
 
 def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[int, Written]]) -> None:
-    """Add what was written, so that the ledger closes only if it is what was decided.
-
-    Raises:
-        IntegrityError: it does not.
-    """
+    """Add what was written, so that the ledger closes only if it is what was decided."""
     for written in rows:
         for source, one in written.items():
             entry = ledger.sources[names[source]]
@@ -83,7 +79,6 @@ def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[in
             entry.turns_cut += one.cuts
             entry.copies_together += one.together
             _add(entry.tokens_created, {"alignment": one.padding})
-    ledger.check()
 
 
 def _left_out(entry: SourceLedger, some: Documents) -> None:

@@ -167,10 +167,10 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
-        room = selected.tokens * (selected.token_bytes + 1) - shards_written(out)
+        room = selected.tokens * (selected.form.token_bytes + 1) - shards_written(out)
         require_room(room, "the shards", out)
         packed = pack(selected, out, executor, observer)
-    manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
+    manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
     return Made(manifest, _write_report(config, work, manifest), tuple(advice))
