@@ -30,7 +30,7 @@ from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
-from ..execute.template_watchdog import note, rows_of
+from ..execute.template_watchdog import note_row, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows, sample_rows
 from ..inputs.scan_cache import scan_inputs
@@ -137,6 +137,10 @@ class _RenderTask:
     own_rows: bool
     """Whether each row says which row of other data it is."""
 
+    def at(self, row: int) -> str:
+        """The file and the number of a row, for messages."""
+        return f"{self.file.path}, row {row + 1:,}"
+
     def __str__(self) -> str:
         return f"{self.file.path} (rows from {self.first + 1:,} on)"
 
@@ -176,9 +180,9 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     tokenizer = _tokenizer(spec.tokenizer_json)
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
     given = given_ids(rows)
-    with rows_of(path):
+    with rows_of(task.at):
         for example in prepared.examples:
-            note.row = task.block.first_line + example.line
+            note_row(task.block.first_line + example.line)
             own_id, own_row = given[example.line]
             number = task.first + example.line
             if task.own_rows:
