@@ -1,10 +1,9 @@
 """The samples file: one JSON object a line.
 
 Groups of samples are appended whole, in the order of the groups, so that a killed process loses at most the group it
-was in, and the next one goes on with it. Which command makes it is recorded beside it, in `NAME.run.json`.
+was in, and the next one goes on with it.
 """
 
-import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, takewhile
@@ -15,15 +14,11 @@ import msgspec
 
 from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
-from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.samples import Sample
 from ..store.appended import AppendedFile
-from ..store.local import LocalStore, open_regular
+from ..store.local import open_regular
 
-RECORD = ".run.json"
-"""The suffix of the file that says which command makes a samples file."""
 MAX_LINE_BYTES = 64 << 20
-_FORMAT = 3
 _encode = msgspec.json.Encoder().encode
 
 
@@ -73,44 +68,24 @@ def read_samples(path: Path) -> Iterator[Sample]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
 
 
-def check_place(path: Path) -> None:
-    """Refuse, before any work, a place that holds something else than a samples file of ours.
-
-    Raises:
-        OutputError: as said.
-    """
-    if not path.is_symlink() and not path.exists():
-        return
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OutputError(f"--out {path} is not a regular file; choose another place")
-    record = path.with_name(path.name + RECORD)
-    if path.stat().st_size and not record.exists():
-        raise OutputError(
-            f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another file"
-        )
-
-
 class SamplesFile(AppendedFile):
     """A samples file being written by one process, or continued. A context manager.
 
     Args:
         path: the file, made if needed.
-        options: everything that decides the samples, as plain data.
+        options: see `AppendedFile`.
         sizes: how many samples each group has that this run makes, in order.
 
     Attributes:
         groups_done: how many of the groups are in the file.
 
     Raises:
-        BusyError, StoreError: see `AppendedFile`.
-        OutputError: it was made by another command, or holds more samples than this command makes.
+        BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -> None:
-        check_place(path)
-        super().__init__(path)
+        super().__init__(path, options)
         try:
-            self._keep_record(options)
             self._continue(sizes)
         except BaseException:
             self.close()
@@ -119,29 +94,6 @@ class SamplesFile(AppendedFile):
     def write(self, samples: Iterable[Sample]) -> None:
         """Append the next group."""
         self.append(b"".join(_encode(sample) + b"\n" for sample in samples))
-
-    def _keep_record(self, options: Mapping[str, Any]) -> None:
-        """Refuse samples of another command. The record of a file without samples binds no command."""
-        store, name = LocalStore(self.path.absolute().parent), self.path.name + RECORD
-        with self.reader() as file:
-            whole = file.readline(MAX_LINE_BYTES).endswith(b"\n")
-        if not whole:
-            store.replace_bytes(name, indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n")
-            return
-        try:
-            found = parse_json(store.read(name) or b"")
-            theirs = found["options"] if found["format"] == _FORMAT else {}
-            different = [one for one in sorted({*options, *theirs}) if theirs.get(one) != options.get(one)]
-        except (ValueError, KeyError, TypeError):
-            raise OutputError(f"{store.where(name)} is damaged; choose another --out") from None
-        if different:
-            said = "; ".join(
-                f"{one}: {_shown(theirs.get(one))} then, {_shown(options.get(one))} now" for one in different
-            )
-            raise OutputError(
-                f"--out {self.path} holds samples of another command ({said}); choose another file, or repeat "
-                "that command"
-            )
 
     def _continue(self, sizes: Sequence[int]) -> None:
         """Count the groups that are there, and cut off what a killed process had begun to write."""
@@ -176,8 +128,3 @@ def _sample(path: Path, number: int, line: bytes) -> Sample:
     if said.row < 0 or said.sample < 0:
         raise InputError(f"{where}: row {said.row}, sample {said.sample}: both count from 0")
     return Sample(str(said.id), said.row, said.sample, said.text, said.finish_reason, said.tokens)
-
-
-def _shown(value: Any) -> str:
-    text = escape_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())
-    return text if len(text) <= 60 else f"{text[:60]}…"

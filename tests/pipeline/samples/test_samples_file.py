@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.samples.samples_file import RECORD, SamplesFile, read_samples
+from packtrain.pipeline.samples.samples_file import SamplesFile, read_samples
+from packtrain.pipeline.store.appended import RECORD
 from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
 
@@ -66,7 +67,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_another_command_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "s.jsonl")
     before = (tmp_path / "s.jsonl").read_bytes()
-    with pytest.raises(OutputError, match=r"samples of another command \(n: 2 then, 3 now\); choose another file"):
+    with pytest.raises(OutputError, match=r"is of another command \(n: 2 there, 3 here\); choose another place"):
         SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, SIZES)
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
@@ -93,7 +94,7 @@ def test_a_file_without_samples_binds_no_command(tmp_path: Path, left: bytes | N
     record.unlink()
     path.write_bytes(b"")  # as mktemp makes it
     write(path, 1)
-    with pytest.raises(OutputError, match="samples of another command"):
+    with pytest.raises(OutputError, match="is of another command"):
         SamplesFile(path, {**OPTIONS, "n": 3}, SIZES)
 
 
