@@ -11,13 +11,14 @@ from rich.text import Text
 
 from ...schemas.escape import escape
 from ...schemas.units import duration, rate
+from ..observer import Observer
 from ..report.printing import say
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this print nothing."""
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Progress bars in a terminal, plain lines elsewhere. As a context manager, it restores the terminal."""
 
     def __init__(self, console: Console) -> None:

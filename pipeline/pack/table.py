@@ -333,6 +333,18 @@ def _group_keys(batch: pa.RecordBatch, source: str, config: "RunConfig") -> Iter
         yield f"{source}\n{group}".encode() if group else digest
 
 
+def place_of(place: PartPlace, index: int) -> tuple[str, int, int]:
+    """The file of a document's row, its line, and which example of the row it is, or -1 for the only one.
+
+    Args:
+        index: of the document in its part.
+    """
+    table = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
+    number, sub = (column[index].as_py() for column in table.columns)
+    file, line = place.lines.find(number)
+    return place.lines.files[file], line, sub
+
+
 def count_groups(table: Table, source: int, config: "RunConfig") -> int:
     """The number of different groups of a source, of which the holdout takes some. Reads its parts again."""
     name = config.sources[source].name
