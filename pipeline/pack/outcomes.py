@@ -48,9 +48,9 @@ def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
     }
 
 
-def limits_of(config: RunConfig) -> Limits:
-    """The configured length limits."""
-    cuts = config.pack.strategy in ("bfd_split", "wrapped")
+def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
+    """The configured length limits of documents, or of preference pairs."""
+    cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
     return Limits(
         config.truncate.max_length,
         Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),

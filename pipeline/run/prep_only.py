@@ -20,6 +20,7 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
+from ..inputs.first_rows import check_conditions
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import resolve_format, what_it_is
@@ -83,6 +84,7 @@ def prepare_source(
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )
+        check_conditions([source], files, {source.name: found})
         form = make_format(found.name, found.options)
         counts = PrepCounts()
         observer.begin("prep", sum(file.size for file in files), "B")

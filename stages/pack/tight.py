@@ -1,6 +1,7 @@
 """Rows of strategy `tight`: those of best-fit-decreasing, or fewer where filling one row after another needs fewer.
 
-The largest size left opens a row. It takes the largest size that fits, until a pair fills the rest exactly. Sets of sizes are bits of Python integers, so such a pair is found with one shift and one AND.
+The largest size left opens a row. It takes the largest size that fits, until a pair fills the rest exactly. Sets of
+sizes are bits of Python integers, so such a pair is found with one shift and one AND.
 
 With `max_docs`, tokens and pieces have to be balanced: if the first rows take few short pieces, the last ones hold
 `max_docs` of them and are nearly empty. So rows take short pieces first where many are left for each row.
