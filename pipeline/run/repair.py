@@ -17,7 +17,7 @@ from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
 from ..dataset.manifests import open_output, read_manifest
 from ..dataset.output_folder import check_config, claim, restore_plan
-from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
+from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_noted
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -134,8 +134,7 @@ def _origin_of(
         raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
     settled: dict[str, Any] = {"out": out.url, "cache": origin.cache}
     if config is None:
-        refuse_code(origin.config, out.where(RUN))
-        refuse_urls(origin.config, out.where(RUN))
+        refuse_noted(origin.config, out.where(RUN))
         settled["run"] = RunSection()
     elif manifest is not None:
         check_config(out, origin.config)
