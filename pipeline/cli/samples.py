@@ -59,7 +59,7 @@ def sample(
 
     Args:
         model (MODEL): a model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.
-        data (PATH): what packtrain prep --prompt-only wrote, or test rows.
+        data (PATH): what packtrain prep --prompt-only wrote.
         out: the samples file, one JSON object a line; resumed if it is there.
         tokenizer: the tokenizer's folder; by default MODEL.
         n: samples of each prompt.
@@ -98,7 +98,7 @@ def sample(
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
-        prompts = read_prompts(config, place, observer)
+        prompts = read_prompts(config, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
@@ -206,7 +206,6 @@ def eval_apps(
     comparator: Literal["exact", "tokens+numbers"] = "tokens+numbers",
     timeout: Annotated[float, measured("DURATION", default="10s")] = 10.0,
     memory: Annotated[int, measured("SIZE", default="1GiB")] = 1 << 30,
-    all_tests: bool = False,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
@@ -224,7 +223,6 @@ def eval_apps(
         comparator: exact or tokens+numbers.
         timeout: CPU time of one test; twice as much by the clock.
         memory: memory of a program.
-        all_tests: run the tests after the first that fails, too.
         jobs: programs at once; by default one per core.
         unsafe: run programs WITHOUT a sandbox, with all rights of this user.
         references: run the data's own solutions in place of samples, to calibrate.
@@ -239,7 +237,7 @@ def eval_apps(
         raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
-    judging, ks = _judging(comparator, timeout, memory, all_tests), whole_numbers("-k", k, "1,5,10")
+    judging, ks = _judging(comparator, timeout, memory), whole_numbers("-k", k, "1,5,10")
     request = EvaluationRequest(data, out, samples, judging, unsafe, jobs, ks, calibration, compare)
 
     def view(summary: dict[str, Any]) -> "Lines":
@@ -249,7 +247,7 @@ def eval_apps(
     show(as_json, lambda observer: run_evaluation(request, observer), view)
 
 
-def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "Judging":
+def _judging(comparator: str, timeout: float, memory: int) -> "Judging":
     from ...stages.judge.comparators import Comparator
     from ..judge.judging import Judging
     from ..judge.sandbox import ProgramLimits
@@ -259,4 +257,4 @@ def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "
     if not _LEAST_MEMORY <= memory < 1 << 48:
         raise ConfigError("--memory: give at least 64MiB, which Python needs itself")
     limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout, memory_bytes=memory)
-    return Judging(Comparator(comparator), limits, all_tests)
+    return Judging(Comparator(comparator), limits)
