@@ -182,14 +182,14 @@ def _lengths_of(
         packed = some.copies > 0
         taken = packed & ~some.has(HELD_OUT)
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(count)
-        first = 0
+        at = 0
         for batch in EncodedPart(place.path).batches:
-            here = slice(first, first + batch.num_rows)
-            first = here.stop
+            here = slice(at, at + batch.num_rows)
+            at = here.stop
             segment = Runs.of(batch, masks[place.source])
-            counts, (owners, *ends) = _runs_of(segment, taken[here], some.low[here], some.high[here])
+            counts, found = _runs_of(segment, taken[here], some.low[here], some.high[here])
             kinds += counts
-            runs.append((numbers[here][owners], *ends))
+            runs.append((numbers[here][found[0]], *found[1:]))
         those = np.flatnonzero(taken)
         count, held_out = count + len(those), held_out + int(np.count_nonzero(packed)) - len(those)
         source, copies = np.full(len(those), place.source, np.int32), some.copies[taken].astype(np.int32)

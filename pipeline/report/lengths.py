@@ -220,8 +220,8 @@ class _Sweeper:
                 return Advice(fit, "bfd_split", True, 0, None)
             if not self.cuts(strategy) and not self.is_text:
                 far, all_need = self._far(compared, more)
-                advice = far and far._shortest(far.points(lengths), more)
-                if advice is not None and advice != all_need:
+                advice = far._shortest(far.points(lengths), more) if far is not None else None
+                if far is not None and advice is not None and advice != all_need:
                     return Advice(advice, strategy, True, len(self.stats.lengths) - len(far.stats.lengths), all_need)
         if needs is not None:
             return Advice(needs, strategy, True, 0, None)
