@@ -250,19 +250,10 @@ def check_tree(folder: Path) -> None:
     Raises:
         IntegrityError: see `check_found`.
     """
-    folders = [""]
-    while folders:
-        below = folders.pop()
-        try:
-            entries = os.scandir(folder / below)
-        except OSError:
-            continue  # reading it reports the error
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{below}{entry.name}/")
-                elif entry.is_symlink() or not entry.is_file(follow_symlinks=False):
-                    path = folder / below / entry.name
-                    if path.exists():
-                        real = os.path.realpath(path)
-                        check_found(path, real, os.path.realpath(folder), regular=path.is_file())
+    real = os.path.realpath(folder)
+    for where, folders, names in os.walk(folder):  # what cannot be read is reported by who reads it
+        for path in (Path(where, name) for name in (*folders, *names)):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                kind = path.lstat().st_mode
+                if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) and path.exists():
+                    check_found(path, os.path.realpath(path), real, regular=path.is_file())
