@@ -70,7 +70,7 @@ def read_table(path: Path, block: Block, columns: Sequence[str] | None, limit: i
         raise _missing(path) from error
     except _ERRORS:
         found = ""
-    if found != block.content_hash:
+    if found != block.content:
         raise changed(path, block)
     return table
 
@@ -137,7 +137,7 @@ def _read_groups(path: Path, block: Block, columns: Sequence[str] | None, limit:
 
     groups = list(range(block.first, block.last))
     with pq.ParquetFile(path, memory_map=True) as file:
-        if _hash_groups(path, file, block.first, block.last) != block.content_hash:
+        if _hash_groups(path, file, block.first, block.last) != block.content:
             raise changed(path, block)
         if limit is not None:
             batches = file.iter_batches(limit, groups, columns=columns, use_threads=False)
