@@ -11,7 +11,7 @@ from pathlib import Path
 import blake3
 
 from ...schemas.errors import InputError
-from .blocks import Block, Lines, changed
+from .blocks import Block, changed
 
 BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 20
@@ -97,14 +97,3 @@ def read_bytes(path: Path, block: Block) -> bytes:
     if blake3.blake3(data).hexdigest() != block.content:
         raise changed(path, block)
     return data
-
-
-def split_lines(data: bytes, *limits: int | None) -> Lines:
-    """(number, bytes) of the lines of a block, as many as the smallest limit allows."""
-    most = min((limit for limit in limits if limit is not None), default=-1)
-    lines = data.split(b"\n", most)
-    if 0 <= most < len(lines):
-        del lines[most:]
-    elif not lines[-1]:
-        lines.pop()
-    return list(enumerate(lines))
