@@ -247,7 +247,7 @@ def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
             f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
         ) from None
     if path.suffix == ".jsonl":  # a file of one row is YAML, too
-        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --format and --input")
+        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --input")
     try:
         data, node = parse_yaml(text)
     except yaml.YAMLError as error:
@@ -257,7 +257,7 @@ def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
         if isinstance(error, BoundError):
             raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
         hint = "; indent with spaces, because YAML allows no tabs there" if "'\\t'" in problem else ""
-        hint = "; data is given with --format and --input" if path.suffix == ".json" else hint
+        hint = "; data is given with --input" if path.suffix == ".json" else hint
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
     if not isinstance(data, dict) or node is None:
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
@@ -49,8 +49,7 @@ class SourceFormat:
 
     def payload(self) -> dict[str, Any]:
         """The format in the plan."""
-        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
-        return {"format": self.name, "options": options}
+        return {"format": self.name, "options": self.options.payload()}
 
 
 def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:

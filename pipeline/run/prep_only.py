@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, InputError, OutputError
-from ...stages.prep import Format, make_format, public_row
+from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
@@ -116,7 +116,7 @@ def _rows(
     files: list[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
-    prompts = form.form == "prompt"
+    prompts = form.options.prompt_only
     columns = columns_of(form)
     if prompts and columns is not None:
         columns = (*columns, *ID_COLUMNS)
@@ -136,7 +136,7 @@ def _rows(
                 counts.rejects.append({**place, "reason": reason, "detail": detail})
         ids = given_ids(rows) if prompts else {}
         for example in prepared.examples:
-            row = public_row(example, form.form)
+            row = form.public_row(example)
             if prompts:
                 number = first + example.line
                 row = {"id": example.group or ids[example.line][0] or str(number), "row": number, **row}
