@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .loader import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
     from .loader import collate as collate
-    from .order import Source as Source
+    from .packed_rows import Source as Source
     from .steps import Balance as Balance
     from .stream import PackedStream as PackedStream
     from .trainer.loss import loss_units as loss_units
@@ -25,7 +25,7 @@ _HOMES = {
     "ModelShape": "..schemas.model_facts",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
-    "Source": ".order",
+    "Source": ".packed_rows",
     "Watchdog": ".ahead",
     "cp_part": ".batch",
     "train": ".trainer.train",

@@ -7,7 +7,7 @@ exactly where it stopped with another number of ranks or rows per step.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
 from .mapped_shard import Row
-from .order import EpochOrder, Order, Source, mixture_of
-from .packed_rows import ConcatRows, PackedRows, document_names
+from .order import Order
+from .packed_rows import PackedRows, Part, Source
 from .place import detect_rank, divisible
-from .steps import FORMAT, SAMPLE, Balance, State, Steps, Tail, choose_balance
+from .steps import FORMAT, Balance, Steps, Tail
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ class PackedLoader:
         seed: seed of the order.
         epochs: number of epochs, without a gap between them; the tail comes after the last.
         tail: see `Tail`. The number of steps is the same on every rank.
-        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache.
-        first_epoch_sequential: read epoch 0 in stored order; None does so if packing shuffled the rows.
+        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache. Epoch 0 is in stored order
+            if packing shuffled the rows.
         balance: group rows of similar cost (`Balance`), and deal each step's rows to the ranks by cost. `auto` groups
             them if that saves time; `balance_note` says what was chosen. None keeps the order.
         model: shape of the model, for the costs.
@@ -80,7 +80,7 @@ class PackedLoader:
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
-        cache, cache_bytes, storage_options: for remote shards; see `files.open_files`.
+        cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
         watchdog: when to warn, and when to give up, if a batch takes long.
 
     Raises:
@@ -101,7 +101,6 @@ class PackedLoader:
         epochs: int = 1,
         tail: str = "drop",
         order: str = "full",
-        first_epoch_sequential: bool | None = None,
         balance: Balance | str | None = "auto",
         model: ModelShape = SEVEN_BILLION,
         prefetch: int = 2,
@@ -125,54 +124,29 @@ class PackedLoader:
                 raise ConfigError(f"{name}={value}: must be at least {least}")
         if isinstance(balance, str) and balance != "auto":
             raise ConfigError(f"balance={balance!r}: give a Balance, 'auto' or None")
-        self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
-        self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
-        tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
-        sources = [Source(data, split=split)] if isinstance(data, str | Path) else list(data)
-        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
-        self.corpus = corpus = _open(sources, remote)
-        mixture = mixture_of(sources, corpus.parts, epochs)
-        shuffled = all(part.packing["shuffle"] for part in corpus.parts)
-        in_order = shuffled if first_epoch_sequential is None else first_epoch_sequential
-        self.balance_note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
-        """Whether rows are grouped by cost, and why."""
-        names = ["rows"] if mixture is None else [f"rows {number}" for number in range(len(sources))]
-        each = [
-            EpochOrder(len(part), seed, orders, in_order, name) for part, name in zip(corpus.parts, names, strict=True)
-        ]
-        layout: dict[str, Any] = {"epochs": sources[0].epochs or epochs, "rows_per_step": rows_per_step, "tail": tails}
-        layout |= {"ranks": self.place.world_size, "dealt": balance is not None}
-        if isinstance(balance, str):
-            # In stored order if that is random, because then the sample is in one shard.
-            stored = Order.SEQUENTIAL if shuffled else Order.FULL
-            plain = [replace(one, order=stored, first_sequential=False) for one in each]
-            sample = Steps(corpus, plain, mixture, None, model, **layout)
-            balance, self.balance_note = choose_balance(sample.costs(sample.rows(0, min(SAMPLE, sample.period))))
-        self.steps = Steps(corpus, each, mixture, balance, model, **layout)
-        """The order, cut into steps and divided among the ranks."""
-        if tails is Tail.DROP and self.total_rows < rows_per_step:
-            raise ConfigError(
-                f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total_rows, 'row')} in all: not "
-                "one step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
-            )
-        self._state = State(
-            fingerprint=corpus.fingerprint,
-            mixture="" if mixture is None else ":".join(map(str, mixture.weights)),
-            seed=seed,
-            order=orders.value,
-            first_epoch_sequential=in_order,
-            balance=f"{balance.block}/{balance.group}" if balance else "",
-            rows=0,
-        )
-        self._ended = False
-        self.shape = FixedShape.of(corpus, static_shapes, pad_id)
-        """The size to which rows are padded; None without `static_shapes`."""
-        self._weights = loss_weights and corpus.weighted
-        self._unpadded = any(part.packing.get("parallel") for part in corpus.parts)
-        if unpacked and self.shape is not None:
+        if unpacked and static_shapes is not False:
             raise ConfigError(
                 "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
+        tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
+        self.corpus = PackedRows(data, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
+        for part in self.corpus.parts:
+            if not part.rows:
+                raise ConfigError(
+                    f"{part.where}: the split {part.split!r} has no rows; name another split, or leave the source out"
+                )
+        self.steps = Steps(
+            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance, model=model,
+            rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
+        )  # fmt: skip
+        """The order, cut into steps and divided among the ranks."""
+        self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
+        self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
+        self.shape = FixedShape.of(self.corpus, static_shapes, pad_id)
+        """The size to which rows are padded; None without `static_shapes`."""
+        self._weights = loss_weights and self.corpus.weighted
+        self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)
+        self._state, self._ended = self.steps.beginning, False
 
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
@@ -181,6 +155,11 @@ class PackedLoader:
             f"{plural(self.steps.left(self._state.rows), 'step')} left, rank {self.place.rank} of "
             f"{self.place.world_size})"
         )
+
+    @property
+    def balance_note(self) -> str:
+        """Whether rows are grouped by cost, and why."""
+        return self.steps.note
 
     @property
     def total_rows(self) -> int:
@@ -197,7 +176,7 @@ class PackedLoader:
         positions = range(first, first + self.steps.left(first) * width, width)
         if not positions and self._ended:
             _LOG.warning("this loader has been read to its end; make one with more epochs")
-        shards = None if all(part.is_local for part in self.corpus.parts) else ShardsAhead(self.steps)
+        shards = None if all(part.files.is_local for part in self.corpus.parts) else ShardsAhead(self.steps)
         made = made_ahead(self._batches, positions, self.prefetch, self.watchdog, self._whereabouts)
         try:
             for position, batches in zip(positions, made, strict=True):
@@ -222,7 +201,7 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        self._state = structs.replace(self._state, rows=self._state.position_in(state, self.total_rows))
+        self._state = self._state.moved_to(state, self.total_rows)
 
     def explain(self, step: int) -> list[StepDocument]:
         """The documents of a step, with their ranks. Steps are counted from the beginning of the order.
@@ -232,18 +211,18 @@ class PackedLoader:
         """
         if not 0 <= step < self.steps.left(0):
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
-        found, parts = self.steps.at(step * self.rows_per_step), self.corpus.parts
-        hands = [(rank, row) for rank, hand in enumerate(found.hands) for row in found.rows[hand].tolist()]
-        placed = [(rank, *self.corpus.locate(row)) for rank, row in hands]
-        rows = [parts[part].row(row) for _, part, row in placed]
-        ids: list[list[int]] = [[] for _ in parts]
-        for (_, part, _), row in zip(placed, rows, strict=True):
-            ids[part] += row.doc_ids.tolist()
-        names = [document_names(*pair) for pair in zip(parts, ids, strict=True)]
+        found = self.steps.at(step * self.rows_per_step)
+        hands = [(rank, index) for rank, hand in enumerate(found.hands) for index in found.rows[hand].tolist()]
+        rows = {index: self.corpus.row(index) for _, index in hands}
+        ids: dict[Part, list[int]] = {}
+        for index, row in rows.items():
+            ids.setdefault(self.corpus.locate(index)[0], []).extend(row.doc_ids.tolist())
+        names = {part: part.names(some) for part, some in ids.items()}
         return [
-            StepDocument(rank, str(parts[part].where), number, doc_id, *names[part][doc_id], tokens)
-            for (rank, part, number), row in zip(placed, rows, strict=True)
-            for doc_id, tokens in zip(row.doc_ids.tolist(), row.own_lengths.tolist(), strict=True)
+            StepDocument(rank, str(part.where), index - part.first, doc_id, *names[part][doc_id], tokens)
+            for rank, index in hands
+            for part in [self.corpus.locate(index)[0]]
+            for doc_id, tokens in zip(rows[index].doc_ids.tolist(), rows[index].own_lengths.tolist(), strict=True)
         ]
 
     def _batches(self, position: int) -> list[dict[str, Any]]:
@@ -267,8 +246,8 @@ class PackedLoader:
 
     def _whereabouts(self, position: int) -> str:
         """What the batches of a step wait for."""
-        rows = self.steps.rows(position, min(position + self.rows_per_step, self.total_rows))
-        urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
+        rows = self.steps.rows(position, position + self.rows_per_step)
+        urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows.tolist()})
         more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
         return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
@@ -284,7 +263,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         where: folder or URL that `packtrain run` wrote.
         split: `train` or `holdout`.
         loss_weights: as in `PackedLoader`.
-        remote: `cache`, `cache_bytes`, `storage_options`: see `files.open_files`.
+        remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
@@ -292,7 +271,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
 
     def __init__(self, where: str | Path, split: str = "train", *, loss_weights: bool = True, **remote: Any) -> None:
         self.rows = PackedRows(where, split, **remote)
-        self.weights = loss_weights and self.rows.manifest.weighted
+        self.weights = loss_weights and self.rows.weighted
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -311,33 +290,13 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
     """A `collate_fn` that turns rows of a PackedDataset into one flattened batch; see `batch.flatten`."""
+    names = ("input_ids", "labels", "position_ids", "seq_lengths")
     return flatten(
         [
             Row(
-                example["input_ids"].numpy(),
-                example["labels"].numpy(),
-                example["position_ids"].numpy(),
-                example["seq_lengths"].numpy().astype(np.int32),
+                *(example[name].numpy().astype(np.int32) for name in names),
                 loss_weights=example["loss_weights"].numpy() if "loss_weights" in example else None,
             )
             for example in examples
         ]
     )
-
-
-def _open(sources: Sequence[Source], remote: dict[str, Any]) -> ConcatRows:
-    """The rows of the sources.
-
-    Raises:
-        ConfigError: there is no source, or one has no rows.
-        InputError, IntegrityError: see `PackedRows`.
-    """
-    if not sources:
-        raise ConfigError("no source was given; give a folder that packtrain run wrote")
-    corpus = ConcatRows([PackedRows(source.path, source.split, **remote) for source in sources])
-    for source, part in zip(sources, corpus.parts, strict=True):
-        if not len(part):
-            raise ConfigError(
-                f"{source.path}: the split {source.split!r} has no rows; name another split, or leave the source out"
-            )
-    return corpus

@@ -17,7 +17,7 @@ import torch
 from ..schemas.errors import ConfigError, InputError, did_you_mean
 from ..schemas.model_facts import Limit, stretching
 from .attention.apply import configs_of, refuse_foreign_attention, unwrap
-from .packed_rows import ConcatRows
+from .packed_rows import PackedRows
 
 if TYPE_CHECKING:
     from .trainer.train_config import ModelConfig
@@ -283,7 +283,7 @@ class ModelLimits:
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
         return cls(_rows(model.get_input_embeddings().weight), shortest, row, trained or None)
 
-    def check_rows(self, name: str, rows: ConcatRows, rows_per_device: int = 1) -> None:
+    def check_rows(self, name: str, rows: PackedRows, rows_per_device: int = 1) -> None:
         """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
 
         Args:

@@ -16,7 +16,7 @@ from ..schemas.errors import ConfigError
 from ..schemas.units import size
 from .attention.apply import Applied, use_packed
 from .model import choose_device, draw_weights, load_weights, message_of, read_config
-from .packed_rows import ConcatRows, PackedRows
+from .packed_rows import PackedRows
 from .probe import ProbeReport, probe
 from .probe_setup import random_documents
 
@@ -117,7 +117,7 @@ def probe_model(
     applied = use_packed(model, attention)
     batch = None
     if data is not None:
-        rows = ConcatRows([PackedRows(data)])
+        rows = PackedRows(data)
         longest, room = rows.longest(), rows.max_length
         lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
         batch = random_documents(model.config, lengths, 1, place)

@@ -22,8 +22,8 @@ from ..schemas.escape import escape_line
 from ..schemas.fingerprint import mix
 from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
-from .order import EpochOrder, Mixture, Permutation, epoch_key
-from .packed_rows import ConcatRows
+from .order import EpochOrder, Order, Permutation, epoch_key, mixture_of
+from .packed_rows import PackedRows
 
 GROUP = 64
 """Rows of a group: the automatic choice is made for this number of ranks with one row each."""
@@ -154,42 +154,73 @@ class Step:
 class Steps:
     """The canonical order of rows over all epochs, cut into steps: any position of any epoch in O(1). Safe in threads.
 
+    Epoch 0 is in stored order if packing shuffled the rows.
+
     Args:
-        corpus: the rows.
-        orders: the order of each dataset of the corpus.
-        mixture: which dataset a position belongs to; None if there is only one.
-        balance: None for no grouping.
+        corpus: the rows; each dataset has some.
+        seed, order: of the rows; see `Order`.
+        epochs: how often each dataset is read that does not say so itself.
+        balance: how rows are grouped by cost; `auto` groups them if that saves time; None keeps the order, and then
+            each rank takes consecutive rows, too.
         model: for the costs.
-        epochs: how often one dataset is read; a mixture counts as one epoch, because its datasets end theirs at
-            different places.
         rows_per_step: over all ranks, a multiple of `ranks`.
-        dealt: whether a step's rows are dealt to the ranks by cost; else each rank takes consecutive rows.
+
+    Raises:
+        ConfigError: the weights of the datasets do not go together, or no step would be full.
     """
 
     def __init__(
         self,
-        corpus: ConcatRows,
-        orders: list[EpochOrder],
-        mixture: Mixture | None,
-        balance: Balance | None,
-        model: ModelShape,
+        corpus: PackedRows,
         *,
+        seed: int,
+        order: Order,
         epochs: int,
+        balance: Balance | str | None,
+        model: ModelShape,
         rows_per_step: int,
         ranks: int,
         tail: Tail,
-        dealt: bool,
     ) -> None:
-        self.corpus, self.orders, self.mixture, self.balance, self.model = corpus, orders, mixture, balance, model
-        self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, dealt
-        self.period = len(corpus) if mixture is None else mixture.total
+        self.corpus, self.seed, self.order, self.model = corpus, seed, order, model
+        self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, balance is not None
+        self.mixture = mixture_of(corpus, epochs)
+        stored = all(part.manifest.plan["config"]["pack"]["shuffle"] for part in corpus.parts)
+        names = ["rows"] if self.mixture is None else [f"rows {number}" for number in range(len(corpus.parts))]
+        self._orders = [
+            EpochOrder(part.rows, seed, order, stored, name) for part, name in zip(corpus.parts, names, strict=True)
+        ]
+        # A mixture counts as one epoch, because its datasets end theirs at different places.
+        self.period = len(corpus) if self.mixture is None else self.mixture.total
         """Number of rows of an epoch."""
-        self.total = self.period * (epochs if mixture is None else 1)
+        self.total = self.period * ((corpus.sources[0].epochs or epochs) if self.mixture is None else 1)
         """Number of positions."""
+        if tail is Tail.DROP and self.total < rows_per_step:
+            raise ConfigError(
+                f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total, 'row')} in all: not one "
+                "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
+            )
+        self.note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
+        """Whether rows are grouped by cost, and why."""
+        if isinstance(balance, str):
+            balance, self.note = choose_balance(self.costs(self._plain(0, 0, min(SAMPLE, self.period))))
+        self.balance = balance
         # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
         # that each epoch has the same rows.
         self._size = _BLOCK if balance is None else balance.block
         self._block = lru_cache(8)(self._block_of)
+
+    @property
+    def beginning(self) -> "State":
+        """The state before the first step."""
+        return State(
+            fingerprint=self.corpus.fingerprint,
+            mixture="" if self.mixture is None else ":".join(map(str, self.mixture.weights)),
+            seed=self.seed,
+            order=self.order.value,
+            balance=f"{self.balance.block}/{self.balance.group}" if self.balance else "",
+            rows=0,
+        )
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
@@ -199,25 +230,23 @@ class Steps:
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""
         width = self.rows_per_step
-        rows = self.rows(position, min(position + width, self.total))
+        rows = self.rows(position, position + width)
         real, share = len(rows), width // self.ranks
         if real < width:
-            first = self.rows(0, min(width, self.total))
-            rows = np.concatenate([rows, np.resize(first, width - real)])
+            rows = np.concatenate([rows, np.resize(self.rows(0, width), width - real)])
         if self.dealt and 1 < share < width and real == width:
             return Step(rows, real, deal(self.costs(rows), self.ranks))
         return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1; positions continue over epochs."""
-        pieces = []
+        """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
+        pieces, last = [np.zeros(0, np.int64)], min(last, self.total)
         while first < last:
             epoch, block = first // self.period, first // self._size
             begin = max(block * self._size, epoch * self.period)
-            piece = self._block(epoch, block)[first - begin : last - begin]
-            pieces.append(piece)
-            first += len(piece)
-        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
+            pieces.append(self._block(epoch, block)[first - begin : last - begin])
+            first += len(pieces[-1])
+        return np.concatenate(pieces)
 
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications."""
@@ -230,7 +259,7 @@ class Steps:
         end = min((block + 1) * self._size, start + self.period)
         rows = self._plain(epoch, begin - start, end - start)
         if self.balance is not None:
-            key = epoch_key(self.orders[0].seed, epoch * 2**32 + block - start // self._size, "groups")
+            key = epoch_key(self.seed, epoch * 2**32 + block - start // self._size, "groups")
             rows = grouped(rows, self.costs(rows), self.balance, key, begin)
         return rows
 
@@ -238,12 +267,12 @@ class Steps:
         """The rows at places begin .. end - 1 of an epoch, before grouping."""
         if self.mixture is None:
             first = epoch * self.period
-            return self.orders[0](first + begin, first + end)
+            return self._orders[0](first + begin, first + end)
         owners = self.mixture.owners(begin, end)
         out = np.empty(end - begin, dtype=np.int64)
-        for number, (order, before) in enumerate(zip(self.orders, self.mixture.counts(begin), strict=True)):
+        for number, (order, before) in enumerate(zip(self._orders, self.mixture.counts(begin), strict=True)):
             mine = np.flatnonzero(owners == number)
-            out[mine] = order(before, before + len(mine)) + self.corpus.first_of(number)
+            out[mine] = order(before, before + len(mine)) + self.corpus.parts[number].first
         return out
 
 
@@ -259,14 +288,13 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The weights of a mixture; empty for one dataset."""
     seed: int
     order: str
-    first_epoch_sequential: bool
     balance: str
     """`block/group` if rows are grouped by cost, else empty."""
     rows: Count
     """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
 
-    def position_in(self, data: Any, total: int) -> int:
-        """The position in the state of another loader, which must have the same rows in the same order.
+    def moved_to(self, data: Any, total: int) -> "State":
+        """This state at the position of another loader's, which must have the same rows in the same order.
 
         Args:
             data: plain data of a state, with its format.
@@ -289,7 +317,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the state is after {found.rows:,} rows, but the order has {total:,}; give as many epochs as before, "
                 "or resume from another checkpoint"
             )
-        return found.rows
+        return found
 
 
 def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:

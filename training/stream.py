@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -120,8 +119,7 @@ class PackedStream:
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
             last.
-        tail: the rows after the last full step are left out (`drop`), or a last step is filled with the first rows
-            of the stream, untrained (`pad`) or as they are (`repeat`). The number of steps is equal on every rank.
+        tail: see `Tail`. The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
         loss_weights: as in `PackedLoader`.
@@ -161,13 +159,9 @@ class PackedStream:
             # imported late, because a trainer's image may lack the pipeline
             from ..pipeline.stream.stream import LiveWindows
 
+            share = (self.place.rank, self.place.world_size)
             self._windows = LiveWindows(
-                data,
-                split=split,
-                window_bytes=window_bytes,
-                workers=workers,
-                share=(self.place.rank, self.place.world_size),
-                seed=seed,
+                data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
             )
         self._state = StreamState(self._windows.fingerprint, self._windows.seed, 0, 0, 0, 0)
         self._last: list[Place] = []
@@ -228,11 +222,9 @@ class PackedStream:
         Raises:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
-        found, mine = read_state(StreamState, state, "PackedStream", FORMAT), self._state
-        names = sorted({*mine.fingerprint, *found.fingerprint})
-        differing = [name for name in names if mine.fingerprint.get(name) != found.fingerprint.get(name)]
-        differing += ["seed"] if mine.seed != found.seed else []
-        if differing:
+        found = read_state(StreamState, state, "PackedStream", FORMAT)
+        mine, theirs = ({**one.fingerprint, "seed": one.seed} for one in (self._state, found))
+        if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
             raise ConfigError(
                 f"the state belongs to another stream: {', '.join(differing)} differ. Resuming would repeat some rows "
                 "and leave others out; configure the stream as before, or start again without the state"
@@ -253,14 +245,6 @@ class PackedStream:
         self._last = []
         self._windows.close()
 
-    def __enter__(self) -> "PackedStream":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _places(self, epoch: int, number: int, row: int, begun: list[StreamWindow]) -> Iterator[Place]:
         """Yield the rows from a position on; windows are appended to `begun` as they are begun."""
         for window in self._windows.walk(epoch, number, self.epochs):
@@ -277,25 +261,20 @@ class PackedStream:
     def _batch(self, step: list[Place], real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
-        low = self.place.rank * share
-        rows = [
-            Chunk(window.lay_out(row, row + 1), f"window {window.number} of the stream").row(0)
-            for window, row in step[low : low + share]
-        ]
-        if self.tail is Tail.PAD:
-            rows = [row if number < real else untrained(row) for number, row in enumerate(rows, low)]
+        rows = []
+        for number in range(self.place.rank * share, (self.place.rank + 1) * share):
+            window, at = step[number]
+            row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
+            rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
         batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
         return pinned(batch) if self.pin_memory else batch
 
     def _advance(self, window: StreamWindow, row: int, rows: int) -> None:
         """Move the state behind a step of so many rows, the last of which is this one."""
-        done = row + 1 == len(window.tokens)
+        done, rows = row + 1 == len(window.tokens), self._state.rows + rows
+        next_row = 0 if done else row + 1
         self._state = structs.replace(
-            self._state,
-            epoch=window.epoch,
-            window=window.number + done,
-            row=0 if done else row + 1,
-            rows=self._state.rows + rows,
+            self._state, epoch=window.epoch, window=window.number + done, row=next_row, rows=rows
         )
 
     def _count(self, begun: list[StreamWindow]) -> None:

@@ -42,7 +42,7 @@ def loader(
     except ModuleNotFoundError:
         raise ConfigError("the loader needs torch, which is not installed; pip install 'packtrain[train]'") from None
     from ...training.loader import PackedLoader
-    from ...training.order import Source
+    from ...training.packed_rows import Source
 
     options: dict[str, Any] = {"split": split} if len(folders) == 1 else {}
     began = time.perf_counter()

@@ -81,7 +81,7 @@ def test_every_row_once_an_epoch(folder: Path, order: str, balance: Balance | No
 @pytest.mark.parametrize(
     ("tail", "options"),
     [
-        ("drop", {"balance": Balance(8, 4), "first_epoch_sequential": False}),
+        ("drop", {"balance": Balance(8, 4)}),
         ("repeat", {"order": "blocks"}),
         ("pad", {"static_shapes": True, "balance": None}),
     ],
@@ -133,7 +133,7 @@ def test_costs_are_alike_on_all_ranks(make_packed: MakePacked) -> None:
     """The sum of squared lengths of the busiest rank over the mean: dealt by cost, and in groups of similar cost."""
 
     def unevenness(**options: Any) -> float:
-        options = {"first_epoch_sequential": False, "model": ModelShape(parameters=1.0), **options}
+        options = {"model": ModelShape(parameters=1.0), **options}
         ranks = [list(loader(folder, 8, rank=r, world_size=4, **options)) for r in range(4)]
         ratios = []
         for hands in zip(*ranks, strict=True):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from ..order import Source
+from ..packed_rows import Source
 from ..place import detect_rank
 from . import Say, print_line
 from .train_config import TrainConfig, training_arguments
@@ -200,7 +200,7 @@ def _run(config: TrainConfig, base: Path, say: Say, ranks: int) -> Outcome:
         **{key: getattr(config, key) for key in _SAME},
     )
     given = base / config.tokenizer if config.tokenizer else None
-    trainer.tokenizer = find_tokenizer(given, trainer.loader.corpus.parts[0])
+    trainer.tokenizer = find_tokenizer(given, trainer.loader.corpus)
     if trainer.tokenizer is not None and config.model.path is not None:
         refuse_other_tokenizer(base / config.model.path, trainer.tokenizer)
     _announce(trainer, resume, say)

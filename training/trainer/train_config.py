@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
-from ..order import Source
+from ..packed_rows import Source
 from ..place import divisible, nearest
 from ..steps import Balance
 
@@ -92,8 +92,6 @@ class LoaderConfig(ConfigModel):
 
     order: Literal["full", "blocks", "sequential"] = "full"
     """For remote shards that the cache cannot hold, `blocks`."""
-    first_epoch_sequential: bool | None = None
-    """Read epoch 0 in stored order; null: only if packing shuffled the rows."""
     balance: Literal["auto"] | Balance | None = "auto"
     """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"

@@ -28,8 +28,7 @@ from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
 from ..model import ModelLimits, may_leave_weights_unused
-from ..order import Source
-from ..packed_rows import ConcatRows
+from ..packed_rows import Source
 from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
@@ -120,7 +119,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         fill_in(args, model, parts=parts, rows_per_device=rows_per_device, steps=steps)
         refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
         if eval_data is not None:
-            self.limits.check_rows("the held-out data", ConcatRows([eval_data.rows]), eval_data.rows_per_device)
+            self.limits.check_rows("the held-out data", eval_data.rows, eval_data.rows_per_device)
             args.eval_strategy, args.eval_steps = "steps", eval_every or steps
         self.settings = checkpoint.settings_of(args, model, rows_per_step)
         self.applied = use_packed(model, attention)
