@@ -12,11 +12,13 @@ from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..schemas.errors import PacktrainError, StalledError
 from ..schemas.units import duration
-from .steps import Steps
+
+if TYPE_CHECKING:
+    from .steps import Steps
 
 _LOG = logging.getLogger(__name__)
 _Task = TypeVar("_Task")
@@ -142,7 +144,7 @@ def made_ahead(
 class ShardsAhead:
     """Downloads the shards of the next rows into the cache."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: "Steps") -> None:
         self._steps, corpus = steps, steps.corpus
         self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(1, corpus.shard_of(len(corpus) - 1)))
         self._next = -1
