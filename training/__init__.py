@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .loader import PackedLoader as PackedLoader
     from .loader import collate as collate
     from .packed_rows import Source as Source
-    from .steps import Balance as Balance
     from .stream import PackedStream as PackedStream
     from .trainer.loss import loss_units as loss_units
     from .trainer.loss import weighted_loss as weighted_loss
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("PackedDataset", "PackedLoader", "collate"), ".loader"),
     **dict.fromkeys(("loss_units", "weighted_loss"), ".trainer.loss"),
-    "Balance": ".steps",
     "ModelShape": "..schemas.model_facts",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",

@@ -13,7 +13,6 @@ from ..schemas.errors import ConfigError
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
 from .mapped_shard import Row
-from .packed_rows import PackedRows
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
@@ -31,23 +30,6 @@ class FixedShape:
     docs: int
     """Maximum number of documents in a row."""
     pad_id: int = 0
-
-    @staticmethod
-    def of(corpus: PackedRows, static_shapes: bool | int, pad_id: int) -> "FixedShape | None":
-        """The shape that a loader's `static_shapes` asks for.
-
-        Raises:
-            ConfigError: a row has more documents than that.
-        """
-        if static_shapes is False:
-            return None
-        most = corpus.max_docs
-        if static_shapes is not True and static_shapes < most:
-            raise ConfigError(
-                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
-                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
-            )
-        return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
 
     def padding(self, row: Row) -> Row:
         """What comes behind a row: untrained tokens in a document of their own, and empty documents.

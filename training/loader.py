@@ -26,7 +26,7 @@ from .mapped_shard import Row
 from .order import Order
 from .packed_rows import PackedRows, Part, Source
 from .place import detect_rank, divisible
-from .steps import FORMAT, Balance, Steps, Tail
+from .steps import FORMAT, Steps, Tail
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,14 +63,15 @@ class PackedLoader:
         tail: see `Tail`. The number of steps is the same on every rank.
         order: see `Order`. Use `blocks` for remote shards that do not fit into the cache. Epoch 0 is in stored order
             if packing shuffled the rows.
-        balance: group rows of similar cost (`Balance`), and deal each step's rows to the ranks by cost. `auto` groups
-            them if that saves time; `balance_note` says what was chosen. None keeps the order.
+        balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
+            ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
+            row a rank on more than 64 ranks, give their number. None keeps the order.
         model: shape of the model, for the costs.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
             watchdog.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
-            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
+            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
@@ -101,11 +102,11 @@ class PackedLoader:
         epochs: int = 1,
         tail: str = "drop",
         order: str = "full",
-        balance: Balance | str | None = "auto",
+        balance: int | str | None = "auto",
         model: ModelShape = SEVEN_BILLION,
         prefetch: int = 2,
         pin_memory: bool = False,
-        static_shapes: bool | int = False,
+        static_shapes: bool = False,
         unpacked: bool = False,
         seq_idx: bool = False,
         loss_weights: bool = True,
@@ -119,12 +120,13 @@ class PackedLoader:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
-        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0)):
+        group = 1 if balance in ("auto", None) else balance
+        if not isinstance(group, int):
+            raise ConfigError(f"balance={balance!r}: give the rows of a group, 'auto' or None")
+        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", group, 1)):
             if value < least:
                 raise ConfigError(f"{name}={value}: must be at least {least}")
-        if isinstance(balance, str) and balance != "auto":
-            raise ConfigError(f"balance={balance!r}: give a Balance, 'auto' or None")
-        if unpacked and static_shapes is not False:
+        if unpacked and static_shapes:
             raise ConfigError(
                 "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
@@ -142,7 +144,7 @@ class PackedLoader:
         """The order, cut into steps and divided among the ranks."""
         self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
         self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
-        self.shape = FixedShape.of(self.corpus, static_shapes, pad_id)
+        self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, pad_id) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
         self._weights = loss_weights and self.corpus.weighted
         self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)

@@ -25,8 +25,8 @@ from ..schemas.units import plural
 from .order import EpochOrder, Order, Permutation, epoch_key, mixture_of
 from .packed_rows import PackedRows
 
-GROUP = 64
-"""Rows of a group: the automatic choice is made for this number of ranks with one row each."""
+GROUP, BLOCK = 64, 8
+"""Rows of a group, and groups of a block: the automatic choice is made for 64 ranks with one row each."""
 SAMPLE = 4096
 """Rows that the automatic choice looks at."""
 IDLE = 1.05
@@ -50,40 +50,21 @@ class Tail(StrEnum):
     """Fill the last step with the first rows of the order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Blocks of `block` consecutive positions, sorted by cost and cut into groups of `group`.
-
-    If `group` is a multiple of the rows per step, all rows of a step have similar cost. With one row per rank on more
-    than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field; it is a key of a training, too
-
-    block: int = 8 * GROUP
-    group: int = GROUP
-
-    def __post_init__(self) -> None:
-        if self.block < 1 or self.group < 1 or self.block % self.group:
-            raise ConfigError(f"balance: block ({self.block}) must be a multiple of group ({self.group})")
-
-
 def grouped(
-    rows: NDArray[np.int64], costs: NDArray[np.float64], balance: Balance, key: int, first: int = 0
+    rows: NDArray[np.int64], costs: NDArray[np.float64], size: int, key: int, first: int = 0
 ) -> NDArray[np.int64]:
-    """(N,) the rows of one block, grouped by cost.
+    """(N,) the rows of one block, in groups of similar cost.
 
     Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
     so a run does not always leave out the most expensive rows at its end.
 
     Args:
-        rows: (N,) different rows, at most `balance.block`.
+        rows: (N,) different rows.
         costs: (N,) the costs of these rows.
+        size: rows of a group.
         key: chooses the permutations.
-        first: the position of `rows[0]`. Groups begin at positions that are multiples of `balance.group`, where
-            steps begin too.
+        first: the position of `rows[0]`. Groups begin at positions that are multiples of `size`, where steps begin too.
     """
-    size = balance.group
     begin = -first % size
     whole = max(len(rows) - begin, 0) // size
     if whole < 2:
@@ -96,8 +77,9 @@ def grouped(
     return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
 
 
-def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
-    """Whether rows should be grouped, and why in a sentence. The same on every rank, for any rows per step.
+def choose_balance(costs: NDArray[np.float64]) -> tuple[int | None, str]:
+    """How many rows a group has, None for no groups; and why in a sentence. The same on every rank, for any rows per
+    step.
 
     Args:
         costs: (N,) the costs of the first `SAMPLE` rows of the order, or of all.
@@ -111,7 +93,7 @@ def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
     text = f"{GROUP} ranks, one row each: the slowest takes {plain:.2f} x the mean in plain order, so rows are"
     if plain <= IDLE:
         return None, f"{text} not grouped by cost"
-    return Balance(), f"{text} grouped by cost in blocks of {Balance().block}"
+    return GROUP, f"{text} grouped by cost in blocks of {BLOCK * GROUP}"
 
 
 def deal(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
@@ -160,7 +142,7 @@ class Steps:
         corpus: the rows; each dataset has some.
         seed, order: of the rows; see `Order`.
         epochs: how often each dataset is read that does not say so itself.
-        balance: how rows are grouped by cost; `auto` groups them if that saves time; None keeps the order, and then
+        balance: rows of a group of similar cost; `auto` groups them if that saves time; None keeps the order, and then
             each rank takes consecutive rows, too.
         model: for the costs.
         rows_per_step: over all ranks, a multiple of `ranks`.
@@ -176,7 +158,7 @@ class Steps:
         seed: int,
         order: Order,
         epochs: int,
-        balance: Balance | str | None,
+        balance: int | str | None,
         model: ModelShape,
         rows_per_step: int,
         ranks: int,
@@ -200,14 +182,14 @@ class Steps:
                 f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total, 'row')} in all: not one "
                 "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
             )
-        self.note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
+        self.note = f"rows are in groups of {balance} by cost" if balance else "rows are not grouped by cost"
         """Whether rows are grouped by cost, and why."""
         if isinstance(balance, str):
             balance, self.note = choose_balance(self.costs(self._plain(0, 0, min(SAMPLE, self.period))))
         self.balance = balance
         # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
         # that each epoch has the same rows.
-        self._size = _BLOCK if balance is None else balance.block
+        self._size = _BLOCK if balance is None else BLOCK * balance
         self._block = lru_cache(8)(self._block_of)
 
     @property
@@ -218,7 +200,7 @@ class Steps:
             mixture="" if self.mixture is None else ":".join(map(str, self.mixture.weights)),
             seed=self.seed,
             order=self.order.value,
-            balance=f"{self.balance.block}/{self.balance.group}" if self.balance else "",
+            balance=self.balance or 0,
             rows=0,
         )
 
@@ -288,8 +270,8 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The weights of a mixture; empty for one dataset."""
     seed: int
     order: str
-    balance: str
-    """`block/group` if rows are grouped by cost, else empty."""
+    balance: int
+    """Rows of a group of similar cost; 0 without groups."""
     rows: Count
     """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
 

@@ -5,21 +5,17 @@ Every rank walks the same canonical sequence of packed rows: window after window
 global: each step takes the next `rows_per_step` rows of that sequence, and each rank lays out only its share. So all
 ranks make the same number of steps, and a position is three numbers: epoch, window, row.
 
-This file only knows a protocol for windows; `packtrain.pipeline.stream.stream` makes them from a configuration, and is
-imported only then.
+`packtrain.pipeline.stream.stream` makes the windows, and is imported only then.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 from msgspec import structs
-from numpy import int64
-from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
@@ -30,51 +26,14 @@ from .place import detect_rank, divisible
 from .steps import Count, Tail, read_state
 
 if TYPE_CHECKING:
+    from ..pipeline.stream.stream import LiveWindows
+    from ..pipeline.stream.window import PlannedWindow, RowDocument
     from ..schemas.config.config import RunConfig
 
+    Place = tuple[PlannedWindow, int]
+    """A row of the stream: its window, and its number in it."""
+
 FORMAT = 2
-
-
-class StreamWindow(Protocol):
-    """Packed rows that were planned together."""
-
-    epoch: int
-    number: int
-    """Number of the window within its epoch."""
-    tokens: NDArray[int64]
-    """(R,) tokens of each row."""
-    ledger: Ledger
-
-    def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Return rows first .. last - 1, as `schemas.rows.PACKED`."""
-        ...
-
-    def documents(self, first: int, last: int) -> Sequence[Any]:
-        """Return the origins of the pieces in these rows; each has fields `row` and `tokens`, among others."""
-        ...
-
-
-class Windows(Protocol):
-    """A source of windows: the same fingerprint and seed give the same windows in the same order."""
-
-    seed: int
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """Hashes of what the rows depend on besides the seed, by topic."""
-        ...
-
-    def walk(self, epoch: int, number: int, epochs: int) -> Iterator[StreamWindow]:
-        """Yield the windows from a position to the end of epoch `epochs` - 1. A new walk ends the previous one."""
-        ...
-
-    def stop(self) -> None:
-        """End the current walk."""
-        ...
-
-    def close(self) -> None:
-        """Free the source's resources."""
-        ...
 
 
 class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,21 +57,17 @@ class StreamDocument:
     rank: int
     epoch: int
     window: int
-    document: Any
-    """`pipeline.stream.window.RowDocument`: its row in the window, id, source, file, line, tokens."""
-
-
-Place = tuple[StreamWindow, int]
-"""A row of the stream: its window, and its number in it."""
+    document: "RowDocument"
+    """Its row in the window, id, source, file, line, tokens."""
 
 
 class PackedStream:
     """Iterates over one rank's batches, packed on the fly from a configuration's sources.
 
     Args:
-        data: the configuration: the path of its YAML file, plain data, or a RunConfig; or your own windows.
+        data: the configuration: the path of its YAML file, plain data, or a RunConfig; or windows of it that are open.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`. This and the next four arguments do not apply to your own windows.
+        split: `train` or `holdout`. This and the next three arguments do not apply to open windows.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
         workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
         seed: seed of the order; by default the configuration's.
@@ -131,7 +86,7 @@ class PackedStream:
 
     def __init__(
         self,
-        data: "Windows | RunConfig | Mapping[str, Any] | str | Path",
+        data: "LiveWindows | RunConfig | Mapping[str, Any] | str | Path",
         *,
         rows_per_step: int,
         split: str = "train",
@@ -153,9 +108,8 @@ class PackedStream:
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
         self._weights = None if loss_weights else False
-        if hasattr(data, "fingerprint"):
-            self._windows = cast(Windows, data)
-        else:
+        self._windows: Any = data
+        if not hasattr(data, "fingerprint"):
             # imported late, because a trainer's image may lack the pipeline
             from ..pipeline.stream.stream import LiveWindows
 
@@ -184,7 +138,7 @@ class PackedStream:
             ConfigError: no step would be full, and `tail` is `drop`.
         """
         self._ledger = Ledger()
-        begun: list[StreamWindow] = []
+        begun: list[PlannedWindow] = []
         try:
             places = self._places(self._state.epoch, self._state.window, self._state.row, begun)
             while step := list(islice(places, self.rows_per_step)):
@@ -245,7 +199,7 @@ class PackedStream:
         self._last = []
         self._windows.close()
 
-    def _places(self, epoch: int, number: int, row: int, begun: list[StreamWindow]) -> Iterator[Place]:
+    def _places(self, epoch: int, number: int, row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":
         """Yield the rows from a position on; windows are appended to `begun` as they are begun."""
         for window in self._windows.walk(epoch, number, self.epochs):
             begun.append(window)
@@ -258,7 +212,7 @@ class PackedStream:
             yield from ((window, one) for one in range(row, rows))
             row = 0
 
-    def _batch(self, step: list[Place], real: int) -> dict[str, Any]:
+    def _batch(self, step: "list[Place]", real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
         rows = []
@@ -269,7 +223,7 @@ class PackedStream:
         batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
         return pinned(batch) if self.pin_memory else batch
 
-    def _advance(self, window: StreamWindow, row: int, rows: int) -> None:
+    def _advance(self, window: "PlannedWindow", row: int, rows: int) -> None:
         """Move the state behind a step of so many rows, the last of which is this one."""
         done, rows = row + 1 == len(window.tokens), self._state.rows + rows
         next_row = 0 if done else row + 1
@@ -277,7 +231,7 @@ class PackedStream:
             self._state, epoch=window.epoch, window=window.number + done, row=next_row, rows=rows
         )
 
-    def _count(self, begun: list[StreamWindow]) -> None:
+    def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""
         for window in begun:
             parts: dict[str, dict[str, SourceLedger]] = {}

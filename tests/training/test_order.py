@@ -14,7 +14,7 @@ from packtrain.training.order import (
     epoch_key,
     weighted_mixture,
 )
-from packtrain.training.steps import GROUP, SAMPLE, Balance, choose_balance, grouped
+from packtrain.training.steps import GROUP, SAMPLE, choose_balance, grouped
 
 FULL_0 = [5, 2, 1, 7, 9, 0, 6, 4, 8, 3]
 FULL_1 = [6, 9, 7, 4, 2, 0, 5, 3, 8, 1]
@@ -83,7 +83,7 @@ def test_positions_are_dealt_in_proportion_anywhere(weights: list[int], first: i
 def test_groups_of_two_by_eye() -> None:
     rows = np.array([10, 11, 12, 13, 14, 15])
     costs = np.array([5.0, 1, 4, 2, 6, 3])
-    found = grouped(rows, costs, Balance(6, 2), key=1)
+    found = grouped(rows, costs, 2, key=1)
     pairs = {frozenset(pair) for pair in found.reshape(3, 2).tolist()}
     assert pairs == {frozenset({11, 13}), frozenset({15, 12}), frozenset({10, 14})}
     # Pinned: another order would send every resumed training somewhere else.
@@ -95,7 +95,7 @@ def test_rows_are_grouped_only_where_ranks_would_wait() -> None:
     random = np.random.default_rng(5)
     alike, unlike = random.uniform(0.99, 1.01, SAMPLE), random.lognormal(0, 0.5, SAMPLE)
     assert choose_balance(alike)[0] is None
-    assert choose_balance(unlike)[0] == Balance(8 * GROUP, GROUP)
+    assert choose_balance(unlike)[0] == GROUP
     few, why = choose_balance(unlike[: 4 * GROUP - 1])
     assert few is None
     assert "255 rows are too few" in why

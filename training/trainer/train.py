@@ -128,8 +128,7 @@ def sources_of(config: TrainConfig, base: Path) -> list[Source]:
 
 def loader_options(config: TrainConfig, base: Path) -> dict[str, Any]:
     """The options of the loader, besides rows, ranks, seed and epochs."""
-    options = config.loader.model_dump(exclude=_PLACES)
-    return {**options, "balance": config.loader.balance, **_remote(config, base)}
+    return {**config.loader.model_dump(exclude=_PLACES), **_remote(config, base)}
 
 
 def _where(text: str, base: Path) -> str:
