@@ -155,19 +155,14 @@ class ShardsAhead:
         """Ask for the shards after a position. Cheap if little has changed."""
         if position < self._next:
             return
-        corpus, taken, wanted, end = self._steps.corpus, 0, set[int](), position
-        for end, row in enumerate(self._steps.rows(position, position + self._rows).tolist(), position + 1):  # noqa: B007
-            shard = corpus.shard_of(row)
-            if shard in wanted or corpus.is_local(shard):
-                continue
-            taken += corpus.bytes_of(shard)
-            if wanted and taken > corpus.room:
-                break
-            wanted.add(shard)
+        corpus = self._steps.corpus
+        shards = map(corpus.shard_of, self._steps.rows(position, position + self._rows).tolist())
+        wanted = list(dict.fromkeys(shard for shard in shards if not corpus.is_local(shard)))[: corpus.most]
+        for shard in wanted:
             if shard not in self._asked:
                 self._threads.submit(partial(self._fetch, shard))
-        self._asked = wanted  # others may be gone from the cache by the time they are needed again
-        self._next = position + max(1, (end - position) // 2)
+        self._asked = set(wanted)  # others may be gone from the cache by the time they are needed again
+        self._next = position + self._rows // 4
 
     def close(self) -> None:
         """Ask for no more."""

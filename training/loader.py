@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec import structs
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
@@ -26,7 +25,7 @@ from .mapped_shard import Row
 from .order import Order
 from .packed_rows import PackedRows, Part, Source
 from .place import detect_rank, divisible
-from .steps import FORMAT, Steps, Tail
+from .steps import Steps, Tail, read_state
 
 _LOG = logging.getLogger(__name__)
 
@@ -148,13 +147,13 @@ class PackedLoader:
         """The size to which rows are padded; None without `static_shapes`."""
         self._weights = loss_weights and self.corpus.weighted
         self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)
-        self._state, self._ended = self.steps.beginning, False
+        self._rows, self._ended = 0, False
 
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
         return (
             f"PackedLoader({where}; {plural(self.rows_per_step, 'row')} a step, "
-            f"{plural(self.steps.left(self._state.rows), 'step')} left, rank {self.place.rank} of "
+            f"{plural(self.steps.left(self._rows), 'step')} left, rank {self.place.rank} of "
             f"{self.place.world_size})"
         )
 
@@ -170,11 +169,11 @@ class PackedLoader:
 
     def __len__(self) -> int:
         """Number of batches left; the same on every rank."""
-        return self.steps.left(self._state.rows) * self.accumulate
+        return self.steps.left(self._rows) * self.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the rank's batches from the current state on. The state advances as batches are returned."""
-        first, width = self._state.rows, self.rows_per_step
+        first, width = self._rows, self.rows_per_step
         positions = range(first, first + self.steps.left(first) * width, width)
         if not positions and self._ended:
             _LOG.warning("this loader has been read to its end; make one with more epochs")
@@ -186,7 +185,7 @@ class PackedLoader:
                     shards.move(position)
                 for number, batch in enumerate(batches, 1):
                     if number == self.accumulate:
-                        self._state = structs.replace(self._state, rows=min(position + width, self.total_rows))
+                        self._rows = min(position + width, self.total_rows)
                     yield batch
             self._ended = True
         finally:
@@ -195,7 +194,7 @@ class PackedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: equal on all ranks, under a kilobyte."""
-        return {"format": FORMAT, **structs.asdict(self._state)}
+        return {**self.steps.beginning, "rows": self._rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, on any number of ranks and rows per step.
@@ -203,7 +202,13 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        self._state = self._state.moved_to(state, self.total_rows)
+        rows = read_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        if rows > self.total_rows:
+            raise ConfigError(
+                f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "
+                "before, or resume from another checkpoint"
+            )
+        self._rows = rows
 
     def explain(self, step: int) -> list[StepDocument]:
         """The documents of a step, with their ranks. Steps are counted from the beginning of the order.

@@ -5,7 +5,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from .mapped_shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256
-"""Most shards that are mapped at once; each has an open file."""
+"""Most shards that are mapped at once, because each has an open file."""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
@@ -137,12 +137,13 @@ class PackedRows:
             self.parts.append(Part(source, self.parts[-1].first + self.parts[-1].rows if self.parts else 0, **remote))
         self._shards = [(part, shard) for part in self.parts for shard in part.shards]
         self._starts = [0, *accumulate(shard.rows for _, shard in self._shards)]
-        self._open: dict[int, Shard] = {}
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # of this machine, which share the cache
-        self.room = remote.get("cache_bytes", CACHE_BYTES) // (4 * processes)
-        """Bytes of remote shards that this process may keep mapped: the space of files that were removed from the cache
-        comes back only then.
-        """
+        # The processes of a machine share the cache, and the space of a file that was removed from it comes back when
+        # it is no longer mapped: this one maps a quarter of its part at most.
+        room = remote.get("cache_bytes", CACHE_BYTES) // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+        largest = max((shard.bytes for part, shard in self._shards if not part.files.is_local), default=1)
+        self.most = max(1, min(OPEN_SHARDS, room // largest))
+        """Most shards that are mapped at once; rows in use keep their memory."""
+        self._shard = lru_cache(self.most)(self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
         data, split, remote = self._arguments
@@ -220,10 +221,6 @@ class PackedRows:
         """Whether a shard is read where it lies."""
         return self._shards[shard][0].files.is_local
 
-    def bytes_of(self, shard: int) -> int:
-        """Bytes that a shard takes of the cache."""
-        return 0 if self.is_local(shard) else self._shards[shard][1].bytes
-
     def url_of(self, shard: int) -> str:
         """Full address of a shard."""
         part, record = self._shards[shard]
@@ -232,22 +229,11 @@ class PackedRows:
     def fetch(self, shard: int) -> None:
         """Download a shard into the cache, without keeping it open."""
         part, record = self._shards[shard]
-        if shard not in self._open:
-            part.files.map(record.name, record.bytes, record.hash)
+        part.files.map(record.name, record.bytes, record.hash)
 
-    def _shard(self, number: int) -> Shard:
-        """Open a shard, and before that close those opened first, until it fits. Rows in use keep their memory."""
-        if (known := self._open.get(number)) is not None:
-            return known
-        mapped = sum(map(self.bytes_of, (number, *list(self._open))))
-        for oldest in list(self._open):
-            if len(self._open) < OPEN_SHARDS and mapped <= self.room:
-                break
-            if self._open.pop(oldest, None) is not None:  # another thread may close it, too
-                mapped -= self.bytes_of(oldest)
-        part, record = self._shards[number]
-        found = self._open[number] = Shard(part.files, record)
-        return found
+    def _open(self, shard: int) -> Shard:
+        part, record = self._shards[shard]
+        return Shard(part.files, record)
 
 
 def read_manifest(files: DatasetFiles) -> Manifest:

@@ -7,13 +7,12 @@ the same rows as before, so only the steps within a block differ more from each 
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,7 +35,6 @@ steps less random.
 FORMAT = 3
 _BLOCK = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
-_State = TypeVar("_State", bound=msgspec.Struct)
 
 
 class Tail(StrEnum):
@@ -193,16 +191,19 @@ class Steps:
         self._block = lru_cache(8)(self._block_of)
 
     @property
-    def beginning(self) -> "State":
-        """The state before the first step."""
-        return State(
-            fingerprint=self.corpus.fingerprint,
-            mixture="" if self.mixture is None else ":".join(map(str, self.mixture.weights)),
-            seed=self.seed,
-            order=self.order.value,
-            balance=self.balance or 0,
-            rows=0,
-        )
+    def beginning(self) -> dict[str, Any]:
+        """The state before the first step: what the order depends on, and the rows returned by then. It is equal on all
+        ranks, for any number of ranks and rows per step.
+        """
+        mixture = () if self.mixture is None else self.mixture.weights
+        depends = {"seed": self.seed, "order": self.order.value, "mixture": ":".join(map(str, mixture))}
+        return {
+            "format": FORMAT,
+            "dataset": self.corpus.fingerprint,
+            **depends,
+            "balance": self.balance or 0,
+            "rows": 0,
+        }
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
@@ -258,72 +259,36 @@ class Steps:
         return out
 
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
-
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The position of a loader, and what its order depends on: equal on all ranks, for any number of ranks."""
-
-    fingerprint: str
-    """Of the dataset, or of all datasets of a mixture."""
-    mixture: str
-    """The weights of a mixture; empty for one dataset."""
-    seed: int
-    order: str
-    balance: int
-    """Rows of a group of similar cost; 0 without groups."""
-    rows: Count
-    """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
-
-    def moved_to(self, data: Any, total: int) -> "State":
-        """This state at the position of another loader's, which must have the same rows in the same order.
-
-        Args:
-            data: plain data of a state, with its format.
-            total: number of positions of the order.
-
-        Raises:
-            ConfigError: it is of another version, dataset or order, damaged, or no state.
-        """
-        found = read_state(State, data, "PackedLoader", FORMAT)
-        for name in self.__struct_fields__[:-1]:
-            mine, theirs = getattr(self, name), getattr(found, name)
-            if mine != theirs:
-                what = "the state belongs to another dataset" if name == "fingerprint" else f"{name} differs"
-                raise ConfigError(
-                    f"{what}: the loader has {shown(mine)}, the state {shown(theirs)}. Resuming would repeat some rows "
-                    "and leave others out; configure the loader as before, or start again without the state"
-                )
-        if found.rows > total:
-            raise ConfigError(
-                f"the state is after {found.rows:,} rows, but the order has {total:,}; give as many epochs as before, "
-                "or resume from another checkpoint"
-            )
-        return found
-
-
-def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
-    """Read a state from untrusted plain data.
+def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str]) -> dict[str, Any]:
+    """A state that was saved, from untrusted plain data.
 
     Args:
-        kind: a msgspec.Struct, without defaults.
-        of: name of the object that the state belongs to, for messages.
+        mine: the state at the beginning.
+        of: name of the object that it belongs to, for messages.
+        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `mine`.
 
     Raises:
-        ConfigError: the data is from another version, or not a state of this kind; the message names the field.
+        ConfigError: it is of another version or order, or not a state of this kind; the message names the key.
     """
-    given = dict(data) if isinstance(data, Mapping) else {}
-    if (found := given.pop("format", None)) != version:
+    found = dict(given) if isinstance(given, Mapping) else {}
+    if (version := found.get("format")) != mine["format"]:
         raise ConfigError(
-            f"this is not the state of a {of}, which has format {version}, not {shown(found)}: give what its "
+            f"this is not the state of a {of}, which has format {mine['format']}, not {shown(version)}: give what its "
             "state_dict() returned, or resume with the packtrain that wrote it"
         )
-    try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"the state of a {of} is damaged: {escape_line(str(error))}; resume from another checkpoint"
-        ) from None
+    for key in {**mine, **found}:
+        theirs = found.get(key)
+        if key not in mine or type(theirs) is not type(mine[key]) or (key in counts and not 0 <= theirs <= 2**62):
+            raise ConfigError(
+                f"the state of a {of} is damaged: {escape_line(str(key))} is {shown(theirs)}; "
+                "resume from another checkpoint"
+            )
+        if key not in counts and theirs != mine[key]:
+            raise ConfigError(
+                f"{key} differs: the {of} has {shown(mine[key])}, the state {shown(theirs)}. Resuming would repeat "
+                "some rows and leave others out; configure it as before, or start again without the state"
+            )
+    return found
 
 
 def shown(value: Any) -> str:

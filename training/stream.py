@@ -14,16 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import structs
-
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, pinned, untrained
 from .mapped_shard import Chunk
 from .place import detect_rank, divisible
-from .steps import Count, Tail, read_state
+from .steps import Tail, read_state
 
 if TYPE_CHECKING:
     from ..pipeline.stream.stream import LiveWindows
@@ -33,21 +30,9 @@ if TYPE_CHECKING:
     Place = tuple[PlannedWindow, int]
     """A row of the stream: its window, and its number in it."""
 
-FORMAT = 2
-
-
-class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The position of a stream: equal on all ranks, valid for any number of ranks and rows per step."""
-
-    fingerprint: dict[str, str]
-    seed: int
-    epoch: Count
-    window: Count
-    """Number of the window that holds the next row, within its epoch."""
-    row: Count
-    """Number of the next row within its window."""
-    rows: Count
-    """Number of rows returned by next(), over all ranks; rows planned ahead do not count."""
+FORMAT = 3
+_COUNTS = ("epoch", "window", "row", "rows")
+"""Keys of a state that say where a stream is. `rows` is the number of rows returned by next(), over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +102,10 @@ class PackedStream:
             self._windows = LiveWindows(
                 data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
             )
-        self._state = StreamState(self._windows.fingerprint, self._windows.seed, 0, 0, 0, 0)
+        self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
+        self._position = (0, 0, 0)
+        """Epoch, number of the window in it, and number of the row in that, of the next row."""
+        self._rows = 0
         self._last: list[Place] = []
         self._ledger = Ledger()
 
@@ -140,11 +128,11 @@ class PackedStream:
         self._ledger = Ledger()
         begun: list[PlannedWindow] = []
         try:
-            places = self._places(self._state.epoch, self._state.window, self._state.row, begun)
+            places = self._places(*self._position, begun)
             while step := list(islice(places, self.rows_per_step)):
                 real = len(step)
                 if real < self.rows_per_step and self.tail is Tail.DROP:
-                    if self._state.rows == 0:
+                    if self._rows == 0:
                         raise ConfigError(
                             f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
                             "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad' or "
@@ -155,10 +143,12 @@ class PackedStream:
                     step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
                 batch = self._batch(step, real)
                 self._count(begun)
-                self._advance(*step[real - 1], real)
+                (window, row), self._rows = step[real - 1], self._rows + real
+                done = row + 1 == len(window.tokens)
+                self._position = (window.epoch, window.number + done, 0 if done else row + 1)
                 self._last = step
                 yield batch
-            if self._state.rows == 0:
+            if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
             self._count(begun)
         finally:
@@ -166,7 +156,7 @@ class PackedStream:
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
-        return {"format": FORMAT, **structs.asdict(self._state)}
+        return {**self._beginning, **dict(zip(_COUNTS, (*self._position, self._rows), strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, on any number of ranks, workers and rows per step. Not during iteration.
@@ -176,14 +166,8 @@ class PackedStream:
         Raises:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
-        found = read_state(StreamState, state, "PackedStream", FORMAT)
-        mine, theirs = ({**one.fingerprint, "seed": one.seed} for one in (self._state, found))
-        if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
-            raise ConfigError(
-                f"the state belongs to another stream: {', '.join(differing)} differ. Resuming would repeat some rows "
-                "and leave others out; configure the stream as before, or start again without the state"
-            )
-        self._state = found
+        found = read_state(state, {**self._beginning, **dict.fromkeys(_COUNTS, 0)}, "PackedStream", _COUNTS)
+        self._position, self._rows = (found["epoch"], found["window"], found["row"]), found["rows"]
 
     def explain(self) -> list[StreamDocument]:
         """The documents of the step that was returned last, with their ranks."""
@@ -222,14 +206,6 @@ class PackedStream:
             rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
         batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
         return pinned(batch) if self.pin_memory else batch
-
-    def _advance(self, window: "PlannedWindow", row: int, rows: int) -> None:
-        """Move the state behind a step of so many rows, the last of which is this one."""
-        done, rows = row + 1 == len(window.tokens), self._state.rows + rows
-        next_row = 0 if done else row + 1
-        self._state = structs.replace(
-            self._state, epoch=window.epoch, window=window.number + done, row=next_row, rows=rows
-        )
 
     def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""

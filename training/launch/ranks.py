@@ -154,7 +154,7 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
     _LOG.info("%s: %s", mine, mine.saw)
     ends = time.monotonic() + seconds
     try:
-        verdict, reports = within(2 * (seconds + _GRACE), lambda: _meet(mine, ends, seconds))
+        verdict, reports = within(seconds + 1.2 * _GRACE, lambda: _meet(mine, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise LaunchError(
             f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "

@@ -145,20 +145,6 @@ def leaks(report: ProbeReport) -> bool:
     return any(not check.passed for check in report.checks if check.name in ("isolation", "perturbation"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        ("llama", torch.float64),
-        ("qwen3_moe", torch.float16),
-        ("gemma3_text", torch.bfloat16),
-    ],
-)
-def test_other_dtypes(kind: str, dtype: Any) -> None:
-    assert probe(packed(kind, dtype=dtype)).require().isolated
-    own = build(kind, dtype=dtype)
-    assert leaks(probe(own, call=lambda batch: own(**{**batch, "use_cache": True})))
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed(reentrant: bool) -> None:
     model = packed()
