@@ -99,8 +99,9 @@ def _end() -> None:
     """
     for threads in list(_OPEN):
         threads.close()
+    until = time.monotonic() + 1.0
     for thread in list(_STARTED):
-        thread.join(1.0)
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: Event) -> None:
