@@ -27,15 +27,11 @@ class Certificate:
     """
 
     rows: int
-    bound_tokens: int
-    """ceil(tokens / C)."""
     bound: int
     tokens: int
     """Tokens of documents, without padding."""
     capacity: int
     pieces: int
-    moves: int
-    """Group moves that best-fit-decreasing made: its cost beyond one sort. 0 for strategies that do not search."""
 
     @property
     def optimal(self) -> bool:

@@ -13,7 +13,7 @@ from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
 
-FORMAT = 4
+FORMAT = 5
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]

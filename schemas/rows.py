@@ -228,8 +228,8 @@ DOCUMENTS = pa.schema(
     [
         pa.field("doc_id", pa.int64(), nullable=False),
         pa.field("id", pa.string(), nullable=False),
-        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),
         pa.field("group", pa.string(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),

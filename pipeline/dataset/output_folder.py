@@ -77,10 +77,8 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         earlier = _read_plan(store)
     else:
         earlier = manifest.plan
-    lines = list(changed_inputs(earlier.get("inputs", []), plan["inputs"]))
-    there, here = ({key: value for key, value in one.items() if key != "inputs"} for one in (earlier, plan))
-    if lines or there != here:
-        _refuse(store, [*lines, *_settings_changed(there, here, derived=not lines)])
+    if earlier != plan:
+        _refuse_other(store, earlier, plan)
 
 
 def restore_plan(store: Store, plan: dict[str, Any]) -> bool:
@@ -103,7 +101,7 @@ def check_config(store: Store, config: RunConfig) -> None:
     if earlier:
         now = json.loads(_plan_bytes(config.identity()))
         if earlier.get("config") != now:
-            _refuse(store, _settings_changed({"config": earlier.get("config")}, {"config": now}))
+            _refuse_other(store, {"config": earlier.get("config")}, {"config": now})
 
 
 def _plan_bytes(plan: dict[str, Any]) -> bytes:
@@ -121,8 +119,20 @@ def _read_plan(store: Store) -> dict[str, Any]:
     return plan
 
 
-def _refuse(store: Store, lines: list[str]) -> NoReturn:
-    shown = "\n".join(f"  {line}" for line in lines[:20])
+def _refuse_other(store: Store, earlier: dict[str, Any], now: dict[str, Any]) -> NoReturn:
+    """Say how a plan, or its configuration, differs from the one that the folder is claimed for."""
+    from .plan_diff import plan_settings
+
+    try:
+        lines = list(_changed_inputs(earlier.get("inputs", []), now.get("inputs", [])))
+        found = plan_settings(earlier, now)
+    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
+        lines, found = ["its settings cannot be read"], []
+    own = [one for one in found if one.section in ("configuration", "reading") or one.key in ("hash", "template")]
+    for one in own or ([] if lines else found):
+        sides = (json.dumps(side, ensure_ascii=False) for side in (one.a, one.b))
+        lines.append(f"{one.section} {one.key}: " + " → ".join(text[:60] for text in sides))
+    shown = "\n".join(f"  {line}" for line in lines[:20] or ["it was made by another version of packtrain"])
     more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
     raise OutputError(
         f"out: {store.url} belongs to another run. Differences (there → here):\n{shown}{more}\n"
@@ -130,43 +140,15 @@ def _refuse(store: Store, lines: list[str]) -> NoReturn:
     )
 
 
-def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
+def _changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
     """Write a line for each changed, added or removed input."""
-    then = {(one["source"], one["file"]): one for one in earlier}
-    here = {(one["source"], one["file"]): one for one in now}
+    then, here = ({(one["source"], one["file"]): one for one in inputs} for inputs in (earlier, now))
     for key in sorted({*then, *here}):
-        what = None
-        if key not in here:
-            what = "is no longer given"
-        elif key not in then:
-            what = "was not given"
-        elif then[key]["hash"] != here[key]["hash"]:
+        what = "is no longer given" if key not in here else "was not given" if key not in then else ""
+        if not what and then[key]["hash"] != here[key]["hash"]:
             what = f"has changed since ({then[key]['bytes']:,} → {here[key]['bytes']:,} bytes)"
         if what:
             yield f"input {key[1]} of source {key[0]}: {what}"
-
-
-def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: bool = True) -> list[str]:
-    """Write a line for each of the user's settings that differ between two plans.
-
-    Args:
-        derived: if no setting differs, list derived values instead, such as versions.
-    """
-    from .plan_diff import plan_settings
-
-    try:
-        found = plan_settings(earlier, now)
-    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        return ["its settings cannot be read"]
-    own = [one for one in found if one.section in ("configuration", "reading") or one.key in ("hash", "template")]
-    shown = own or (found if derived else [])
-    lines = [f"{one.section} {one.key}: {_short(one.a)} → {_short(one.b)}" for one in shown]
-    return lines or (["it was made by another version of packtrain"] if derived else [])
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
 
 
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:

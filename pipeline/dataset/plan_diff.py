@@ -1,16 +1,13 @@
 """Compare two plans key by key: configuration, reading, tokenizer, encoding, versions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...schemas.config.source import AUTO
 from ...schemas.fingerprint import hash_bytes
 
 _LONG = 200
 """Texts longer than this, such as a reader's module, are shown by their hash."""
-_MADE_WITH = (("tokenizer", "tokenizer"), ("encoding", "encode"), ("versions", "versions"), ("versions", "evaluation"))
-"""(section, key of the plan) of what the configuration decides together with the machine."""
 _SAID_ELSEWHERE = ("tokenizer", "date", "allow_lost", "template", "files", "counts", "ngram")
 """Keys of `encode` and `evaluation` that follow from the configuration, the tokenizer and the evaluation files."""
 
@@ -29,26 +26,54 @@ class Setting:
 
 def plan_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Setting]:
     """List the keys in which two plans, or parts of plans, differ, ordered by section."""
-    config = list(_differing("configuration", _by_name(a, b), _by_name(b, a)))
-    names = [[source["name"] for source in plan.get("config", {}).get("sources", [])] for plan in (a, b)]
-    both = [[name for name in mine if name in yours] for mine, yours in (names, names[::-1])]
-    if both[0] != both[1]:
-        config.append(Setting("configuration", "order of the sources", *both))
-    files = [
-        [f"{one['file']} {one['hash'][:12]}" for one in _part(plan, "evaluation").get("files", ())] for plan in (a, b)
+    names = [[one["name"] for one in plan.get("config", {}).get("sources", ())] for plan in (a, b)]
+    both = [name for name in names[0] if name in names[1]]
+    left, right = _sections(a, both), _sections(b, both)
+    out = []
+    for section in left.keys() & right.keys():
+        mine, yours = flat(left[section]), flat(right[section])
+        for key in dict.fromkeys([*mine, *yours]):
+            if mine.get(key) != yours.get(key):
+                out.append(Setting(section, key, _brief(mine.get(key)), _brief(yours.get(key))))
+    changed = {one.key.rpartition(".")[0] for one in out if one.section == "configuration"}
+    # How a source is read follows from its own keys, but for the code of a reader.
+    out = [
+        one
+        for one in out
+        if one.section != "reading"
+        or one.key.endswith(".code")
+        or f"sources.{one.key.partition('.')[0]}" not in changed
     ]
-    if files[0] != files[1]:
-        config.append(Setting("configuration", "decontaminate.against", files[0] or None, files[1] or None))
-    for name in both[0]:
-        reading = _differing("reading", *({name: _part(plan, "formats").get(name, {})} for plan in (a, b)))
-        said = any(one.key.startswith(f"sources.{name}.") for one in config)  # what follows from these keys
-        config += [one for one in reading if not said or one.key.endswith(".code")]
-    for section, key in _MADE_WITH:
-        skipped = _SAID_ELSEWHERE if key in ("encode", "evaluation") else ()
-        sides = [{one: value for one, value in _part(plan, key).items() if one not in skipped} for plan in (a, b)]
-        if all(sides):
-            config += _differing(section, *sides)
-    return config
+    return sorted(
+        out, key=lambda one: ("configuration", "reading", "tokenizer", "encoding", "versions").index(one.section)
+    )
+
+
+def _sections(plan: Mapping[str, Any], both: list[str]) -> dict[str, dict[str, Any]]:
+    """The settings of a plan, by section; only those that it has.
+
+    Args:
+        both: the sources that the other plan has too; of another one, only the format counts.
+    """
+    config, formats = dict(plan.get("config", {})), plan.get("formats", {})
+    sources = {one["name"]: one for one in config.pop("sources", ())}
+    config["order of the sources"] = [name for name in sources if name in both]
+    config["sources"] = {
+        name: one if name in both else formats.get(name, one)["format"] for name, one in sources.items()
+    }
+    evaluation = plan.get("evaluation", {})
+    if files := [f"{one['file']} {one['hash'][:12]}" for one in evaluation.get("files", ())]:
+        config["decontaminate.against"] = files
+    made = {**plan.get("encode", {})}, {**plan.get("versions", {}), **evaluation}
+    encode, versions = ({key: one for key, one in part.items() if key not in _SAID_ELSEWHERE} for part in made)
+    out = {
+        "configuration": config,
+        "reading": {name: one for name, one in formats.items() if name in both},
+        "tokenizer": dict(plan.get("tokenizer", {})),
+        "encoding": encode,
+        "versions": versions,
+    }
+    return {section: part for section, part in out.items() if part}
 
 
 def flat(data: Any, where: str = "") -> dict[str, Any]:
@@ -59,31 +84,6 @@ def flat(data: Any, where: str = "") -> dict[str, Any]:
     for key, value in data.items():
         out.update(flat(value, f"{where}.{key}" if where else str(key)))
     return out
-
-
-def _differing(section: str, a: Any, b: Any) -> Iterator[Setting]:
-    left, right = flat(a), flat(b)
-    for key in dict.fromkeys([*left, *right]):
-        if left.get(key) != right.get(key):
-            yield Setting(section, key, _brief(left.get(key)), _brief(right.get(key)))
-
-
-def _by_name(plan: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with its sources by name; of a source that the other plan lacks, only the format."""
-    config, theirs = dict(_part(plan, "config")), [one["name"] for one in _part(other, "config").get("sources", [])]
-    sources = {one["name"]: one for one in config.pop("sources", [])}
-    for name, source in sources.items():
-        format = _part(plan, "formats").get(name, {}).get("format", source["format"])
-        if name not in theirs:
-            sources[name] = format
-        elif format not in (AUTO, "apps"):
-            sources[name] = {key: value for key, value in source.items() if key != "apps"}
-    return config | {"sources": sources}
-
-
-def _part(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part: Mapping[str, Any] = plan.get(key, {})
-    return part
 
 
 def _brief(value: Any) -> Any:

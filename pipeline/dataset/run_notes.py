@@ -10,7 +10,7 @@ has marked them as a cache. For anything else the user must give the configurati
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,12 +27,11 @@ from ..inputs.blocks import Block, InputFile
 from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.cache_tag import is_cache
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store, StoredFile, ask_all, cache_beside, is_url, open_store
 
 RUN = "_run/run.json"
 PARTS = "_run/parts.json"
-_Note = TypeVar("_Note", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +51,25 @@ class Request:
         Raises:
             ConfigError, TokenizerError: an input or the tokenizer is missing.
         """
-        files: list[Any] = []
+        found, others = list[tuple[str, Found]](), list[Path]()
         for source in config.sources:
-            files += [(source.name, source.split, source.subset), *map(_stamped, find_inputs(source, base))]
+            found += [(source.name, one) for one in find_inputs(source, base)]
             if is_reader(source.format):
-                files.append(_stamp(reader_file(source.format, base, f"sources.{source.name}.format")))
+                others.append(reader_file(source.format, base, f"sources.{source.name}.format"))
         if config.decontaminate is not None:
-            files += map(_stamped, find_evaluation(config.decontaminate, base))
+            found += [("", one) for one in find_evaluation(config.decontaminate, base)]
         folder = find_tokenizer(config.tokenizer.path, base)
-        files += [_stamp(path) for path in sorted(folder.iterdir()) if path.is_file()]
+        others += [path for path in sorted(folder.iterdir()) if path.is_file()]
         template = config.tokenizer.chat_template
         if template and "{" not in template and (base / template).is_file():
-            files.append(_stamp(base / template))
+            others.append(base / template)
+        files: list[Any] = [(source.name, source.split, source.subset) for source in config.sources]
+        for name, one in found:
+            path = str(one.path.absolute()) if one.kind is InputKind.LOCAL else one.shown
+            files.append((name, path, one.size, one.stamp))
+        files += [(str(path.absolute()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in others]
         tokenizer = config.tokenizer.model_dump(mode="json")
         return cls(fingerprint([config.identity(), tokenizer, files, version]), folder.absolute())
-
-
-def _stamp(path: Path) -> tuple[Any, ...]:
-    stat = path.stat()
-    return str(path.absolute()), stat.st_size, stat.st_mtime_ns
-
-
-def _stamped(found: Found) -> tuple[Any, ...]:
-    """(path, size, modification time) of an input."""
-    return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
 
 
 # What was asked for
@@ -123,40 +117,40 @@ def remember(
         source["path"] = [without_secrets(path) for path in source["path"]]
     if config.decontaminate is not None:
         data["decontaminate"]["against"] = [without_secrets(path) for path in config.decontaminate.against]
-    _write(out, RUN, _Run(request.asked, str(base.absolute()), cache.url, str(request.tokenizer), data))
+    put_note(out, RUN, _Run(request.asked, str(base.absolute()), cache.url, str(request.tokenizer), data))
     parts = [_Part(place.part, count, place.contaminated) for place, count in zip(places, documents, strict=True)]
-    _write(out, PARTS, _Parts(cache.url, list(files), parts))
+    put_note(out, PARTS, _Parts(cache.url, list(files), parts))
 
 
 def is_asked_again(out: Store, request: Request) -> bool:
     """Whether the folder's last run had the same request."""
-    note = _read(out, RUN, _Run)
+    note = get_note(out, RUN, _Run)
     return note is not None and note.asked == request.asked
 
 
 def recall(out: Store) -> RunOrigin | None:
     """Read the configuration that `remember` wrote; None if it is gone or damaged.
 
-    Its cache is the noted one if `recall_cache` allows it, else the default place beside `out`.
+    Its cache is the noted one if that may be used, else the default place beside `out`.
     """
-    note = _read(out, RUN, _Run)
+    note = get_note(out, RUN, _Run)
     if note is None:
         return None
     try:
         config = RunConfig.model_validate(note.config)
     except ValueError:
         return None
-    return RunOrigin(config, Path(note.base), recall_cache(out, note.cache) or cache_beside(out.url))
+    return RunOrigin(config, Path(note.base), _allowed(out, note.cache) or cache_beside(out.url))
 
 
 def tokenizer_folder(out: Store) -> Path | None:
     """The folder of the tokenizer that a run used; None if this machine does not have it."""
-    note = _read(out, RUN, _Run)
+    note = get_note(out, RUN, _Run)
     return Path(note.tokenizer) if note is not None and Path(note.tokenizer).is_dir() else None
 
 
-def recall_cache(out: Store, place: str) -> str | None:
-    """Return the cache that a note names; None if the note is not allowed to choose it.
+def _allowed(out: Store, place: str) -> str | None:
+    """The cache that a note names; None if the note is not allowed to choose it.
 
     Args:
         out: the output with the note.
@@ -168,41 +162,34 @@ def recall_cache(out: Store, place: str) -> str | None:
     return place if (mine.scheme, mine.netloc) == (theirs.scheme, theirs.netloc) else None
 
 
-def refuse_code(config: RunConfig, what: str) -> None:
-    """Refuse a noted configuration that names a reader function, or has a condition: both can open files.
+def refuse_noted(config: RunConfig, what: str) -> None:
+    """Refuse a noted configuration that names a reader function, or has a condition, because both can open files; or
+    that names URLs.
 
     Args:
         what: the note's name, for the message.
 
     Raises:
-        ConfigError: it has one; the message says what to do.
+        ConfigError: it does; the message says what to do.
     """
+    only = "that you name yourself: give the run's configuration with --config"
     for source in config.sources:
         if source.where is not None:
             raise ConfigError(
                 f"source {source.name} has a condition `where`, according to {what}. packtrain only evaluates "
-                "conditions that you write yourself: give the run's configuration with --config"
+                f"conditions {only}"
             )
         if is_reader(source.format):
             raise ConfigError(
-                f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code that "
-                "you name yourself: give the run's configuration with --config"
+                f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code {only}"
             )
-
-
-def refuse_urls(config: RunConfig, what: str) -> None:
-    """Refuse a noted configuration that names URLs.
-
-    Raises:
-        ConfigError: it names a URL; the message says what to do.
-    """
     paths = [path for source in config.sources for path in source.path]
     evaluation = config.decontaminate.against if config.decontaminate is not None else ()
     for path in (*paths, *evaluation, config.tokenizer.path):
         if is_url(path):
             raise ConfigError(
                 f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain only fetches URLs "
-                "that you name yourself: give the run's configuration with --config"
+                f"{only}"
             )
 
 
@@ -243,24 +230,28 @@ class NotedPart:
 
 
 def recall_files(out: Store, plan: Mapping[str, Any]) -> list[InputFile]:
-    """The inputs, with the blocks they were cut into. They themselves may be gone.
+    """The inputs, with the blocks they were cut into; none if the note is gone or damaged. They themselves may be gone.
 
     The URLs of remote inputs are left out, so that a note cannot make packtrain fetch them.
 
     Args:
         plan: the dataset's; a note with other inputs counts as damaged.
-
-    Returns:
-        None of them if the note is gone or damaged.
     """
-    note = _read(out, PARTS, _Parts)
-    return _inputs(note, plan) if note is not None else []
+    note = _parts(out, plan)
+    return [one for file in note.files for one in (file.members or (file,))] if note is not None else []
 
 
-def _inputs(note: _Parts, plan: Mapping[str, Any]) -> list[InputFile]:
-    files = [replace(file, far=None) for group in note.files for file in (group.members or (group,))]
+def _parts(out: Store, plan: Mapping[str, Any]) -> _Parts | None:
+    """The note, if it is of the plan's inputs, without their URLs."""
+    note = get_note(out, PARTS, _Parts)
+    if note is None:
+        return None
+    note.files = [
+        replace(file, far=None, members=tuple(replace(one, far=None) for one in file.members)) for file in note.files
+    ]
+    files = [one for file in note.files for one in (file.members or (file,))]
     planned = [(one["source"], one["file"], one["hash"]) for one in plan["inputs"]]
-    return files if [(file.source, file.label, file.hash) for file in files] == planned else []
+    return note if [(file.source, file.label, file.hash) for file in files] == planned else None
 
 
 def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[NotedPart]] | str:
@@ -268,17 +259,15 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
 
     The inputs must be those of the plan, and every part must have its size.
     """
-    note = _read(out, PARTS, _Parts)
-    if note is None or not _inputs(note, plan):
+    note = _parts(out, plan)
+    blocks = [(file, block) for file in note.files for block in file.blocks] if note is not None else []
+    names = {source["name"]: index for index, source in enumerate(plan["config"]["sources"])}
+    if note is None or len(blocks) != len(note.parts) or not {file.source for file, _ in blocks} <= names.keys():
         return f"{out.where(PARTS)}, which says which encoded parts belong to the inputs, is gone or damaged"
-    where = recall_cache(out, note.cache)
+    where = _allowed(out, note.cache)
     if where is None:
         return f"the cache is gone: packtrain has not marked {note.cache} as a cache"
     cache = open_store(where)
-    names = {source["name"]: index for index, source in enumerate(plan["config"]["sources"])}
-    blocks = [(file, block) for file in note.files for block in file.blocks]
-    if len(blocks) != len(note.parts) or not {file.source for file, _ in blocks} <= names.keys():
-        return f"{out.where(PARTS)} does not match the manifest"
     try:
         sizes = ask_all(cache, lambda part: cache.size(part.file.name), note.parts)
     except StoreError as error:
@@ -289,7 +278,7 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
         if size != part.file.bytes:
             return f"the cache is gone: {cache.where(part.file.name)} is missing or damaged"
         place = PartPlace(cache, part.file, names[file.source], file.lines_of(block), part.contaminated)
-        parts.append(NotedPart(place, replace(file, far=None), block, first, part.documents))
+        parts.append(NotedPart(place, file, block, first, part.documents))
         first += part.documents
     return cache, parts
 
@@ -310,16 +299,3 @@ def without_secrets(path: str) -> str:
     parts = urlsplit(path)
     signed = parts.scheme in ("http", "https") and parts.query
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="" if signed else parts.query).geturl()
-
-
-def _write(out: Store, name: str, note: msgspec.Struct) -> None:
-    out.replace_bytes(name, seal(msgspec.json.encode(note, enc_hook=str)))
-
-
-def _read(out: Store, name: str, kind: type[_Note]) -> _Note | None:
-    """A note; None if it is gone or damaged."""
-    try:
-        data = unseal(out.read(name))
-        return msgspec.json.decode(data or b"", type=kind, dec_hook=lambda _, text: Path(text))
-    except (ValueError, TypeError, RecursionError, StoreError):
-        return None

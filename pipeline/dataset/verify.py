@@ -14,7 +14,7 @@ from ...schemas.names import MANIFEST
 from ...schemas.ragged import offsets_of, sums_of
 from ...stages.arrays import list_lengths, view
 from ..observer import Observer, Silent
-from ..pack.row_sizes import row_sizes_name
+from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
 from .row_checks import Check, Rules, Sums, first_of, problems

@@ -5,9 +5,7 @@ The dataset is verified, the rows are written beside the destination, and the fo
 
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pyarrow as pa
 
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.jsontext import indented_json
-from ...schemas.manifest import ShardRecord
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
@@ -27,12 +24,10 @@ from ..report.card import CardPlace, CardSplit, dataset_card, in_order
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, MisfitError, Options, SplitRows
+from .foreign_formats import FORMATS, INDEXES, Layout, MisfitError, ShardRows
 
 NOTE = "export.json"
 """What an export says of itself: the dataset's hash, the options, and what it holds."""
-_BATCH_ROWS, _BATCH_TOKENS = 512, 1 << 22
-"""Most rows in memory at a time, and most tokens if all rows were full; at least one row."""
 _CARRY_ALL = ("mds", "trl")
 _DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
 """Format → types of its token arrays; the first is the default."""
@@ -71,7 +66,7 @@ def export(
         dataset: its folder or URL.
         out: a folder that does not exist, or is empty.
         to: a key of `FORMATS`, or `datasets` for `trl`.
-        dtype, eos_id, pad_seq_to_mult: see `Options`; None for the default.
+        dtype, eos_id, pad_seq_to_mult: see `Layout`; None for the default.
         drop_weights: consent to leave out loss weights, for formats that have no place for them.
 
     Raises:
@@ -104,6 +99,7 @@ def export(
     if to == "megatron-bridge":
         options["multiple"] = pad_seq_to_mult or _multiple(source)
     refuse_damaged(source, observer)
+    layout = Layout(schema_of(manifest.schema), manifest.max_length, manifest.pad_id, **options)
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
         for name, split in manifest.splits.items()
@@ -113,16 +109,16 @@ def export(
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-", suffix=".part") as beside:
             draft = Path(beside) / place.name
             draft.mkdir()
-            _write(source, draft, to, Options(**options), observer)
+            _write(source, draft, to, layout, observer)
             files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
-            made = Exported(
-                manifest.hash, to, options, lost, splits, len(files), sum(path.stat().st_size for path in files)
-            )
+            size = sum(path.stat().st_size for path in files)
+            made = Exported(manifest.hash, to, options, lost, splits, len(files), size)
             note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
             (draft / NOTE).write_bytes(indented_json(note, 1))
             if to == "trl":
                 (draft / CARD).write_bytes(dataset_card(manifest, _card_place(source, draft)))
-            _sync(draft)
+            for path in [draft, *draft.rglob("*")]:
+                sync_folder(path)
             draft.rename(place)
             sync_folder(place.parent)
     except OSError as error:
@@ -220,50 +216,26 @@ def _free(out: str | Path) -> Path:
     return place
 
 
-def _write(source: Finished, draft: Path, to: str, options: Options, observer: Observer) -> None:
-    manifest = source.manifest
-    observer.begin("export", sum(split.tokens for split in manifest.splits.values()), "tok")
-    for name, split in manifest.splits.items():
-        read = _Read(source, observer)
-        shards = [partial(read.batches, shard) for shard in split.shards]
-        rows = SplitRows(
-            name,
-            shards,
-            schema_of(manifest.schema),
-            manifest.max_length,
-            manifest.pad_id,
-        )
-        try:
-            FORMATS[to](rows, draft, options)
-        except MisfitError as error:
-            raise InputError(
-                f"row {read.row + error.row} of split {name} cannot be exported to {to}: {error}"
-            ) from None
-        except IntegrityError as error:
-            raise InputError(str(error)) from error
+def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Observer) -> None:
+    splits = source.manifest.splits
+    observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
+    for name, split in splits.items():
+        before, facts = 0, []
+        for index, shard in enumerate(split.shards):
+            rows = ShardRows(source.batches(shard))
+            try:
+                if shard.rows or to == "trl":
+                    facts.append(FORMATS[to](rows, draft, name, index, layout))
+            except MisfitError as error:
+                row = before + rows.at
+                raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
+            except IntegrityError as error:
+                raise InputError(str(error)) from error
+            before += shard.rows
+            observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
+        if to in INDEXES:
+            INDEXES[to](facts, draft, name, layout)
     observer.end()
-
-
-class _Read:
-    """Reads the shards of a split in order.
-
-    Attributes:
-        row: the row of the split at which the latest batch begins.
-    """
-
-    def __init__(self, source: Finished, observer: Observer) -> None:
-        self._source, self._observer = source, observer
-        self._count = max(1, min(_BATCH_ROWS, _BATCH_TOKENS // source.manifest.max_length))
-        self.row = 0
-
-    def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
-        """The rows of a shard, a few at a time."""
-        for whole in self._source.batches(shard):
-            for start in range(0, whole.num_rows, self._count):
-                batch = whole.slice(start, self._count)
-                yield batch
-                self.row += batch.num_rows
-        self._observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
 
 
 def _card_place(source: Finished, draft: Path) -> CardPlace:
@@ -272,13 +244,3 @@ def _card_place(source: Finished, draft: Path) -> CardPlace:
         pattern = f"data/{name}-*.parquet"
         splits.append(CardSplit(name, (pattern,), split.rows, sum(one.stat().st_size for one in draft.glob(pattern))))
     return CardPlace(tuple(splits), "path/to/the/dataset", whole=False)
-
-
-def _sync(folder: Path) -> None:
-    """Have everything below a folder on the disk."""
-    for path in [folder, *folder.rglob("*")]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

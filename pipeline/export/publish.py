@@ -170,7 +170,5 @@ def _explained(target: str) -> Iterator[Any]:
         raise StoreError(
             f"{target}: the Hub failed with status {status} ({said}); run the same command again"
         ) from error
-    except hub.errors.HFValidationError as error:
-        raise ConfigError(f"{target}: the Hub does not accept this name ({error}); write hf://owner/name") from None
     except Exception as error:  # of the network, in whatever package it speaks HTTP by
         raise StoreError(f"{target}: the upload failed ({error}); run the same command again") from error

@@ -1,7 +1,7 @@
 """The results of a scan: files, and blocks of which each is encoded by one task. All of it is plain data."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ Lines = list[tuple[int, bytes]]
 Records = list[tuple[int, Mapping[str, Any]]]
 """(number within the block, decoded row); values are plain data, or arrays where they were asked for."""
 Reject = tuple[int, str, str]
-"""(number within the block, reason, detail) of a row that cannot be divided into columns."""
+"""(number within the block, reason, detail) of a row that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,22 @@ class Block(msgspec.Struct, frozen=True):
     hash: str
     """BLAKE3 of what the rows are: of the bytes of lines, of the rows of a table."""
     kind: Literal["lines", "rows", "text", "groups", "batches"] = "lines"
-    """How it is read: lines of JSON as somebody wrote them; separated values, kept as lines of JSON; one text; row
-    groups of a Parquet file; rows of an Arrow file, or kept ones of a Parquet file."""
+    """How it is read: lines of JSON as somebody wrote them; lines that `spool` made; one text; row groups of a Parquet
+    file; rows of an Arrow file, or kept ones of a Parquet file."""
     too_long: bool = False
-    """Whether the block is a line longer than `max_row_bytes`, which is rejected without reading it into memory."""
+    """Whether the block is one row longer than `max_row_bytes`, which is rejected without reading it into memory."""
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
     first: int = 0
     """The first row group, or the first row of an Arrow file."""
     last: int = 0
     """One past the last, taken or not."""
-    rejects: tuple[Reject, ...] = ()
-    """Rows that the scan could not divide into columns; their lines are blank."""
     content: str = ""
     """BLAKE3 of the block's bytes, if `hash` is of something else."""
     take: int | None = None
     """Use only this many first rows, if `max_rows` ends within the block."""
-    members: tuple["Member", ...] = ()
-    """The small files that share the block."""
+    members: tuple[tuple[Path, "Block"], ...] = ()
+    """The small files that share the block, each with its own."""
 
     @property
     def content_hash(self) -> str:
@@ -78,7 +76,7 @@ class Block(msgspec.Struct, frozen=True):
             path: the file that contains it.
         """
         if self.members:
-            return f"{len(self.members):,} small files, from {self.members[0].path} to {self.members[-1].path}"
+            return f"{len(self.members):,} small files, from {self.members[0][0]} to {self.members[-1][0]}"
         rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
         return f"{path} ({rows}, bytes {self.start:,} to {self.end:,})"
 
@@ -89,18 +87,11 @@ class Block(msgspec.Struct, frozen=True):
             path: the file that contains the block.
             row: its number in that file, from 0; in small files that share the block, over all of them.
         """
-        for member in self.members:
-            if row < member.block.lines:
-                return member.path, row + 1
-            row -= member.block.lines
+        for member, block in self.members:
+            if row < block.lines:
+                return member, row + 1
+            row -= block.lines
         return path, row + 1
-
-
-class Member(msgspec.Struct, frozen=True):
-    """One of the small files that share a block."""
-
-    path: Path
-    block: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,20 +199,3 @@ def changed(path: Path, block: Block) -> InputError:
     if block.spooled is not None:
         return InputError(f"{path} is damaged ({where} of its input); delete it and run again; it will be made again")
     return InputError(f"{path} changed while it was read ({where}); let whatever writes it finish, then run again")
-
-
-class _Note(msgspec.Struct):
-    files: list[InputFile]
-
-
-def files_note(files: Sequence[InputFile]) -> bytes:
-    """The files as a JSON note."""
-    return msgspec.json.encode(_Note(list(files)), enc_hook=str)
-
-
-def read_files_note(data: bytes | None) -> list[InputFile] | None:
-    """The files of a note; None if it is missing, damaged or from another version."""
-    try:
-        return msgspec.json.decode(data or b"", type=_Note, dec_hook=lambda kind, text: Path(text)).files
-    except (ValueError, TypeError, RecursionError):
-        return None

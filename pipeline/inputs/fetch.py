@@ -39,15 +39,19 @@ def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no file {text}; check the spelling") from None
     except RemoteError as error:
-        raise InputError(
-            f"{where}: {text} cannot be reached ({describe(error.__cause__ or error)}); check the connection, the name "
-            "and the rights, or copy the file and name the copy"
-        ) from error
+        raise _unreachable(f"{where}: {text}", error) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     if not found:
         raise ConfigError(f"{where}: no data files match {text}; check the pattern")
     return found
+
+
+def _unreachable(what: str, error: Exception) -> InputError:
+    return InputError(
+        f"{what} cannot be reached or read ({describe(error.__cause__ or error)}); check the connection, the name and "
+        "the rights, or copy the file and name the copy"
+    )
 
 
 def _look(url: str) -> list[tuple[str, int, int]]:
@@ -64,6 +68,12 @@ def _size(known: int | None) -> int:
     return -1 if known is None else int(known)
 
 
+def _stamp(info: dict[str, Any]) -> int:
+    """A number that changes with the store's metadata of the content; 0 if there is none."""
+    marks = [f"{key}={info[key]}" for key in _MARKS if info.get(key) is not None]
+    return int.from_bytes(blake3.blake3("\n".join(marks).encode()).digest(7)) if marks else 0
+
+
 def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     """The store's metadata of each file, by its path."""
     if set("*?[") & set(path):
@@ -73,8 +83,8 @@ def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
         return {path: info}
     if info["type"] != "directory":
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
-    every = fs.find(path, detail=True)
-    names = [name for name in sorted(every) if not _hidden(name, path)]
+    every, above = fs.find(path, detail=True), len(path.rstrip("/"))
+    names = [name for name in sorted(every) if not any(part.startswith((".", "_")) for part in name[above:].split("/"))]
     if any(is_mds(name) for name in names):
         raise ConfigError(f"{path} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
@@ -92,20 +102,24 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     if stamp and (kept := store.read(note)) is not None:
         with suppress(ValueError, IntegrityError):  # a damaged note; the file is copied again
             name, length = decode_note(kept, tuple[str, int])
-            copy = copy_of(name.removeprefix(f"{_COPIES}/"), store)
-            if store.size(name) == length:
+            copy = copy_of(name, store)
+            if store.size(f"{_COPIES}/{name}") == length:
                 return copy
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
     try:
-        name, length = _put(Remote(url), size, suffix, store)
+        with store.draft(_COPIES) as draft:
+            for data in Remote(url).pieces("", most=size if size >= 0 else _MOST):
+                draft.file.write(data)
+            put = draft.result
+            if put.bytes < size:
+                raise ShortError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
+            name = f"{put.hash[:40]}{suffix}"
+            store.put(draft, f"{_COPIES}/{name}", replace_damaged=True)
     except (FileNotFoundError, RemoteError) as error:
-        raise InputError(
-            f"{url} cannot be read ({describe(error.__cause__ or error)}); check the connection and the rights, or "
-            "copy the file and name the copy"
-        ) from error
+        raise _unreachable(url, error) from error
     if stamp:
-        store.replace_bytes(note, msgspec.json.encode((name, length)))
-    return store.path(name)
+        store.replace_bytes(note, msgspec.json.encode((name, put.bytes)))
+    return copy_of(name, store)
 
 
 def copy_of(file: str, store: LocalStore) -> Path:
@@ -118,27 +132,3 @@ def copy_of(file: str, store: LocalStore) -> Path:
     if copy.is_symlink():
         raise IntegrityError(f"{copy} is a link")
     return copy
-
-
-def _put(remote: Remote, size: int, suffix: str, store: LocalStore) -> tuple[str, int]:
-    """Put the content of a file into the cache; returns (name there, bytes)."""
-    with store.draft(_COPIES) as draft:
-        for data in remote.pieces("", most=size if size >= 0 else _MOST):
-            draft.file.write(data)
-        put = draft.result
-        if put.bytes < size:
-            raise ShortError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
-        name = f"{_COPIES}/{put.hash[:40]}{suffix}"
-        store.put(draft, name, replace_damaged=True)
-    return name, put.bytes
-
-
-def _hidden(name: str, root: str) -> bool:
-    below = name.removeprefix(root.rstrip("/"))
-    return any(part.startswith((".", "_")) for part in below.split("/") if part)
-
-
-def _stamp(info: dict[str, Any]) -> int:
-    """A number that changes with the store's metadata of the content; 0 if there is none."""
-    marks = [f"{key}={info[key]}" for key in _MARKS if info.get(key) is not None]
-    return int.from_bytes(blake3.blake3("\n".join(marks).encode()).digest(7)) if marks else 0

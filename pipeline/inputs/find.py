@@ -11,7 +11,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -32,13 +31,6 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 _EXPORT = "export.json"
@@ -65,6 +57,10 @@ class Found:
     """Bytes; 0 for a dataset of the hub."""
     stamp: int
     """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
+    alias: str = ""
+    """The path that its label is made from, if it is another one."""
+    origin: str = ""
+    """The name of the dataset of the hub that a local file belongs to."""
 
     @property
     def path(self) -> Path:
@@ -95,10 +91,7 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     where = f"sources.{source.name}.path"
     found: list[Found] = []
     for text in source.path:
-        if _URL.match(text):
-            found += _far(text, source, where, base)
-        else:
-            found += _local(text, source, where, base)
+        found += _far(text, source, where, base) if _URL.match(text) else _local(text, source, where, base)
     seen: set[object] = set()
     for one in found:
         key: object = one.name
@@ -118,10 +111,11 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
         name = text.removeprefix(HUB)
         if not name.strip("/"):
             raise ConfigError(f"{where}: {text} names no dataset; write {HUB}owner/name")
-        local = base / name if name.startswith((".", "/")) else None
-        if local is not None and not local.is_dir():
-            raise ConfigError(f"{where}: there is no folder {local}; check the spelling, or the folder you are in")
-        yield Found(InputKind.HUB, str(local) if local is not None else name, 0, 0)
+        if name.startswith((".", "/")):
+            name = str(base / name)
+            if not Path(name).is_dir():
+                raise ConfigError(f"{where}: there is no folder {name}; check the spelling, or the folder you are in")
+        yield Found(InputKind.HUB, name, 0, 0)
         return
     _refuse_split(source, text)
     from .fetch import find_urls
@@ -130,60 +124,41 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
         yield Found(InputKind.URL, url, size, stamp)
 
 
-def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
-    path = Path(text) if Path(text).is_absolute() else base / text
-    try:
-        str(path).encode()
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except UnicodeEncodeError:
-        is_folder = False
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        if path.is_symlink():
-            is_folder = False
-        elif not _MAGIC & set(text):
-            raise ConfigError(
-                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
-            ) from None
-        else:
-            # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
-            _refuse_split(source, text)
-            files = _matches(path, where)
-            if not files:
-                raise ConfigError(
-                    f"{where}: no files match {path}; check the pattern, or the folder you are in"
-                ) from None
-            yield from (_file(file, where) for file in files)
-            return
-    except OSError as error:
-        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; fix that, or name another") from None
-    if not is_folder:
-        _refuse_split(source, text)
-        yield _file(path, where)
-    elif any(
-        all((folder / name).is_file() for name in _PACKED)
-        for folder in (path, *([path.parent] if (path / _STATE).is_file() else []))
-    ):
-        raise ConfigError(
-            f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in another "
-            "way, `packtrain export --to trl` writes files that format tokenized reads"
-        )
-    elif (path / _STATE).is_file() or (path / _DICT).is_file():
-        yield from _saved(path, source, where)
-    elif (path / _EXPORT).is_file():
-        splits = sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
-        raise ConfigError(
-            f"{where}: {path} is an export; give the folder of a split ({path / splits[0] if splits else path}), with "
-            "format tokenized and, for packed rows, keys: {lengths: seq_lengths}"
-        )
+def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[Found]:
+    path = base / text
+    if not os.path.lexists(path) and _MAGIC & set(text):
+        # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
+        files, empty = _matches(path, where), f"no files match {path}; check the pattern, or the folder you are in"
+    elif not os.path.isdir(path):  # noqa: PTH112 - false for a name that is too long, where Path.is_dir fails
+        files, empty = [path], ""
     else:
-        _refuse_split(source, text)
+        _refuse_own(path, where)
+        if (path / _STATE).is_file() or (path / _DICT).is_file():
+            return [_file(file, where) for file in _saved(path, source, where)]
         files = _data_files(path, where)
-        if not files:
+        empty = (
+            f"{path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also .gz or .zst); "
+            "name the files, or a pattern"
+        )
+    _refuse_split(source, text)
+    if not files:
+        raise ConfigError(f"{where}: {empty}")
+    return [_file(file, where) for file in files]
+
+
+def _refuse_own(path: Path, where: str) -> None:
+    """Refuse folders that packtrain wrote, whose files are not what they seem."""
+    for folder in (path, path.parent):
+        if all((folder / name).is_file() for name in _PACKED) and (folder == path or (path / _STATE).is_file()):
             raise ConfigError(
-                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also "
-                ".gz or .zst); name the files, or a pattern"
+                f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
+                "another way, `packtrain export --to trl` writes files that format tokenized reads"
             )
-        yield from (_file(file, where) for file in files)
+    if (path / _EXPORT).is_file():
+        raise ConfigError(
+            f"{where}: {path} is an export; give the folder of a split in it, with format tokenized and, for packed "
+            "rows, keys: {lengths: seq_lengths}"
+        )
 
 
 def _file(path: Path, where: str) -> Found:
@@ -191,40 +166,40 @@ def _file(path: Path, where: str) -> Found:
     return Found(InputKind.LOCAL, str(path), found.st_size, found.st_mtime_ns)
 
 
-def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
+def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Path]:
     """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
     if not (folder / _STATE).is_file():
         splits = _json(folder / _DICT).get("splits", [])
         split = choose_split(splits, source.split, where, str(folder))
-        _within(folder, split, _DICT)
-        folder = folder / split
-    elif source.split is not None:
-        state = _json(folder / _STATE).get("_split")
-        if state != source.split:
+        folder = _within(folder, split, _DICT)
+        state = _json(folder / _STATE)
+    else:
+        state = _json(folder / _STATE)
+        if source.split not in (None, state.get("_split")):
             raise ConfigError(
-                f"sources.{source.name}.split: {folder} has one dataset, the split {state!r}; leave `split` out"
+                f"sources.{source.name}.split: {folder} has one dataset, the split {state.get('_split')!r}; leave "
+                "`split` out"
             )
-    state = _json(folder / _STATE)
-    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise InputError(
             f"{folder} was saved with a separate index of rows by an old version of `datasets`; load it and save it "
             "again with a newer one"
         )
-    if not names or not all(isinstance(name, str) for name in names):
+    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
+    if not names:
         raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
-    for name in map(str, names):
-        _within(folder, name, _STATE)
-        path = folder / name
+    for name in names:
+        path = _within(folder, name, _STATE)
         if not path.exists():
             raise InputError(f"{folder} is incomplete: its {_STATE} names {name}, which is missing; copy it again")
-        yield _file(path, where)
+        yield path
 
 
-def _within(folder: Path, name: str, file: str) -> None:
-    """Refuse a name that leads out of its folder."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+def _within(folder: Path, name: object, file: str) -> Path:
+    """A path in a folder. Refuses a name that leads out of it."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise InputError(f"{folder / file} names {name!r}, which lies outside of its folder; save the dataset again")
+    return folder / name
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -232,9 +207,9 @@ def _json(path: Path) -> dict[str, Any]:
         data = parse_json(path.read_bytes())
         if isinstance(data, dict):
             return data
+        raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
-    raise InputError(f"{path} is not an object; copy the dataset again")
 
 
 def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
@@ -287,29 +262,29 @@ def regular(path: Path, where: str) -> os.stat_result:
     """
     try:
         str(path).encode()
+        found = path.stat()
     except UnicodeEncodeError:
         raise ConfigError(f"{where}: the name of {str(path)!r} is not UTF-8, which ids need; rename it") from None
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise ConfigError(f"{where}: {_broken(path, error)}") from None
+    except (OSError, ValueError) as error:
+        if path.is_symlink():
+            why = f"{path} is a link to {path.readlink()}, which cannot be followed; remove or fix it"
+        elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+            why = f"there is no file {path}; check the spelling, or the folder you are in"
+        else:
+            why = f"{path} cannot be read: {error.strerror}; fix that, or name another"
+        raise ConfigError(f"{where}: {why}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{where}: {irregular(path, found)}")
-    if found.st_dev in _of_the_kernel():
+        raise ConfigError(f"{where}: {irregular(path)}")
+    if any(place.is_dir() and place.stat().st_dev == found.st_dev for place in (Path("/proc"), Path("/sys"))):
         raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
     return found
 
 
-@cache
-def _of_the_kernel() -> set[int]:
-    """The devices whose files are made while they are read."""
-    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
-
-
-def irregular(path: Path, found: os.stat_result) -> str:
-    """What a path is if it is not a regular file, and what to do."""
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
-    return f"{path} is {kind}, and inputs are regular files; write its rows to a file, and name that"
+def irregular(path: Path) -> str:
+    """What to do if a path is not a regular file."""
+    return (
+        f"{path} is a folder, a pipe or a device, and inputs are regular files; write its rows to a file, and name that"
+    )
 
 
 def _data_files(folder: Path, where: str) -> list[Path]:
@@ -385,9 +360,3 @@ def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[tuple[P
 
 def _unreadable(error: OSError) -> InputError:
     return InputError(f"{error.filename} cannot be read: {error.strerror}; fix that, or name its files")
-
-
-def _broken(path: Path, error: OSError) -> str:
-    if path.is_symlink():
-        return f"{path} is a link to {path.readlink()}, which cannot be followed ({error.strerror}); remove or fix it"
-    return f"{path} cannot be read: {error.strerror}; fix that, or name another"

@@ -19,7 +19,7 @@ from ...schemas.errors import ConfigError, IntegrityError, StoreError, TaskError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ..store.local import LocalStore
-from .find import choose_split
+from .find import Found, InputKind, choose_split
 
 PATIENCE = 5
 """Seconds within which the hub must answer."""
@@ -34,8 +34,8 @@ _SETTINGS = {
 }
 
 
-def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[tuple[Path, str]]:
-    """The Arrow files of one split of a dataset, with the paths that their labels are made from.
+def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[Found]:
+    """The Arrow files of one split of a dataset.
 
     Without a connection, these are the files that the same question was answered with before. The library itself would
     give whatever revision it loaded last.
@@ -49,20 +49,41 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         TaskError: a signal killed the process that loads it.
     """
     local = Path(name).is_dir()
-    name, _, revision = (name, "", "") if local else name.partition("@")
-    question: dict[str, Any] = {"name": name, "subset": subset, "split": split, "revision": revision or None}
+    plain, _, revision = (name, "", "") if local else name.partition("@")
+    question: dict[str, Any] = {"name": plain, "subset": subset, "split": split, "revision": revision or None}
     store, note = LocalStore(cache), f"{_LOADED}/{fingerprint(question)}.json"
     if not local and not _reachable():
-        return _labelled(_kept(store, note), name, where)
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} if local else {}
+        files = _kept(store, note)
+        if not files:
+            raise ConfigError(
+                f"{where}: the hub cannot be reached, and the cache does not have {plain} as it is asked for here; "
+                "load it with a connection, save it with `save_to_disk`, and give that folder here"
+            )
+    else:
+        files = _asked({**question, "cache": str(cache / _LOADED)}, where, offline=local)
+        if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
+            held = [file.relative_to(cache).as_posix() for file in files]
+            store.replace_bytes(note, msgspec.json.encode(held))
+    out = []
+    for file in files:
+        stat = file.stat()
+        alias = f"{plain}/{_label(file, Path(plain).name)}"
+        origin = f"hf://{name}/{file.name}"
+        out.append(Found(InputKind.LOCAL, str(file), stat.st_size, stat.st_mtime_ns, alias, origin))
+    return out
+
+
+def _asked(question: dict[str, Any], where: str, *, offline: bool) -> list[Path]:
+    """What the separate process answers."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__, json.dumps({**question, "cache": str(cache / _LOADED)})],
-        env=os.environ | _SETTINGS | offline,
+        [sys.executable, "-P", "-m", __name__, json.dumps(question)],
+        env=os.environ | _SETTINGS | ({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} if offline else {}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+    name = question["name"]
     if done.returncode < 0:
         killed = signal.Signals(-done.returncode).name
         raise TaskError(f"{where}: the process that loads {name} was killed by {killed}; free memory, and run again")
@@ -71,13 +92,9 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     except ValueError:
         answer = {}
     if "files" in answer:
-        files = [Path(file) for file in answer["files"]]
-        if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
-            held = [file.relative_to(cache).as_posix() for file in files]
-            store.replace_bytes(note, msgspec.json.encode(held))
-        return _labelled(files, name, where)
+        return [Path(file) for file in answer["files"]]
     if "splits" in answer:
-        choose_split(answer["splits"], split, where, name)
+        choose_split(answer["splits"], question["split"], where, name)
     said = str(answer.get("error") or done.stderr.strip()[-500:] or f"exit code {done.returncode}")
     raise ConfigError(
         f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
@@ -92,15 +109,6 @@ def _kept(store: LocalStore, note: str) -> list[Path]:
     except (ValueError, StoreError, IntegrityError):
         return []
     return files if all(file.is_file() and not file.is_symlink() for file in files) else []
-
-
-def _labelled(files: list[Path], name: str, where: str) -> list[tuple[Path, str]]:
-    if not files:
-        raise ConfigError(
-            f"{where}: the hub cannot be reached, and the cache does not have {name} as it is asked for here; load it "
-            "with a connection, save it with `save_to_disk`, and give that folder here"
-        )
-    return [(file, f"{name}/{_label(file, Path(name).name)}") for file in files]
 
 
 def _label(file: Path, stem: str) -> str:
@@ -128,28 +136,23 @@ def _reachable() -> bool:
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    """`files` of the split, or `splits` to choose from."""
-    loaded = _loaded(question)
+    """`files` of the split, or `splits` to choose from. A JSON file is read as it is: by default the library makes
+    other rows of what looks like an agent's trace.
+    """
+    import datasets
+
+    options = {"name": question["subset"], "revision": question["revision"], "cache_dir": question["cache"]}
+    try:
+        loaded = datasets.load_dataset(question["name"], **options, parse_agent_traces=False)
+    except ValueError as error:  # the files are not JSON
+        if "'parse_agent_traces' key" not in str(error):
+            raise
+        loaded = datasets.load_dataset(question["name"], **options)
     splits = [str(name) for name in loaded]
     split = question["split"] or (splits[0] if len(splits) == 1 else None)
     if split not in splits:
         return {"splits": splits}
     return {"files": [file["filename"] for file in loaded[split].cache_files]}
-
-
-def _loaded(question: dict[str, Any]) -> Any:
-    """The splits. A JSON file is read as it is: by default the library makes other rows of what looks like an agent's
-    trace."""
-    import datasets
-
-    name, subset = question["name"], question["subset"]
-    options = {"revision": question["revision"], "cache_dir": question["cache"]}
-    try:
-        return datasets.load_dataset(name, subset, **options, parse_agent_traces=False)
-    except ValueError as error:  # the files are not JSON
-        if "'parse_agent_traces' key" not in str(error):
-            raise
-    return datasets.load_dataset(name, subset, **options)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Reads blocks: their rows, the examples that a format makes of them, and the ids that rows give themselves."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,13 +12,9 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
-from .divide import ROW_TOO_LONG, too_long
 from .elsewhere import InputOrigin, here
 from .lines import BOM, read_bytes, split_lines
-from .spool import unspool
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 
 ID_COLUMNS = ("id", "row")
 """The columns in which rows say which row of other data they belong to."""
@@ -48,33 +45,21 @@ def read_rows(
     if block.too_long:
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     if block.kind in ("groups", "batches"):
-        table = _table(path, block, columns, limit)
-        from .tables import to_arrays, to_rows  # workers of lines need no Arrow
+        from .tables import read_table, to_rows  # workers of lines need no Arrow
 
-        if arrays and limit is None:
-            return to_arrays(table, columns, block.take)
-        return to_rows(table, columns, block.take, limit)
+        table = read_table(path, block, columns, limit)
+        most = min(table.num_rows if one is None else one for one in (block.take, limit))
+        return to_rows(table.slice(0, most), columns, arrays=arrays and limit is None)
     data = read_bytes(path, block) if block.spooled is None else unspool(path, block)
     if block.kind == "text":
         # Undecodable bytes become lone surrogates, for which the row is rejected later.
         return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
     lines = split_lines(data, block.take, limit)
     if block.kind == "rows":
-        rejects = [one for one in block.rejects if one[0] < len(lines)]
-        without = {number for number, _, _ in rejects}
-        return BlockRows(lines=[one for one in lines if one[0] not in without], rejects=rejects)
+        lines, rejects = split_rows(lines)
+        return BlockRows(lines, rejects=rejects)
     long = [(i, ROW_TOO_LONG, too_long(len(line), max_row_bytes)) for i, line in lines if len(line) > max_row_bytes]
-    return BlockRows(lines=[one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
-
-
-def _table(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> "pa.Table":
-    from .table_files import read_batches, read_groups
-
-    if block.spooled is not None:
-        import pyarrow as pa
-
-        return pa.ipc.open_stream(unspool(path, block)).read_all()
-    return read_batches(path, block) if block.kind == "batches" else read_groups(path, block, columns, limit)
+    return BlockRows([one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
 
 
 def _joined(
@@ -82,17 +67,16 @@ def _joined(
 ) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
     lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
-    for member in block.members:
+    for path, member in block.members:
         left = None if limit is None else limit - len(lines) - len(records)
         if left is not None and left <= 0:
             break
-        found = read_rows(member.path, member.block, max_row_bytes, columns, left, arrays=arrays)
+        found = read_rows(path, member, max_row_bytes, columns, left, arrays=arrays)
         lines += [(before + number, line) for number, line in found.lines or ()]
         records += [(before + number, row) for number, row in found.records or ()]
         rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
-        before += member.block.lines
-    of_lines = block.kind == "lines"
-    return BlockRows(lines if of_lines else None, None if of_lines else records, rejects)
+        before += member.lines
+    return BlockRows(lines, None, rejects) if block.kind == "lines" else BlockRows(None, records, rejects)
 
 
 def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
@@ -190,22 +174,16 @@ def given_ids(rows: BlockRows) -> dict[int, tuple[str, int | None]]:
 
     An id is a text or a whole number; a row is a number from 0.
     """
-    if rows.records is not None:
-        return {number: _plain(row) for number, row in rows.records}
-    return {number: _of_line(line) for number, line in rows.lines or ()}
-
-
-def _of_line(line: bytes) -> tuple[str, int | None]:
-    try:
-        found = _decode(line.removeprefix(BOM))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "", None  # the format says what is wrong with it
-    return _plain({"id": found.id, "row": found.row})
-
-
-def _plain(row: Mapping[str, Any]) -> tuple[str, int | None]:
-    id, number = row.get("id"), row.get("row")
-    return (
-        str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
-        number if isinstance(number, int) and not isinstance(number, bool) and number >= 0 else None,
-    )
+    given = {number: (row.get("id"), row.get("row")) for number, row in rows.records or ()}
+    for number, line in rows.lines or ():
+        given[number] = None, None
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the format says what is wrong with it
+            found = _decode(line.removeprefix(BOM))
+            given[number] = found.id, found.row
+    return {
+        number: (
+            str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
+            row if isinstance(row, int) and not isinstance(row, bool) and row >= 0 else None,
+        )
+        for number, (id, row) in given.items()
+    }

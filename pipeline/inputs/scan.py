@@ -9,9 +9,8 @@ Where a block begins depends only on the data before it, so appending to a file 
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -20,10 +19,10 @@ import blake3
 
 from ...schemas.errors import InputError, StoreError
 from ..store.local import hash_file
-from .blocks import Block, InputFile, Member
+from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
 from .find import Found, InputKind, find_inputs, irregular, labels
-from .lines import scan_lines, scan_text
+from .lines import cut_text, scan_lines
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -39,51 +38,36 @@ FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToScan:
-    """One input to scan."""
+def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Found, str]]:
+    """What is to be scanned of a source, in order, each with its label. Raises as `scan_cache.scan_inputs`."""
+    found = list[Found]()
+    for one in find_inputs(source, base):
+        if one.kind is InputKind.HUB:
+            from .hub import load
 
-    found: Found
-    label: str
-    """Until all of a source are known, the path that it is made from."""
-    origin: str
-    """See `InputFile`."""
-    far: tuple[int, int] | None
-    """See `InputFile`."""
-    get: Callable[[], Path]
-    """Returns the local file; fetches a remote one."""
+            found += load(one.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+        else:
+            found.append(one)
+    return list(zip(found, labels([Path(one.alias or one.path) for one in found]), strict=True))
 
 
-def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[ToScan]:
-    """What is to be scanned of a source, in order. Raises as `scan_cache.scan_inputs`."""
-    found = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
-    named = labels([Path(one.label) for one in found])
-    return [replace(one, label=label) for one, label in zip(found, named, strict=True)]
-
-
-def scan_one(source: "SourceConfig", one: ToScan, cache: Path) -> InputFile:
+def scan_one(source: "SourceConfig", found: Found, label: str, cache: Path) -> InputFile:
     """Fetch and scan an input. Raises as `scan_cache.scan_inputs`."""
-    file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
-    return replace(file, origin=one.origin, far=one.far)
-
-
-def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
-    """The files of one input."""
-    if found.kind is InputKind.HUB:
-        from .hub import load
-
-        loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
-        return [
-            ToScan(found, name, f"hf://{found.name}/{path.name}", None, partial(Path, path)) for path, name in loaded
-        ]
+    path = found.path
     if found.kind is InputKind.URL:
         from .fetch import fetch
 
-        # An address with a password or a signature must not be stored in a task or a note.
-        far = (found.size, found.stamp) if found.shown == found.name else None
-        get = partial(fetch, found.name, found.size, found.stamp, cache)
-        return [ToScan(found, str(found.path), found.shown, far, get)]
-    return [ToScan(found, str(found.path), "", None, lambda: found.path)]
+        path = fetch(found.name, found.size, found.stamp, cache)
+    return named(scan_file(source.name, label, path, source.max_row_bytes, cache), found)
+
+
+def named(file: InputFile, found: Found) -> InputFile:
+    """The file, with the place that it came from."""
+    if found.kind is not InputKind.URL:
+        return replace(file, origin=found.origin)
+    # An address with a password or a signature must not be stored in a task or a note.
+    far = (found.size, found.stamp) if found.shown == found.name else None
+    return replace(file, origin=found.shown, far=far)
 
 
 def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
@@ -96,7 +80,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
     try:
         before = path.stat()
         if not S_ISREG(before.st_mode):
-            raise InputError(irregular(path, before))
+            raise InputError(irregular(path))
         with path.open("rb", buffering=0) as file:
             head = os.pread(file.fileno(), HEAD, 0)
         container, packing = detect(path, str(path), head)
@@ -105,10 +89,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
         else:
             whole = hash_file(path)
             size, digest = whole.bytes, whole.hash
-            if container is Container.TEXT and packing is None:
-                blocks = scan_text(path, size, digest, max_row_bytes)
-            else:
-                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+            blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
             after = path.stat()
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
@@ -126,14 +107,13 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
 
 
 def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:
-    if packing is None and container is Container.PARQUET:
-        from .table_files import scan_parquet
+    if packing is None and container is Container.TEXT:
+        with path.open("rb") as file:
+            return [block for block, _ in cut_text(file, max_row_bytes)]
+    if packing is None and container in (Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM):
+        from .tables import scan_table
 
-        return scan_parquet(path, BLOCK_BYTES, cache)
-    if packing is None and container in (Container.ARROW_FILE, Container.ARROW_STREAM):
-        from .table_files import scan_arrow
-
-        return scan_arrow(path, BLOCK_BYTES, container is Container.ARROW_FILE)
+        return scan_table(path, container, BLOCK_BYTES, cache)
     from .spool import scan_spooled
 
     return scan_spooled(path, container, packing, BLOCK_BYTES, max_row_bytes, cache)
@@ -177,7 +157,8 @@ def _groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[li
     size = 0
     for file in files:
         weight = 0 if file.source in readers else _weight(file)
-        if group and (not weight or size + weight > BLOCK_BYTES or _kind(file) != _kind(group[0])):
+        alike = group and (file.source, file.blocks[0].kind) == (group[0].source, group[0].blocks[0].kind)
+        if group and (not weight or size + weight > BLOCK_BYTES or not alike):
             yield group
             group, size = [], 0
         group.append(file)
@@ -200,10 +181,6 @@ def _weight(file: InputFile) -> int:
     return 0 if alone or size > SMALL_BYTES else size + FILE_BYTES
 
 
-def _kind(file: InputFile) -> tuple[str, str]:
-    return file.source, file.blocks[0].kind
-
-
 def _joined(files: list[InputFile]) -> InputFile:
     blocks = [file.blocks[0] for file in files]
     content = "".join(f"{block.hash} {block.lines}\n" for block in blocks)
@@ -214,7 +191,7 @@ def _joined(files: list[InputFile]) -> InputFile:
         lines=sum(block.lines for block in blocks),
         hash=blake3.blake3(f"joined files:\n{content}".encode()).hexdigest(),
         kind=blocks[0].kind,
-        members=tuple(Member(file.path, block) for file, block in zip(files, blocks, strict=True)),
+        members=tuple((file.path, block) for file, block in zip(files, blocks, strict=True)),
     )
     first = files[0]
     size = sum(file.size for file in files)

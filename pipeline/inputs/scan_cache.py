@@ -23,20 +23,19 @@ from ... import __version__
 from ...schemas.errors import IntegrityError, StoreError
 from ...schemas.fingerprint import fingerprint, version
 from ..execute.executor import parse_shard, turns
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore, open_regular
 from ..store.open_store import Store
 from . import scan
-from .blocks import Block, InputFile, files_note, read_files_note
+from .blocks import Block, InputFile
 from .fetch import copy_of
-from .find import InputKind
-from .scan import ToScan, first_rows, inputs_of, scan_one
+from .find import Found, InputKind
 from .spool import spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 7
+FORMAT = 8
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Files scanned at once: hashing and decompressing release Python's lock."""
@@ -44,6 +43,12 @@ _SECOND = 1_000_000_000
 _SETTLED = _SECOND // 10
 """Nanoseconds after which another change certainly gets a different time: file systems count in steps of up to 10 ms,
 old ones in seconds."""
+_Group = list[tuple[Found, str]]
+"""Inputs that share a note, with their labels."""
+
+
+class _Note(msgspec.Struct):
+    files: list[InputFile]
 
 
 def scan_inputs(
@@ -72,28 +77,28 @@ def scan_inputs(
     return [
         file
         for source in sources
-        for file in first_rows(_scan(source, base, scratch, notes or scratch, share, trust), source.max_rows)
+        for file in scan.first_rows(_scan(source, base, scratch, notes or scratch, share, trust), source.max_rows)
     ]
 
 
 def _scan(
     source: "SourceConfig", base: Path, scratch: LocalStore, notes: Store, share: tuple[int, int] | None, trust: bool
 ) -> list[InputFile]:
-    groups = list(_groups(inputs_of(source, base, scratch.root)))
+    groups = list(_groups(scan.inputs_of(source, base, scratch.root)))
     done: dict[int, list[InputFile]] = {}
 
     def look_or_scan(number: int) -> None:
         group = groups[number]
         name, settled = _name(group, source.max_row_bytes)
         # The first file must be local, to detect formats. Others may be fetched when they are encoded.
-        data = notes.read(name) if name is not None and trust else None
-        known = _noted(unseal(data, name or ""), group, scratch, far=share is not None and number > 0)
+        note = get_note(notes, name, _Note) if name is not None and trust else None
+        known = _noted(note, group, scratch, far=share is not None and number > 0)
         if known is None:
-            known = [scan_one(source, one, scratch.root) for one in group]
+            known = [scan.scan_one(source, found, label, scratch.root) for found, label in group]
             # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
             if name is not None and settled and _name(group, source.max_row_bytes)[0] == name:
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                    notes.replace_bytes(name, seal(files_note(known), name))
+                    put_note(notes, name, _Note(known))
         done[number] = [replace(file, source=source.name) for file in known]
 
     order = range(len(groups)) if share is None else turns(len(groups), *share)
@@ -103,7 +108,7 @@ def _scan(
     return [file for number in range(len(groups)) for file in done[number]]
 
 
-def _noted(data: bytes | None, group: Sequence[ToScan], scratch: LocalStore, *, far: bool) -> list[InputFile] | None:
+def _noted(note: _Note | None, group: _Group, scratch: LocalStore, *, far: bool) -> list[InputFile] | None:
     """The files of a note with this run's names; None if there is none, or if a file that it needs is not here.
 
     Copies and blocks are looked for in our own folder, whatever path the note has.
@@ -111,16 +116,16 @@ def _noted(data: bytes | None, group: Sequence[ToScan], scratch: LocalStore, *, 
     Args:
         far: whether copies of URLs may be only on other machines.
     """
-    files, out = read_files_note(data), list[InputFile]()
-    if files is None or len(files) != len(group):
+    out = list[InputFile]()
+    if note is None or len(note.files) != len(group):
         return None
     try:
-        for file, one in zip(files, group, strict=True):
-            path = one.found.path if one.found.kind is InputKind.LOCAL else copy_of(file.path.name, scratch)
+        for file, (found, label) in zip(note.files, group, strict=True):
+            path = found.path if found.kind is InputKind.LOCAL else copy_of(file.path.name, scratch)
             if not (far and file.far is not None) and path.stat().st_size != file.size:
                 return None
             blocks = tuple(_kept(block, scratch) for block in file.blocks)
-            out.append(replace(file, label=one.label, path=path, blocks=blocks, origin=one.origin, far=one.far))
+            out.append(scan.named(replace(file, label=label, path=path, blocks=blocks), found))
     except (ValueError, OSError, IntegrityError):
         return None
     return out
@@ -140,32 +145,31 @@ def _kept(block: Block, scratch: LocalStore) -> Block:
     return msgspec.structs.replace(block, spooled=kept)
 
 
-def _groups(inputs: Sequence[ToScan]) -> Iterator[list[ToScan]]:
+def _groups(inputs: Sequence[tuple[Found, str]]) -> Iterator[_Group]:
     """The inputs in order, with small neighbours grouped."""
-    group, left = list[ToScan](), scan.BLOCK_BYTES
-    for one in inputs:
-        size = one.found.size if one.found.kind is InputKind.LOCAL else scan.BLOCK_BYTES
+    group, left = _Group(), scan.BLOCK_BYTES
+    for found, label in inputs:
+        size = found.size if found.kind is InputKind.LOCAL else scan.BLOCK_BYTES
         if group and size > left:
             yield group
             group, left = [], scan.BLOCK_BYTES
-        group.append(one)
+        group.append((found, label))
         left -= size
     if group:
         yield group
 
 
-def _name(group: Sequence[ToScan], max_row_bytes: int) -> tuple[str | None, bool]:
+def _name(group: _Group, max_row_bytes: int) -> tuple[str | None, bool]:
     """The name of the note for some files, and whether any later change of them would change the name. None if changes
     cannot be detected.
     """
     what, settled, now = list[Any](), True, time.time_ns()
-    for one in group:
-        found = one.found
-        if found.kind is InputKind.URL and found.stamp:
+    for found, _ in group:
+        if found.kind is InputKind.URL:
+            if not found.stamp:
+                return None, False
             what.append([found.name, found.size, found.stamp])
             continue
-        if found.kind is not InputKind.LOCAL:
-            return None, False
         try:
             with open_regular(found.path) as file:  # a network file system may otherwise answer from its cache
                 stat = os.fstat(file.fileno())

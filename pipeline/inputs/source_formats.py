@@ -2,28 +2,31 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural
 from ...stages.prep import Format, Options, make_format
-from ...stages.prep.detect import Detection, detect
+from ...stages.prep.detect import detect
 from ..configfile import with_format
 from .blocks import InputFile
 from .file_kinds import misfit
-from .read import read_rows, sample_rows
+from .read import prepare_rows, read_rows, sample_rows
 from .user_reader import is_reader, reader_options
 
 SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
 _COLUMNS = 12
 """Maximum number of columns to name."""
+_LONGEST = 16 << 20
+"""Maximum bytes of a line to look at."""
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
@@ -46,8 +49,7 @@ class SourceFormat:
 
     def payload(self) -> dict[str, Any]:
         """The format in the plan."""
-        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
-        return {"format": self.name, "options": options}
+        return {"format": self.name, "options": self.options.payload()}
 
 
 def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:
@@ -116,7 +118,13 @@ def resolve_format(
     except ConfigError as error:
         raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
     said = f"source {source.name}: format {found.format}, because {found.why}, in {files[0].shown}"
-    said += _about_style(resolved, found, rows)
+    prompt = found.keys.get("prompt", "prompt")
+    if (
+        found.format in ("prompt_completion", "preference")
+        and resolved.style is None
+        and any(isinstance(row.get(prompt), str) for row in rows)
+    ):
+        said += "; texts are joined as they are (style=chat makes turns of them)"
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
 
 
@@ -128,40 +136,33 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
     Raises:
         NoRowsError: no row fits; says what the first row has, and which format it would fit.
     """
-    reader, looked = make_format(form.name, form.options), 0
+    reader, looked = form.make(), 0
     first: tuple[InputFile, int, str, str] | None = None
-    for file, block in [(one, block) for one in files for block in one.blocks]:
-        for limit in (SAMPLE_ROWS, None):
-            rows = read_rows(file.where(block), block, source.max_row_bytes, limit=limit)
-            seen = reader.prepare(rows.lines) if rows.lines is not None else reader.prepare_rows(rows.records or ())
-            misfits = [one for one in seen.rejects if one[1] in _MISFITS]
-            if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
-                return
-            if looked:
-                break
-        looked += len(misfits)
+    blocks = [(file, block) for file in files for block in file.blocks]
+    for number, (file, block) in enumerate((blocks[0], *blocks)):
+        limit = None if number == 1 else SAMPLE_ROWS
+        seen = prepare_rows(read_rows(file.where(block), block, source.max_row_bytes, limit=limit), reader)
+        misfits = [one for one in seen.rejects if one[1] in _MISFITS]
+        if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
+            return
+        looked += len(misfits) if number else 0
         if first is None and misfits:
             line, reason, detail = misfits[0]
             first = file, block.first_line + line + 1, reason, detail
     if first is None:
         return
     file, line, reason, detail = first
-    fix = what_fits(files, {source.name: form}) or _name_columns(config, source, detail)
-    fits = "The only row does not fit" if looked == 1 else f"None of the {looked:,} rows looked at fits"
-    said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. {fix}"
-    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
-
-
-def _name_columns(config: RunConfig, source: SourceConfig, detail: str) -> str:
-    """What to do if rows fit no format, or several."""
+    fix = what_fits(files, {source.name: form})
     found = re.match("the row has no `(.+?)`", detail)
     keys = FORMAT_KEYS[source.format]
-    if found is None or source.format == "apps":
-        return "Choose another format, or leave it out to detect it"
-    key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
-    key = key if key in keys else keys[0]
-    named = f"sources.{config.sources.index(source)}.keys.{key}=COLUMN"
-    return f"If that column has another name here, say which: {named}"
+    if not fix and found is not None and source.format != "apps":
+        key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
+        named = f"sources.{config.sources.index(source)}.keys.{key if key in keys else keys[0]}=COLUMN"
+        fix = f"If that column has another name here, say which: {named}"
+    fits = "The only row does not fit" if looked == 1 else f"None of the {looked:,} rows looked at fits"
+    said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. "
+    said += fix or "Choose another format, or leave it out to detect it"
+    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
 
 
 def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
@@ -170,15 +171,13 @@ def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -
         file = next((one for one in files if one.source == name), None)
         if file is None or form.name == "python":
             continue
-        try:
+        with suppress(ConfigError, InputError):  # none or several fit, or the file has changed
             found = detect(sample_rows(file, SAMPLE_ROWS))
-        except (ConfigError, InputError):  # none or several fit, or the file has changed
-            continue
-        if found.format != form.name:
-            return (
-                f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the format "
-                "out to detect it"
-            )
+            if found.format != form.name:
+                return (
+                    f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the "
+                    "format out to detect it"
+                )
     return ""
 
 
@@ -197,30 +196,9 @@ class NoRowsError(InputError):
 
 
 def _no_rows(file: InputFile, where: str) -> NoRowsError:
-    found = first_misfit(file)
-    path = file.origin or str(file.path)
-    if found is None:
-        blank = "its only line is blank" if file.lines == 1 else f"none of its {file.lines:,} lines has content"
-        return NoRowsError(where, path, None, f"{blank}; remove it, or fill it")
-    line, said = found
-    every = (
-        "its only line is not a JSON object"
-        if file.lines == 1
-        else f"none of its {file.lines:,} lines is a JSON object"
-    )
-    if any(block.kind != "lines" for block in file.blocks):
-        every = f"none of its {plural(file.lines, 'row')} can be read"
-    return NoRowsError(where, path, line, f"{said} ({every})")
-
-
-def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A hint that texts are joined as they are, for users who expect turns."""
-    if found.format not in ("prompt_completion", "preference") or source.style is not None:
-        return ""
-    prompt = found.keys.get("prompt", "prompt")
-    if not any(isinstance(row.get(prompt), str) for row in rows):
-        return ""
-    return "; texts are joined as they are (style=chat makes turns of them)"
+    line, said = _first_misfit(file) or (None, "every line is blank; remove it, or fill it")
+    count = plural(file.lines, "row")
+    return NoRowsError(where, file.origin or str(file.path), line, f"{said} (none of its {count} can be used)")
 
 
 def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
@@ -232,22 +210,20 @@ def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
     table = any(block.kind != "lines" for block in file.blocks)
     if reason != "missing_key" if table else reason not in _DAMAGED:
         return ""
-    try:
+    with suppress(InputError):  # it has changed in the meantime
+        rows = sample_rows(file, 1)
         if table:
-            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
+            names = [f"`{name}`" for row in rows for name in row]
             return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
-        if sample_rows(file, 1):
-            return ""
-        found = first_misfit(file)
-    except InputError:  # it has changed in the meantime
-        return ""
-    return "" if found is None else f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
+        if not rows and (found := _first_misfit(file)) is not None:
+            return f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
+    return ""
 
 
-def first_misfit(file: InputFile, max_row_bytes: int = 16 << 20) -> tuple[int, str] | None:
-    """(number from 1, what it is and what to do) of the first non-blank line in a file without rows."""
+def _first_misfit(file: InputFile) -> tuple[int, str] | None:
+    """(number from 1, what it is and what to do) of the first row in a file without rows; None if all are blank."""
     for block in file.blocks:
-        rows = read_rows(file.where(block), block, max_row_bytes)
+        rows = read_rows(file.where(block), block, _LONGEST)
         if rows.rejects:
             number, reason, detail = rows.rejects[0]
             return block.first_line + number + 1, f"{reason}: {detail}"

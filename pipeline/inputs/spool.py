@@ -2,27 +2,35 @@
 
 Compressed files, JSON arrays and separated values can only be read from the beginning. They are read once, become
 lines of JSON, and are cut like plain files of lines; every block is kept in a separate file, so that tasks can read
-them in any order.
+them in any order. A row that cannot become JSON is kept as a line with the reason, `!reason: detail`.
 """
 
+import csv
+import json
+import mmap
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, cast
 
 import blake3
 import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
-from ..store.local import LocalStore
-from .blocks import Block, changed
-from .divide import Rejects, rows_of
-from .file_kinds import Compression, Container
-from .lines import Read, cut
+from ..store.local import LocalStore, explain, nameless
+from .blocks import Block, Lines, Reject, changed
+from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
+from .lines import after_mark, cut, cut_text
 
+ROW_TOO_LONG = "row_too_long"
+"""The ledger's reason for rows that are too long."""
 _CHUNK = 1 << 20
+_LONGEST = 4
+"""A row of separated values longer than this many times the limit is not searched for its end."""
+_FIX = "write the file again with a program's CSV writer, which doubles quotes within a field"
 
 
 def scan_spooled(
@@ -33,54 +41,219 @@ def scan_spooled(
 
     Raises:
         InputError: it is damaged or cut short, or contains something else.
+        OSError: it cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
     store, blocks = LocalStore(cache), list[Block]()
-    with (
-        path.open("rb", buffering=0) as file,
-        decompressed(file, str(path), packing) as source,
-        rows_of(source, str(path), kind, packing, max_row_bytes, cache) as rows,
-    ):
-        most = max_row_bytes if rows.rejects is None else sys.maxsize
-        for block, data in cut(_reader(rows.lines), size, most, start=rows.start):
-            if rows.rejects is not None:
-                block = _divided(block, rows.rejects)
-            kept = None if block.too_long else spool(store, block.content_hash, data)
-            blocks.append(msgspec.structs.replace(block, spooled=kept))
+    try:
+        with path.open("rb") as file:
+            stream = decompressed(file, packing)
+            kind = kind_within(stream, str(path), kind, packing)
+            if kind is Container.TEXT:
+                pieces = cut_text(stream, max_row_bytes)
+            elif kind is Container.JSONL:
+                pieces = cut(stream, size, max_row_bytes, start=after_mark(stream))
+            else:
+                pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
+            for block, data in pieces:
+                kept = None if block.too_long else spool(store, block.content_hash, data)
+                blocks.append(msgspec.structs.replace(block, spooled=kept))
+    except PacktrainError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        if packing is None:
+            raise
+        what = f"is damaged: it cannot be decompressed by {packing.value} ({error})"
+        if "Truncated" in str(error):
+            what = "is cut short: its compressed stream has no end"
+        raise InputError(f"{path} {what}; copy or download it again, and check it with `{packing.value} -t`") from error
     return blocks
 
 
-def _reader(pieces: Iterator[bytes]) -> Read:
-    waiting = bytearray()
-
-    def read(count: int) -> bytes:
-        while len(waiting) < count and (more := next(pieces, None)) is not None:
-            waiting.extend(more)
-        data = bytes(memoryview(waiting)[:count])
-        del waiting[:count]
-        return data
-
-    return read
+def decompressed(file: BinaryIO, packing: Compression | None) -> BufferedReader:
+    """Read an open file, decompressed. Damage gives an OSError or an ArrowException."""
+    if packing is None:
+        return cast(BufferedReader, file)
+    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
+    return BufferedReader(stream, _CHUNK)
 
 
-def _divided(block: Block, every: Rejects) -> Block:
-    """A block of rows that were divided into columns here, with those that could not be."""
-    bad = [number for number in every if number < block.first_line + block.lines]
-    rejects = tuple((number - block.first_line, *every.pop(number)) for number in bad)
-    digest = blake3.blake3(repr((block.hash, rejects)).encode()).hexdigest()
-    return msgspec.structs.replace(block, kind="rows", hash=digest, content=block.hash, rejects=rejects)
+def kind_within(stream: BufferedReader, shown: str, kind: Container, packing: Compression | None) -> Container:
+    """What a decompressed stream holds, by its beginning.
+
+    Raises:
+        InputError: it holds no lines.
+    """
+    head = stream.peek(HEAD)[:HEAD]
+    if packing is not None:
+        refuse_inner(shown, head)
+    return settled(kind, head)
+
+
+def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
+    """The rows of a JSON array or of separated values, each as a line of JSON, or a line with the reason why not.
+
+    Args:
+        shown: the file's name in messages.
+        cache: holds the decompressed bytes of a JSON array meanwhile.
+
+    Raises:
+        InputError: the file is damaged or cut short.
+        StoreError: the cache cannot be written, or the disk is full.
+    """
+    after_mark(stream)
+    if kind is Container.JSON_ARRAY:
+        return _elements(stream, shown, max_row_bytes, cache)
+    return _separated(stream, shown, kind.separator, max_row_bytes)
+
+
+def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:
+    """Blocks of about `size` bytes, each with its bytes."""
+    group, total, start, first = list[bytes](), 0, 0, 0
+
+    def block() -> tuple[Block, bytes]:
+        data = b"".join(group)
+        content = blake3.blake3(data).hexdigest()
+        own = blake3.blake3(f"rows: {content}".encode()).hexdigest()  # not that of lines with the same bytes
+        return Block(start, start + total, first, len(group), own, kind="rows", content=content), data
+
+    for line in lines:
+        if group and total + len(line) > size:
+            yield block()
+            start, first, group, total = start + total, first + len(group), [], 0
+        group.append(line)
+        total += len(line)
+    if group:
+        yield block()
+
+
+def _rejected(reason: str, detail: str) -> bytes:
+    return f"!{reason}: {detail}\n".encode()
+
+
+def split_rows(lines: Lines) -> tuple[Lines, list[Reject]]:
+    """The rows of a block of kind `rows`, and those that are not usable."""
+    rejects: list[Reject] = []
+    for number, line in lines:
+        if line.startswith(b"!"):
+            reason, _, detail = line[1:].decode().partition(": ")
+            rejects.append((number, reason, detail))
+    return [one for one in lines if not one[1].startswith(b"!")] if rejects else lines, rejects
+
+
+def too_long(size: int, limit: int) -> str:
+    """The detail of a row that is too long."""
+    return f"the line has {size:,} bytes, more than max_row_bytes ({limit:,}); raise it to use the row"
+
+
+# JSON arrays
+
+
+def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
+    """The elements of an array.
+
+    Line breaks between the tokens of an element become carriage returns, which are white space in JSON too, and just as
+    invalid within strings; nothing else changes.
+    """
+    with nameless(cache) as file:
+        while data := stream.read(_CHUNK):
+            try:
+                file.write(data)
+                file.flush()
+            except OSError as error:
+                raise explain(error, cache) from error
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # not closed here: elements still refer to it
+    try:
+        elements = msgspec.json.decode(whole, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(
+            f"{shown} is not a JSON array ({error}); copy it again, or write JSONL, one object a line, where a damaged "
+            "row costs only itself"
+        ) from None
+    for element in elements:
+        line = bytes(element).replace(b"\n", b"\r") + b"\n"
+        long = len(line) - 1 > max_row_bytes
+        yield _rejected(ROW_TOO_LONG, too_long(len(line) - 1, max_row_bytes)) if long else line
+
+
+# Separated values
+
+
+def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
+    """Rows of separated values. A blank row gives a blank line."""
+    number = taken = 0
+    longest = max(_LONGEST * max_row_bytes, _CHUNK)
+
+    def texts() -> Iterator[str]:
+        """The lines. Bytes that are no UTF-8 become lone surrogates."""
+        nonlocal taken
+        while line := stream.readline(longest + 1):
+            taken += len(line)
+            if taken > longest:
+                raise InputError(
+                    f"{shown}: row {number:,} (without the header) has more than {longest:,} bytes, or a quote in it "
+                    f"is never closed; {_FIX}"
+                )
+            yield line.decode("utf-8", "surrogateescape")
+
+    csv.field_size_limit(sys.maxsize)  # rows are limited as a whole
+    rows = csv.reader(texts(), delimiter=separator, strict=True)
+    columns = _header(shown, rows)
+    for number in count(1):
+        taken = 0
+        try:
+            fields = next(rows)
+            row = dict(zip(columns, fields, strict=False))
+            if taken - 1 > max_row_bytes:
+                yield _rejected(ROW_TOO_LONG, too_long(taken, max_row_bytes))
+            elif fields and len(fields) != len(columns):
+                said = f"the row has {len(fields)} fields, but the header names {len(columns)}"
+                yield _rejected("wrong_columns", said)
+            else:
+                yield (msgspec.json.encode(row) if fields else b"") + b"\n"
+        except StopIteration:
+            return
+        except UnicodeEncodeError:  # kept as it is, and refused by who reads it
+            yield json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                raise InputError(
+                    f"{shown}: a quote opened in row {number:,} (without the header) is never closed: the file is cut "
+                    f"short, or a quote within a field is not doubled; copy it again, or {_FIX}"
+                ) from error
+            yield _rejected("bad_quotes", f"not a row of separated values ({error}); {_FIX}")
+
+
+def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
+    """The names of the columns; none for an empty file."""
+    try:
+        columns = next(rows, None)
+        "".join(columns or ()).encode()
+    except (csv.Error, UnicodeEncodeError) as error:
+        raise InputError(
+            f"{shown}: the first row is not a header in UTF-8 with a newline at its end ({error}); the first row must "
+            "name the columns"
+        ) from None
+    if columns == []:
+        raise InputError(f"{shown}: the first row is blank; the first row must name the columns")
+    names = columns or []
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{shown}: two columns are called {twice[0]!r}; give each its own name in the header")
+    return names
+
+
+# Files in the cache
 
 
 def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
     """Keep bytes in a file named by their hash; returns the file."""
     name = spool_name(hash)
-    if store.size(name):
-        return store.path(name)
-    packed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
-    with store.draft(name.rpartition("/")[0]) as draft:
-        draft.file.write(len(memoryview(data)).to_bytes(8, "little"))
-        draft.file.write(packed)
-        store.put(draft, name, replace_damaged=True)
+    if not store.size(name):
+        packed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
+        with store.draft(name.rpartition("/")[0]) as draft:
+            draft.file.write(len(memoryview(data)).to_bytes(8, "little"))
+            draft.file.write(packed)
+            store.put(draft, name, replace_damaged=True)
     return store.path(name)
 
 
@@ -106,48 +279,3 @@ def unspool(path: Path, block: Block) -> bytes:
     if blake3.blake3(out).hexdigest() != block.content_hash:
         raise changed(path, block)
     return out
-
-
-@contextmanager
-def decompressed(file: IO[bytes], shown: str, packing: Compression | None) -> Iterator[Read]:
-    """Read an open file, decompressed.
-
-    Args:
-        shown: its name in messages.
-
-    Raises:
-        InputError: the stream is damaged or ends too early.
-    """
-    place = 0
-    try:
-        raw = pa.PythonFile(file, mode="r")
-        stream = pa.CompressedInputStream(raw, packing.value) if packing else raw
-
-        def read(count: int) -> bytes:
-            nonlocal place
-            try:
-                data: bytes = stream.read(min(count, _CHUNK))
-            except (OSError, pa.ArrowException) as error:
-                if packing is None:
-                    raise
-                raise _damaged(shown, packing, place, error) from error
-            place += len(data)
-            return data
-
-        yield read
-    except PacktrainError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{shown} cannot be read: {error}; fix that, and run again") from error
-
-
-def _damaged(shown: str, packing: Compression, place: int, error: Exception) -> InputError:
-    said = str(error)
-    if "Truncated" in said:
-        what = "is cut short: its compressed stream has no end"
-    else:
-        what = f"is damaged: it cannot be decompressed by {packing.value} ({said})"
-    return InputError(
-        f"{shown} {what}, somewhere after {place:,} decompressed bytes; copy or download it again, and check it with "
-        f"`{'gzip' if packing is Compression.GZIP else 'zstd'} -t`"
-    )

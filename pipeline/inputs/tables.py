@@ -1,8 +1,15 @@
-"""Rows of Arrow tables: cut into blocks, hashed by content, converted to plain values."""
+"""Parquet and Arrow files: cut into blocks of rows, hashed by content, and converted to plain values.
+
+Parquet: small neighbouring row groups share a block, whose hash covers the encoded bytes and the schema, so that a scan
+decodes nothing. A row group too large for one task is decoded once, and its rows are kept in the cache in blocks of the
+usual size. Arrow: a block is a range of rows of neighbouring record batches, read through a memory map.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +17,240 @@ import blake3
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.errors import InputError, RowRejectedError
+from ...schemas.errors import InputError, PacktrainError, RowRejectedError
 from ...stages.prep.rowjson import decode_json, exact
-from .blocks import BlockRows, Records
+from ..store.local import LocalStore
+from .blocks import Block, BlockRows, Records, Reject, changed
+from .file_kinds import Container
+from .spool import spool, unspool
 
+TOO_LARGE = 4
+"""Row groups larger than this many blocks (decoded) are kept as rows. Some writers make them gigabytes large."""
 STEP = 64
 """Blocks are cut at multiples of this many rows."""
 UNREADABLE = "unreadable_value"
+_BATCH_ROWS = 1024
+_MAGIC_BYTES = 8
+"""`ARROW1` and two zero bytes, before the stream in an Arrow file."""
+_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
+_UNREADABLE = (ValueError, OverflowError, pa.ArrowException, ImportError)
+"""What Arrow raises for damaged files, and for values that Python cannot hold."""
 
 
-def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[pa.Table, int]]:
+def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Block]:
+    """The blocks of a Parquet or Arrow file.
+
+    Raises:
+        InputError: it is damaged or cut short, or two columns have the same name.
+        StoreError: the cache cannot be written, or the disk is full.
+    """
+    with _damage(path, kind.value):
+        return _scan_parquet(path, size, cache) if kind is Container.PARQUET else _scan_arrow(path, size, kind)
+
+
+def read_table(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> pa.Table:
+    """The rows of a block.
+
+    Args:
+        columns: of a Parquet file, the only ones that are needed; None for all.
+        limit: rows that are enough, for a look at the data.
+
+    Raises:
+        InputError: the file cannot be read, or has changed since the scan.
+    """
+    if block.spooled is not None:
+        return pa.ipc.open_stream(unspool(path, block)).read_all()
+    if block.kind == "groups":
+        with _damage(path, Container.PARQUET.value):
+            return _read_groups(path, block, columns, limit)
+    try:
+        table = _opened(path)[0].slice(block.first, block.last - block.first)
+        found = _hash(table)
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except _ERRORS:
+        found = ""
+    if found != block.content_hash:
+        raise changed(path, block)
+    return table
+
+
+@contextmanager
+def _damage(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in errors of Arrow."""
+    try:
+        yield
+    except PacktrainError:
+        raise
+    except FileNotFoundError as error:  # Arrow's own words hold the path once more
+        raise _missing(path) from error
+    except _ERRORS as error:
+        said = str(error).rstrip(". ")
+        raise InputError(
+            f"{path} is damaged or cut short: as {kind} it cannot be read ({said}); copy it again, or write it again "
+            "and close its writer"
+        ) from error
+
+
+def _missing(path: Path) -> InputError:
+    return InputError(f"{path} cannot be read: No such file or directory; put it back, or give its path")
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with unique names")
+
+
+# Parquet
+
+
+def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
+    import pyarrow.parquet as pq
+
+    blocks: list[Block] = []
+    line = at = 0
+    with pq.ParquetFile(path, memory_map=True) as file:
+        _check_columns(path, file.schema_arrow.names)
+        for first, last in _groups(file.metadata, size):
+            groups = [file.metadata.row_group(number) for number in range(first, last)]
+            rows, count = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+            if not rows:
+                continue
+            if count <= TOO_LARGE * size:
+                digest = _hash_groups(path, file, first, last)
+                blocks.append(Block(at, at + count, line, rows, digest, "groups", first=first, last=last))
+                at, line = at + count, line + rows
+                continue
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
+            for table, count in _cut_rows(batches, size):
+                data = _to_stream(table)
+                digest = blake3.blake3(data).hexdigest()
+                kept = spool(LocalStore(cache), digest, data)
+                blocks.append(Block(at, at + count, line, table.num_rows, digest, "batches", spooled=kept))
+                at, line = at + count, line + table.num_rows
+    return blocks
+
+
+def _read_groups(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    groups = list(range(block.first, block.last))
+    with pq.ParquetFile(path, memory_map=True) as file:
+        if _hash_groups(path, file, block.first, block.last) != block.content_hash:
+            raise changed(path, block)
+        if limit is not None:
+            batches = file.iter_batches(limit, groups, columns=columns, use_threads=False)
+            return pa.Table.from_batches([next(batches)])
+        return file.read_row_groups(groups, columns=columns, use_threads=False)
+
+
+def _groups(metadata: Any, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of row groups of about `size` bytes; each begins where the ones before it end."""
+    first, total = 0, 0
+    for number in range(metadata.num_row_groups):
+        count = metadata.row_group(number).total_byte_size
+        if number > first and total + count > size:
+            yield first, number
+            first, total = number, 0
+        total += count
+    if metadata.num_row_groups > first:
+        yield first, metadata.num_row_groups
+
+
+def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
+    """BLAKE3 of row groups: of their bytes, and of how to decode them."""
+    digest = blake3.blake3(str(file.schema_arrow.remove_metadata()).encode())
+    with pa.memory_map(str(path)) as source:
+        for number in range(first, last):
+            group = file.metadata.row_group(number)
+            digest.update(f"\n{group.num_rows}".encode())
+            for index in range(group.num_columns):
+                column = group.column(index)
+                start, dictionary = column.data_page_offset, column.dictionary_page_offset
+                if dictionary is not None and 0 < dictionary < start:
+                    start = dictionary
+                count = column.total_compressed_size
+                if start < 0 or count < 0 or start + count > source.size():
+                    raise ValueError(f"the footer of row group {number:,} points outside of the file")
+                how = (column.path_in_schema, column.physical_type, column.compression, sorted(column.encodings))
+                digest.update(f"\n{how} {column.num_values} {count}\n".encode())
+                source.seek(start)
+                digest.update(source.read_buffer(count))
+    return digest.hexdigest()
+
+
+# Arrow
+
+
+def _scan_arrow(path: Path, size: int, kind: Container) -> list[Block]:
+    table, batches = _opened(path)
+    _check_columns(path, table.column_names)
+    if kind is Container.ARROW_FILE:
+        with pa.memory_map(str(path)) as source:
+            named = pa.ipc.open_file(source).num_record_batches
+        if named != batches:
+            raise ValueError(f"its footer names {named} record batches, but there are {batches}")
+    blocks: list[Block] = []
+    line = at = 0
+    for rows, count in _cut_rows(map(_checked, table.to_batches()), size):
+        end = line + rows.num_rows
+        blocks.append(Block(at, at + count, line, rows.num_rows, _hash(rows), "batches", first=line, last=end))
+        at, line = at + count, end
+    return blocks
+
+
+def _opened(path: Path) -> tuple[pa.Table, int]:
+    stat = path.stat()
+    return _mapped(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(4)
+def _mapped(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Table, int]:
+    """The rows of an Arrow file or stream with this status, mapped, and how many record batches they are. A file is a
+    stream between magic words.
+
+    Raises:
+        InputError: the stream has no end marker.
+        ValueError: something follows the end.
+    """
+    source = pa.memory_map(str(path))
+    is_file = source.read(6) == b"ARROW1"
+    begin = end = _MAGIC_BYTES if is_file else 0
+    source.seek(begin)
+    for _ in pa.ipc.MessageReader.open_stream(source):
+        end = source.tell()
+    if source.tell() == end:
+        raise InputError(
+            f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
+            "copy it again, or write it again and close its writer"
+        )
+    if not is_file and source.tell() != source.size():
+        raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
+    source.seek(begin)
+    stream = pa.ipc.open_stream(source)
+    batches = list(stream)
+    return pa.Table.from_batches(batches, stream.schema), len(batches)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Check that offsets are within their buffers; reading other batches could access foreign memory, or crash."""
+    for column in batch.columns:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+            if "UTF8" not in str(error) or column.type not in kinds:
+                raise
+            # A text that is not UTF-8 only costs its row.
+            column.view(kinds[column.type]).validate(full=True)
+    return batch
+
+
+# Rows of both
+
+
+def _cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[pa.Table, int]]:
     """Cut rows into tables of about `size` bytes; each with its bytes.
 
     Where a table begins depends only on the rows before it, not on batches: appending rows changes only the last table.
@@ -53,7 +284,7 @@ def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
         yield step
 
 
-def to_stream(table: pa.Table) -> pa.Buffer:
+def _to_stream(table: pa.Table) -> pa.Buffer:
     """The table as one record batch in an Arrow stream: the same bytes for the same rows, however they are chunked.
 
     Arrow does not define the bytes under a null, so two writers may give equal rows different bytes. That only costs
@@ -61,108 +292,79 @@ def to_stream(table: pa.Table) -> pa.Buffer:
     """
     sink = pa.BufferOutputStream()
     # Concatenating with an empty array copies; a slice would be written with its neighbours' bytes.
-    columns = [pa.concat_arrays([*column.chunks, _nothing(column)]) for column in table.columns]
+    columns = [pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)]) for column in table.columns]
     table = pa.Table.from_arrays(columns, schema=table.schema.remove_metadata())
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
 
-def _nothing(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0).slice(0, 0) if column.num_chunks else pa.array([], column.type)
-
-
-def hash_table(table: pa.Table) -> str:
+def _hash(table: pa.Table) -> str:
     """BLAKE3 of the rows, including column names and types."""
-    return blake3.blake3(to_stream(table)).hexdigest()
+    return blake3.blake3(_to_stream(table)).hexdigest()
 
 
-def to_arrays(table: pa.Table, columns: Sequence[str] | None, take: int | None) -> BlockRows:
-    """As `to_rows`, with arrays for lists of integers or booleans without nulls."""
-    some = table if take is None else table.slice(0, take)
-    chosen = [name for name in dict.fromkeys(table.column_names) if columns is None or name in columns]
-    found: dict[str, list[Any]] = {}
-    for name in chosen:
-        column = some.column(name).combine_chunks()
-        if not _are_numbers(column.type) or column.null_count or column.flatten().null_count:
-            continue
-        ends = np.cumsum(np.asarray(column.value_lengths()), dtype=np.int64)
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        found[name] = np.split(values, ends[:-1]) if len(column) else []
-    if not found:
-        return to_rows(table, columns, take, None)
-    others = [name for name in chosen if name not in found]
-    rows = to_rows(some.select(others), others, None, None) if others else BlockRows()
-    records = dict(rows.records or ()) if others else {number: {} for number in range(some.num_rows)}
-    merged: Records = [
-        (number, {**row, **{name: values[number] for name, values in found.items()}}) for number, row in records.items()
-    ]
-    return replace(rows, records=merged)
-
-
-def _are_numbers(kind: pa.DataType) -> bool:
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return False
-    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type))
-
-
-def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, limit: int | None) -> BlockRows:
-    """The first rows of a table as plain values, and those that cannot be converted.
+def to_rows(table: pa.Table, columns: Sequence[str] | None, *, arrays: bool = False) -> BlockRows:
+    """The rows of a table as plain values, and those that cannot be converted.
 
     Args:
         columns: the only ones that are needed; None for all.
-        take, limit: how many rows at most; None for all.
+        arrays: whether lists of integers or booleans without nulls may be arrays.
     """
-    for most in (take, limit):
-        table = table if most is None else table.slice(0, most)
-    if columns is not None:
-        table = table.select([name for name in dict.fromkeys(table.column_names) if name in columns])
+    names = [name for name in dict.fromkeys(table.column_names) if columns is None or name in columns]
+    found = {name: values for name in names if arrays and (values := _arrays(table.column(name))) is not None}
+    rows = _plain(table.select([name for name in names if name not in found]))
+    if not found:
+        return rows
+    records: Records = [
+        (number, {**row, **{name: values[number] for name, values in found.items()}})
+        for number, row in rows.records or ()
+    ]
+    return replace(rows, records=records)
+
+
+def _arrays(column: pa.ChunkedArray) -> list[Any] | None:
+    """The lists of a column as arrays; None if they are not all of integers or booleans."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return None
+    if not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
+        return None
+    whole = column.combine_chunks()
+    values = whole.flatten()
+    if whole.null_count or values.null_count:
+        return None
+    ends = np.cumsum(np.asarray(whole.value_lengths()), dtype=np.int64)
+    return np.split(values.to_numpy(zero_copy_only=False), ends[:-1]) if len(whole) else []
+
+
+def _plain(table: pa.Table) -> BlockRows:
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
+    records, rejects = Records(), list[Reject]()
     try:
-        return _decoded(BlockRows(records=list(enumerate(table.to_pylist()))), table.schema)
-    except (ValueError, OverflowError, pa.ArrowException, ImportError):
+        records = list(enumerate(table.to_pylist()))
+    except _UNREADABLE:
         # One value cannot be converted, such as a text that is not UTF-8: find its row.
-        records: Records = []
-        rejects = []
         for number in range(table.num_rows):
             try:
                 records += [(number, table.slice(number, 1).to_pylist()[0])]
             except UnicodeDecodeError as error:
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
-            except (ValueError, OverflowError, pa.ArrowException, ImportError) as error:
+            except _UNREADABLE as error:
                 rejects.append((number, UNREADABLE, f"a value of the row cannot be read by Python ({error})"))
-        return _decoded(BlockRows(records=records, rejects=rejects), table.schema)
-
-
-def check_columns(path: Path, names: Sequence[str]) -> None:
-    """Check the columns of a table.
-
-    Raises:
-        InputError: two columns have the same name.
-    """
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with unique names")
-
-
-def _decoded(rows: BlockRows, schema: pa.Schema) -> BlockRows:
-    """The rows with values of Arrow's JSON type decoded; rows with invalid JSON are rejected."""
-    decoders = {name: decoder for name in schema.names if (decoder := _json_decoder(schema.field(name), f"`{name}`"))}
-    if not decoders:
-        return rows
-    records: Records = []
-    rejects = list(rows.rejects)
-    for number, row in rows.records or ():
+    decoders = [(one.name, decode) for one in table.schema if (decode := _json_decoder(one, f"`{one.name}`"))]
+    decoded = Records()
+    for number, row in records if decoders else ():
         try:
-            records.append((number, {**row, **{name: decode(row[name]) for name, decode in decoders.items()}}))
+            decoded.append((number, {**row, **{name: decode(row[name]) for name, decode in decoders}}))
         except RowRejectedError as error:
             rejects.append((number, error.reason, error.detail))
-    return BlockRows(records=records, rejects=rejects)
+    return BlockRows(records=decoded if decoders else records, rejects=rejects)
 
 
 def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
-    """A function that decodes JSON within a field's values, at any depth; None if there is none."""
+    """A function that decodes Arrow's JSON type within a field's values, at any depth; None if there is none."""
     kind = field.type
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":

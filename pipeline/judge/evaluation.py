@@ -18,113 +18,31 @@ from typing import Any
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import indented_json
-from ...schemas.samples import Sample
 from ...schemas.units import plural
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.extraction import Extraction, extract
+from ...stages.judge.extraction import ExtractedCode, Extraction, extract
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
 from ..store.local import LocalStore, hash_file
 from .judging import Judgement, Judging, judge
 from .problem_file import ProblemFile, open_problems
-from .results import ResultKey, Results, SampleResult, differences, encoded, open_results, read_results
+from .results import Results, SampleResult, differences, encoded, open_results, read_results
 from .sandbox import Sandbox, open_sandbox
 from .summary import summarise
-
-_SHOWN = 60
-"""Characters of an id in a message."""
-DEFAULT_KS = (1, 5, 10)
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One program."""
-
-    row: int
-    """Row of its problem in the data."""
-    sample: int
-    """Number of the sample; of the data's own programs, the index in the row's list."""
-    code: str
-    """Empty if the answer holds no program."""
-    extraction: Extraction
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(row, sample), which is unique."""
-        return self.row, self.sample
-
-
-def attempts_of_samples(samples: Iterable[Sample], path: Path, problems: ProblemFile) -> list[Attempt]:
-    """The programs in a model's answers, in order of (row, sample); without those for problems that are unusable.
-
-    Raises:
-        InputError: there are none, or a sample is of another problem than the data has in this row.
-    """
-    found, count = [], 0
-    for sample in samples:
-        count += 1
-        head = problems.heads.get(sample.row)
-        if head is None or head.id != sample.id:
-            there = f"{head.id[:_SHOWN]!r} in row {sample.row}" if head else f"no row {sample.row}"
-            raise InputError(
-                f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem "
-                f"{sample.id[:_SHOWN]!r}, but {problems.path} has {there}; give the data that the samples were made "
-                "from"
-            )
-        if head.unusable is None:
-            code = extract(sample.text)
-            found.append(Attempt(sample.row, sample.sample, code.code, code.rule))
-    if not count:
-        raise InputError(f"{path} holds no samples")
-    if not found:
-        raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
-    return sorted(found, key=lambda one: one.key)
-
-
-def attempts_of_references(problems: ProblemFile) -> list[Attempt]:
-    """The data's own programs, in order of (row, index).
-
-    Raises:
-        InputError: there are none.
-    """
-    found = [
-        Attempt(problem.row, at, code, Extraction.reference)
-        for problem in problems.problems(problems.heads)
-        for at, code in enumerate(problem.solutions)
-    ]
-    if not found:
-        raise InputError(f"--references: no problem of {problems.path} has both tests and solutions")
-    return found
-
-
-def check_ks(asked: tuple[int, ...] | None, attempts: Iterable[Attempt]) -> tuple[int, ...]:
-    """The k of pass@k: those asked for, else those of `DEFAULT_KS` for which each problem has enough samples.
-
-    Raises:
-        ConfigError: one is less than 1, or larger than the number of samples of some problem.
-    """
-    counts = Counter(one.row for one in attempts)
-    row, least = min(counts.items(), key=lambda item: (item[1], item[0]))
-    if asked is None:
-        return tuple(k for k in DEFAULT_KS if k <= least)
-    for k in asked:
-        if k < 1:
-            raise ConfigError(f"-k {k}: must be at least 1")
-        if k > least:
-            raise ConfigError(
-                f"-k {k}: pass@{k} needs {plural(k, 'sample')} of each problem, but the one in row {row} has {least}; "
-                f"choose at most {least}, or sample more"
-            )
-    return tuple(sorted(set(asked)))
-
 
 SUMMARY = "summary.json"
 REFERENCES = "the data's own solutions"
 """What stands in place of the hash of a samples file."""
-_FORMAT = 2
+DEFAULT_KS = (1, 5, 10)
+_FORMAT = 3
 """Raised when the same program may get another verdict."""
 _AHEAD = 4
 """Programs waiting for each thread, so that it never waits for the data."""
+_SHOWN = 60
+"""Characters of an id in a message."""
+
+Programs = dict[tuple[int, int], ExtractedCode]
+"""(row, sample) → its program; of the data's own programs, the second is the index in the row's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +51,7 @@ class EvaluationRequest:
 
     data: Path
     out: Path
-    samples: Path | None = None
+    samples: Path | None
     """None: run the data's own programs, which calibrates."""
     judging: Judging = field(default_factory=Judging)
     unsafe: bool = False
@@ -153,51 +71,111 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         ConfigError, InputError, OutputError: something is wrong with the options or files.
         SandboxError, StoreError: the machine failed; the same call continues.
     """
-    observer = observer or Silent()
+    observer, samples = observer or Silent(), request.samples
     with open_problems(request.data) as problems:
-        ks: tuple[int, ...] = ()
-        if request.samples is None:
-            attempts = attempts_of_references(problems)
-        else:
-            attempts = attempts_of_samples(read_samples(request.samples), request.samples, problems)
-            ks = check_ks(request.ks, attempts)
+        programs = _references(problems) if samples is None else _answers(samples, problems)
+        ks = () if samples is None else _ks(request.ks, programs)
         sandbox = open_sandbox(unsafe=request.unsafe)
         if request.unsafe:
             observer.note("programs run WITHOUT a sandbox, with all rights of this user")
-        limits = {key: one for key, one in asdict(request.judging.limits).items() if key != "stop"}
         identity = {
             "format": _FORMAT,
             "data": problems.hash,
-            "samples": hash_file(request.samples).hash if request.samples is not None else REFERENCES,
+            "samples": hash_file(samples).hash if samples is not None else REFERENCES,
             "comparator": request.judging.comparator.value,
-            "limits": limits,
-            "all_tests": request.judging.all_tests,
+            "limits": asdict(request.judging.limits),
             "sandbox": sandbox.name,
             "python": platform.python_version(),
         }
         ids = {row: head.id for row, head in problems.heads.items()}
-        others: dict[str, Results | None] = {}
-        for option, folder in (("--calibration", request.calibration), ("--compare", request.compare)):
-            others[option] = _other(option, folder, identity, ids, observer) if folder is not None else None
+        calibration = _other("--calibration", request.calibration, identity, ids, observer)
+        compared = _other("--compare", request.compare, identity, ids, observer)
         file, done = open_results(request.out, identity, ids)
-        left = [one for one in attempts if one.key not in done]
+        left = {key: code for key, code in programs.items() if key not in done}
         jobs = request.jobs or len(os.sched_getaffinity(0))
-        with file, closing(_evaluate(problems, left, request.judging, sandbox, jobs)) as judged:
-            observer.begin("judge", len(attempts), "samples")
-            observer.advance(len(attempts) - len(left))
+        with file, closing(_judged(problems, left, request.judging, sandbox, jobs)) as judged:
+            observer.begin("judge", len(programs), "samples")
+            observer.advance(len(programs) - len(left))
             for some in judged:
                 file.append(encoded(some))
-                done.update((one.key, one) for one in some)
+                done.update(((one.row, one.sample), one) for one in some)
                 observer.advance(len(some), rows=len(some))
             observer.end()
-            results = {one.key: done[one.key] for one in attempts}
-            summary = summarise(problems, results, ks, identity, others["--calibration"], others["--compare"])
+            results = {key: done[key] for key in programs}
+            summary = summarise(problems, results, ks, identity, calibration, compared)
             LocalStore(request.out).replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
         return summary
 
 
-def _other(option: str, folder: Path, identity: dict[str, Any], ids: dict[int, str], observer: Observer) -> Results:
+def _answers(path: Path, problems: ProblemFile) -> Programs:
+    """The programs in a model's answers, in order of (row, sample); without those for problems that are unusable.
+
+    Raises:
+        InputError: there are none, or a sample is of another problem than the data has in this row.
+    """
+    found: Programs = {}
+    samples = list(read_samples(path))
+    for sample in samples:
+        head = problems.heads.get(sample.row)
+        if head is None or head.id != sample.id:
+            there = f"{head.id[:_SHOWN]!r} in row {sample.row}" if head else f"no row {sample.row}"
+            raise InputError(
+                f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem "
+                f"{sample.id[:_SHOWN]!r}, but {problems.path} has {there}; give the data that the samples were made "
+                "from"
+            )
+        if head.unusable is None:
+            found[sample.key] = extract(sample.text)
+    if not samples:
+        raise InputError(f"{path} holds no samples")
+    if not found:
+        raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
+    return dict(sorted(found.items()))
+
+
+def _references(problems: ProblemFile) -> Programs:
+    """The data's own programs, in order of (row, index).
+
+    Raises:
+        InputError: there are none.
+    """
+    found = {
+        (problem.row, at): ExtractedCode(code, Extraction.reference)
+        for problem in problems.problems(problems.heads)
+        for at, code in enumerate(problem.solutions)
+    }
+    if not found:
+        raise InputError(f"--references: no problem of {problems.path} has both tests and solutions")
+    return found
+
+
+def _ks(asked: tuple[int, ...] | None, programs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """The k of pass@k: those asked for, else those of `DEFAULT_KS` for which each problem has enough samples.
+
+    Raises:
+        ConfigError: one is less than 1, or larger than the number of samples of some problem.
+    """
+    counts = Counter(row for row, _ in programs)
+    row, least = min(counts.items(), key=lambda item: (item[1], item[0]))
+    if asked is None:
+        return tuple(k for k in DEFAULT_KS if k <= least)
+    for k in asked:
+        if k < 1:
+            raise ConfigError(f"-k {k}: must be at least 1")
+        if k > least:
+            raise ConfigError(
+                f"-k {k}: pass@{k} needs {plural(k, 'sample')} of each problem, but the one in row {row} has {least}; "
+                f"choose at most {least}, or sample more"
+            )
+    return tuple(sorted(set(asked)))
+
+
+def _other(
+    option: str, folder: Path | None, identity: dict[str, Any], ids: dict[int, str], observer: Observer
+) -> Results | None:
     """The results of another evaluation of the same data."""
+    if folder is None:
+        return None
     theirs, results = read_results(folder, ids)
     if option == "--calibration" and theirs.get("samples") != REFERENCES:
         raise ConfigError(
@@ -212,35 +190,33 @@ def _other(option: str, folder: Path, identity: dict[str, Any], ids: dict[int, s
     return results
 
 
-def _evaluate(
-    problems: ProblemFile, attempts: Sequence[Attempt], judging: Judging, sandbox: Sandbox, jobs: int
+def _judged(
+    problems: ProblemFile, programs: Programs, judging: Judging, sandbox: Sandbox, jobs: int
 ) -> Generator[list[SampleResult], None, None]:
     """Run programs; those that are the same text for the same problem run once, and their results come together."""
-    programs: dict[int, dict[str, list[Attempt]]] = {}
-    for one in attempts:
-        programs.setdefault(one.row, {}).setdefault(one.code, []).append(one)
+    same: dict[int, dict[str, list[tuple[int, Extraction]]]] = {}
+    for (row, sample), program in programs.items():
+        same.setdefault(row, {}).setdefault(program.code, []).append((sample, program.rule))
 
-    def results(same: Sequence[Attempt], outcome: Judgement) -> list[SampleResult]:
-        return [
-            SampleResult(ResultKey(one.row, one.sample, problems.heads[one.row].id, one.extraction), outcome)
-            for one in same
-        ]
+    def results(row: int, samples: Sequence[tuple[int, Extraction]], outcome: Judgement) -> list[SampleResult]:
+        common: dict[str, Any] = asdict(outcome) | {"row": row, "id": problems.heads[row].id}
+        return [SampleResult(**common, sample=sample, extraction=rule) for sample, rule in samples]
 
     stop = Event()
-    running: dict[Future[Judgement], list[Attempt]] = {}
+    running: dict[Future[Judgement], tuple[int, list[tuple[int, Extraction]]]] = {}
     with ThreadPoolExecutor(jobs, thread_name_prefix="judge") as pool:
         try:
-            for problem in problems.problems(programs):
-                for code, same in programs[problem.row].items():
+            for problem in problems.problems(same):
+                for code, samples in same[problem.row].items():
                     if not code:
-                        yield results(same, Judgement(Verdict.no_code))
+                        yield results(problem.row, samples, Judgement(verdict=Verdict.no_code))
                         continue
-                    running[pool.submit(judge, sandbox, problem, code, judging, stop)] = same
+                    running[pool.submit(judge, sandbox, problem, code, judging, stop)] = problem.row, samples
                     while len(running) >= _AHEAD * jobs:
                         for job in wait(running, return_when=FIRST_COMPLETED).done:
-                            yield results(running.pop(job), job.result())
+                            yield results(*running.pop(job), job.result())
             for job in as_completed(list(running)):
-                yield results(running.pop(job), job.result())
+                yield results(*running.pop(job), job.result())
         finally:
             stop.set()
             for job in running:

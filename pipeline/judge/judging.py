@@ -1,12 +1,11 @@
 """Judges one program: runs its problem's tests in a sandbox, and compares what comes out."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Event
 
 from ...stages.judge.comparators import Comparator, Rule, Verdict, compare_text, compare_value, loosest
 from ...stages.judge.problems import Problem, expected_texts
-from .programs import Ending, Execution, Program, ProgramLimits
-from .sandbox import Sandbox
+from .sandbox import Execution, ProgramLimits, Sandbox
 
 _CLIP = 2_000
 """Characters of an output or an error that are kept."""
@@ -22,76 +21,53 @@ class Judging:
 
     comparator: Comparator = Comparator.tokens_numbers
     limits: ProgramLimits = field(default_factory=ProgramLimits)
-    all_tests: bool = False
-    """Whether to go on after the first test that fails."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """What became of one program."""
 
     verdict: Verdict
     rule: Rule | None = None
     """Of a program that passed: the loosest rule that one of its tests needed."""
-    tests_run: int = 0
-    tests_passed: int = 0
     failed_test: int | None = None
-    """Index of the first test that failed."""
+    """Index of the first test that failed, which is the last that ran."""
     actual: str | None = None
     """Start of what the program printed or returned in that test."""
     detail: str = ""
     """End of what it wrote to standard error in that test."""
     seconds: float = 0.0
-    """By the clock, in all tests."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no judgement has, as a damaged file may hold them.
-
-        Raises:
-            ValueError: as said.
-        """
-        if not 0 <= self.tests_passed <= self.tests_run or not self.seconds >= 0:
-            raise ValueError(f"{self.tests_passed} of {self.tests_run} tests in {self.seconds} s")
+    """By the clock, in all its tests."""
 
 
 def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
-    """Run a program on its problem's tests.
+    """Run a program on its problem's tests, up to the first that fails.
 
     Raises:
         SandboxError: the machine failed.
         StoppedError: `stop` was set meanwhile.
     """
-    program = Program(code, problem.function, problem.inputs)
-    verdict, rule, failed = Verdict.passed, None, None
-    actual, detail = None, ""
-    ran = passed = 0
+    rule: Rule | None = None
     seconds = 0.0
-    for at, execution in enumerate(sandbox.run(program, replace(judging.limits, stop=stop))):
+    for at, test in enumerate(problem.inputs):
+        execution = sandbox.run(code, problem.function, test, judging.limits, stop)
         if stop.is_set():
             raise StoppedError
-        ran += 1
-        seconds += execution.wall_seconds
+        seconds = round(seconds + execution.wall_seconds, 6)
         outcome = _judge_test(problem, at, execution, judging.comparator)
-        if isinstance(outcome, Rule):
-            passed += 1
-            rule = loosest(rule, outcome)
-        elif failed is None:
-            verdict, failed = outcome, at
-            actual, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
-            if not judging.all_tests:
-                break
-    rule = rule if verdict is Verdict.passed else None
-    return Judgement(verdict, rule, ran, passed, failed, actual, detail, round(seconds, 6))
+        if isinstance(outcome, Verdict):
+            said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+            return Judgement(verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
+        rule = loosest(rule, outcome)
+    return Judgement(verdict=Verdict.passed, rule=rule, seconds=seconds)
 
 
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:
     """The rule that accepts the outcome of a test, or why it failed."""
-    if execution.ending is not Ending.finished:
-        return Verdict(execution.ending.value)
+    if execution.failed is not None:
+        return execution.failed
     expected = problem.expected[at]
-    if problem.function is not None:
-        if execution.value is None:
-            return Verdict.runtime_error
+    if execution.value is not None:
         return compare_value(expected, execution.value, comparator, wrapped=problem.wrapped) or Verdict.wrong
     output = execution.output.decode("utf-8", "replace")
     rules = [compare_text(text, output, comparator) for text in expected_texts(expected)]

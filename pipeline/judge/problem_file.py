@@ -24,7 +24,6 @@ _MAX_ROW_BYTES = 1 << 30
 class ProblemHead:
     """What is kept of a problem while others run."""
 
-    row: int
     id: str
     difficulty: str
     unusable: str | None = None
@@ -65,9 +64,9 @@ def open_problems(path: Path) -> Iterator[ProblemFile]:
         file = scan_file("data", path.name, path, _MAX_ROW_BYTES, Path(spool))
         heads = {number: _head(row, number) for number, row in _rows(file)}
         if all(head.unusable for head in heads.values()):
-            why = sorted({head.unusable for head in heads.values() if head.unusable})
+            why = ", ".join(sorted({str(head.unusable) for head in heads.values()}))
             raise InputError(
-                f"--data {path}: none of its {plural(len(heads), 'row')} can be judged ({', '.join(why)}). Give APPS "
+                f"--data {path}: none of its {plural(len(heads), 'row')} can be judged ({why}). Give APPS "
                 "rows with tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function is "
                 "called"
             )
@@ -102,5 +101,5 @@ def _head(row: Any, number: int) -> ProblemHead:
     try:
         problem = problem_of(row, number)
     except RowRejectedError as error:
-        return ProblemHead(number, group_of(row), row.difficulty or UNRATED, error.reason)
-    return ProblemHead(number, problem.id, problem.difficulty)
+        return ProblemHead(group_of(row), row.difficulty or UNRATED, error.reason)
+    return ProblemHead(problem.id, problem.difficulty)

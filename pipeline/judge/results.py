@@ -1,8 +1,7 @@
 """The results of an evaluation: a line that says what is evaluated and how, then one line a sample, in no order."""
 
-import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,33 @@ from ...schemas.errors import OutputError
 from ...schemas.jsontext import decode_note, parse_json
 from ...stages.judge.extraction import Extraction
 from ..store.appended import AppendedFile
+from ..store.local import open_regular
 from .judging import Judgement
 
 NAME = "results.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultKey:
-    """Which sample a line is about."""
+@dataclass(frozen=True, kw_only=True)
+class SampleResult(Judgement):
+    """One line: what became of one sample."""
 
     row: int
     sample: int
     id: str
     extraction: Extraction
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that no result has, as a damaged file may hold them.
 
-@dataclass(frozen=True, slots=True)
-class SampleResult:
-    """One line: what became of one sample. The keys of both parts stand beside each other."""
-
-    about: ResultKey
-    outcome: Judgement
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(row, sample), which is unique."""
-        return self.about.row, self.about.sample
+        Raises:
+            ValueError: as said.
+        """
+        if not min(self.sample, self.failed_test or 0, self.seconds) >= 0:
+            raise ValueError(f"sample {self.sample}, failed test {self.failed_test}, {self.seconds} s")
 
 
 Results = dict[tuple[int, int], SampleResult]
+"""(row, sample) → its result."""
 
 
 def open_results(folder: Path, identity: Mapping[str, Any], ids: Mapping[int, str]) -> tuple[AppendedFile, Results]:
@@ -85,12 +82,11 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> tuple[dict[str, Any], 
     """
     path = folder / NAME
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
+        with open_regular(path) as file:
             whole = file.read().rpartition(b"\n")[0]
     except OSError as error:
         raise OutputError(
-            f"{path} cannot be read: {error.strerror}; give the --out of a `packtrain eval-apps`"
+            f"{path} cannot be read: {error.strerror or error}; give the --out of a `packtrain eval-apps`"
         ) from None
     return _parsed(path, whole, ids)
 
@@ -108,7 +104,7 @@ def _short(value: Any) -> str:
 
 def encoded(results: Iterable[SampleResult]) -> bytes:
     """Their lines."""
-    return b"".join(msgspec.json.encode(asdict(one.about) | asdict(one.outcome)) + b"\n" for one in results)
+    return b"".join(msgspec.json.encode(one) + b"\n" for one in results)
 
 
 def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> tuple[dict[str, Any], Results]:
@@ -121,12 +117,12 @@ def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> tuple[dict[str,
                 if not isinstance(identity, dict) or "comparator" not in identity:
                     raise ValueError("it does not say what is evaluated")
                 continue
-            result = SampleResult(decode_note(line, ResultKey), decode_note(line, Judgement))
-            if ids.get(result.about.row) != result.about.id or result.about.sample < 0:
-                raise ValueError(f"the data has another problem in row {result.about.row}, or none")
-        except (ValueError, msgspec.MsgspecError) as error:
+            result = decode_note(line, SampleResult)
+            if ids.get(result.row) != result.id:
+                raise ValueError(f"the data has another problem in row {result.row}, or none")
+        except ValueError as error:
             raise OutputError(
                 f"{path}, line {number:,} is damaged ({error}); remove the folder, and evaluate again"
             ) from None
-        results[result.key] = result
+        results[result.row, result.sample] = result
     return identity, results

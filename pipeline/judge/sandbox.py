@@ -1,119 +1,35 @@
 """Programs in namespaces of their own: one launch of bubblewrap for each test, and nothing of it is left after it.
 
-A program sees Python and the shared objects of the system, read-only, and four devices. It can write nothing but its
-output, start nothing but threads, and open no socket. The kernel ends the namespace with its first process.
-
-A filter of system calls, as classic BPF, takes away what a program of a model never needs and what kernels have been
-attacked through: new namespaces and mounts, sockets (socket pairs stay, asyncio needs them), tracing and limits of
-other processes, memory that no limit counts (memfd, System V), keys, BPF, io_uring, modules, clocks; and other
-processes: a program may start threads alone. All that is not listed is allowed.
+A program sees Python and the shared objects of the system, read-only, and four devices. Its input and what it says are
+files in memory, whose size the kernel limits; it can write nothing else, start nothing but threads (`seccomp.py`), and
+open no socket. The kernel ends the namespace with its first process. Whether an answer is right is not known in here:
+expected outputs never enter.
 """
 
-import errno
 import json
 import math
 import os
-import selectors
+import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from threading import Event
 
 from ...schemas.errors import ConfigError, SandboxError
-from .programs import Ending, Execution, Program, ProgramLimits
+from ...stages.judge.comparators import Verdict
+from .seccomp import program_filter
 
-# Name: number on x86-64, number on ARM64 (None: not there).
-_DENIED: dict[str, tuple[int | None, int | None]] = {
-    "fork": (57, None), "vfork": (58, None), "ptrace": (101, 117), "kcmp": (312, 272),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "move_pages": (279, 239), "migrate_pages": (256, 238),
-    "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
-    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
-    "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "socket": (41, 198), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
-    "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
-    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
-    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
-    "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
-    "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "setxattrat": (463, 463), "removexattrat": (466, 466), "open_tree_attr": (467, 467), "file_setattr": (469, 469),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "fanotify_init": (300, 262),
-    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443),
-    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
-    "acct": (163, 89), "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112),
-    "adjtimex": (159, 171), "clock_adjtime": (305, 266), "sethostname": (170, 161), "setdomainname": (171, 162),
-    "personality": (135, 92), "vhangup": (153, 58), "lookup_dcookie": (212, 18),
-    "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
-}  # fmt: skip
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
-_NAMESPACES = 0x7E020000  # CLONE_NEW* of clone
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-
-_LOAD, _EQUAL, _ABOVE, _SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # places in struct seccomp_data
-
-
-def _refuse(code: int) -> int:
-    return 0x00050000 | code
-
-
-def program_filter(machine: str) -> bytes:
-    """The filter for a machine as `os.uname` names it: instructions of 8 bytes. ConfigError for machines not known."""
-    if machine not in _ARCHITECTURES:
-        raise ConfigError(f"no sandbox for machines of type {machine!r}: use one of {', '.join(_ARCHITECTURES)}")
-    which = list(_ARCHITECTURES).index(machine)
-    lines: list[tuple[int, int, int, int]] = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
-    if machine == "x86_64":  # the second set of numbers, for programs with short pointers
-        lines += [(_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
-    for numbers in _DENIED.values():
-        number = numbers[which]
-        if number is not None:
-            lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _refuse(errno.EPERM))]
-    # Its flags are in memory, where no filter can look: C libraries go on with `clone` where it is not known.
-    lines += [(_EQUAL, 0, 1, _CLONE3[which]), (_RETURN, 0, 0, _refuse(errno.ENOSYS))]
-    lines += [
-        (_EQUAL, 0, 5, _CLONE[which]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_SET, 1, 0, _NAMESPACES),
-        (_SET, 1, 0, 0x10000),  # CLONE_THREAD
-        (_RETURN, 0, 0, _refuse(errno.EPERM)),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    # Limits of another process: the first argument is its number, 0 for one's own.
-    lines += [
-        (_EQUAL, 0, 3, _PRLIMIT[which]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_EQUAL, 1, 0, 0),
-        (_RETURN, 0, 0, _refuse(errno.EPERM)),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    return b"".join(struct.pack("<HBBI", *line) for line in lines)
-
-
-_CHUNK, _STDERR = 1 << 16, 4096
+MIB = 1 << 20
+_STDERR = 4096
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
 _NOBODY = 65534
 _HELP = (
@@ -121,6 +37,36 @@ _HELP = (
     "--security-opt seccomp=unconfined; on Ubuntu, sysctl kernel.apparmor_restrict_unprivileged_userns=0. In a "
     "container or virtual machine of its own, --unsafe runs programs without a sandbox"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """What one test of a program may use."""
+
+    wall_seconds: float = 20.0
+    """From the start of the test to its end, sleeping included."""
+    cpu_seconds: float = 10.0
+    """CPU time; the kernel counts whole seconds, so this is rounded up."""
+    memory_bytes: int = 1024 * MIB
+    """Address space."""
+    threads: int = 32
+    output_bytes: int = 16 * MIB
+    """Standard output, standard error, or the JSON of a returned value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One test of a program, run."""
+
+    failed: Verdict | None
+    """None: it ended with exit code 0; of a call: it returned a value that JSON can say."""
+    output: bytes
+    """Standard output, at most `ProgramLimits.output_bytes`."""
+    value: bytes | None
+    """JSON of what the call returned; None where it did not return, and for programs that read stdin."""
+    stderr: str
+    """The end of standard error, at most some KiB. Hostile text: escape it before it is printed."""
+    wall_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,57 +83,62 @@ class Sandbox:
         """For messages, and for what decides a verdict."""
         return "bubblewrap" if self.executable else "unsafe"
 
-    def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
-        """Run the tests in the order of the inputs, each when asked for.
+    def run(
+        self, code: str, function: str | None, test: bytes, limits: ProgramLimits, stop: Event | None = None
+    ) -> Execution:
+        """Run a program on one test.
+
+        Args:
+            code: Python source text.
+            function: None: the program reads stdin. Else what the test calls: a function, or a method of `Solution`.
+            test: stdin, or the JSON list of the arguments of the call.
+            stop: ends the test as soon as another thread sets it, as a timeout.
 
         Raises:
             SandboxError: the machine failed, which says nothing about the program.
         """
-        for test in program.inputs:
-            yield self._test(program, limits, test)
-
-    def _test(self, program: Program, limits: ProgramLimits, test: bytes) -> Execution:
-        call = program.function is not None
-        setup = {"code": program.code, "function": program.function, "limits": _rlimits(limits, self.executable)}
-        given = [_memory(json.dumps(setup).encode())]
-        values, write = os.pipe()
-        status, told = os.pipe()
-        command = [*_python(), str(given[0]), str(write)]
-        if self.executable:
-            given.append(_memory(program_filter(os.uname().machine)))
-            outer = ["--seccomp", str(given[1]), "--json-status-fd", str(told)]
-            command = [self.executable, *outer, *_namespace(), "--", *command]
-        started = time.monotonic()
-        with nullcontext("/") if self.executable else tempfile.TemporaryDirectory(prefix="packtrain-unsafe-") as folder:
+        setup = {"code": code, "function": function, "limits": _rlimits(limits, self.executable)}
+        with ExitStack() as stack:
+            held = [json.dumps(setup).encode(), test, b"", b"", b"", b""]
+            held.append(program_filter(os.uname().machine) if self.executable else b"")
+            files = [stack.enter_context(_memory(data)) for data in held]
+            given, stdin, stdout, stderr, value, status, calls = files
+            folder, command = "/", [*_python(), str(given.fileno()), str(value.fileno())]
+            if self.executable:
+                outer = ["--seccomp", str(calls.fileno()), "--json-status-fd", str(status.fileno()), *_namespace()]
+                command = [self.executable, *outer, "--", *command]
+            else:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
+            started = time.monotonic()
             try:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env={},
-                    pass_fds=(*given, write, told), start_new_session=True, user=self.user, group=self.user,
-                    extra_groups=None if self.user is None else [],
+                    command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=folder, env={},
+                    pass_fds=[one.fileno() for one in (given, value, status, calls)], start_new_session=True,
+                    user=self.user, group=self.user, extra_groups=None if self.user is None else [],
                 )  # fmt: skip
             except OSError as error:
-                os.close(values)
-                os.close(status)
                 raise SandboxError(f"{command[0]} cannot be started: {error}") from error
-            finally:
-                for descriptor in (*given, write, told):
-                    os.close(descriptor)
             try:
-                stopped, said = _follow(process, values, limits, test, started)
+                ended = _ends(process.pid, started + limits.wall_seconds, stop)
             finally:
-                _end(process)
-        with os.fdopen(status, "rb") as file:
-            launched = b'"exit-code"' in file.read()
-        wall = time.monotonic() - started
-        stderr = bytes(said["err"]).decode(errors="replace")
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            wall = time.monotonic() - started
+            said = {one: os.fstat(one.fileno()).st_size for one in (stdout, stderr, value)}
+            error_text = os.pread(stderr.fileno(), _STDERR, max(0, said[stderr] - _STDERR)).decode(errors="replace")
+            output, returned = (os.pread(one.fileno(), limits.output_bytes, 0) for one in (stdout, value))
+            launched = b'"exit-code"' in os.pread(status.fileno(), _STDERR, 0)
         # Killed from outside, such as by the kernel for want of memory, it tells nothing either, by a negative status.
-        if self.executable and not stopped and not launched and process.returncode >= 0:
-            raise SandboxError(f"bubblewrap did not start the program: {stderr.strip()[-300:]}")
-        ending = stopped or _ending(process.returncode, wall, limits, stderr)
-        if call and ending is Ending.finished and not said["value"]:
-            ending = Ending.error
-        value = bytes(said["value"]) if call and ending is Ending.finished else None
-        return Execution(ending, bytes(said["out"][: limits.output_bytes]), value, stderr, wall)
+        if self.executable and ended and not launched and process.returncode >= 0:
+            raise SandboxError(f"bubblewrap did not start the program: {error_text.strip()[-300:]}")
+        failed = _failure(process.returncode, wall, limits, error_text) if ended else Verdict.timeout
+        if max(said.values()) > limits.output_bytes:
+            failed = Verdict.output_limit
+        if failed is None and function is not None and not returned:
+            failed = Verdict.runtime_error
+        result = returned if function is not None and failed is None else None
+        return Execution(failed, output, result, error_text, wall)
 
 
 @cache
@@ -207,13 +158,13 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
     for user in (_NOBODY, None) if os.geteuid() == 0 else (None,):
         sandbox = Sandbox(executable, user)
         try:
-            (done,) = sandbox.run(Program("print(6 * 7)", None, (b"",)), ProgramLimits())
+            done = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
         except SandboxError as error:
             failure = str(error)
             continue
-        if (done.ending, done.output) == (Ending.finished, b"42\n"):
+        if (done.failed, done.output) == (None, b"42\n"):
             return sandbox
-        failure = f"{done.ending} {done.stderr.strip()[-300:]}"
+        failure = f"{done.failed} {done.stderr.strip()[-300:]}"
     raise ConfigError(f"there is no sandbox to run programs in: {failure}. {_HELP}")
 
 
@@ -257,91 +208,41 @@ def _rlimits(limits: ProgramLimits, sandboxed: object) -> dict[str, int]:
         "RLIMIT_STACK": 512 << 20,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
-        "RLIMIT_FSIZE": 0,
+        "RLIMIT_FSIZE": limits.output_bytes + 1,  # one more, by which it shows
         "RLIMIT_AS": limits.memory_bytes,
     }
     # Outside of a namespace, it would count all processes of the user.
     return {**found, "RLIMIT_NPROC": limits.threads} if sandboxed else found
 
 
-def _memory(data: bytes) -> int:
-    """A descriptor from which the data can be read once."""
-    descriptor = os.memfd_create("packtrain")
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+def _memory(data: bytes) -> FileIO:
+    """A file in memory, to be read from its beginning."""
+    file = FileIO(os.memfd_create("packtrain"), "r+")
+    file.write(data)
+    file.seek(0)
+    return file
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for file in (process.stdin, process.stdout, process.stderr):
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-
-
-def _follow(
-    process: "subprocess.Popen[bytes]", values: int, limits: ProgramLimits, test: bytes, started: float
-) -> tuple[Ending | None, dict[str, bytearray]]:
-    """Feed a test, keep what comes out, and kill what is over a limit. Returns why it was killed, and what it said."""
-    said = {"out": bytearray(), "err": bytearray(), "value": bytearray()}
-    assert process.stdin is not None
-    stdin, left = process.stdin.fileno(), memoryview(test)
-    os.set_blocking(stdin, False)
-    errors = 0
-    with os.fdopen(values, "rb", 0) as result, selectors.DefaultSelector() as selector:
-        for file, which in ((process.stdout, "out"), (process.stderr, "err"), (result, "value")):
-            assert file is not None
-            selector.register(file, selectors.EVENT_READ, which)
-        selector.register(stdin, selectors.EVENT_WRITE, "in")
-        while any(key.data != "in" for key in selector.get_map().values()):
-            pause = started + limits.wall_seconds - time.monotonic()
-            if pause <= 0 or (limits.stop is not None and limits.stop.is_set()):
-                return Ending.timeout, said
-            for key, _ in selector.select(min(pause, 0.2) if limits.stop is not None else pause):
-                if key.data == "in":
-                    left = _feed(stdin, left)
-                    if not left:
-                        selector.unregister(stdin)
-                        process.stdin.close()
-                    continue
-                data = os.read(key.fd, _CHUNK)
-                if not data:
-                    selector.unregister(key.fileobj)
-                    continue
-                kept = said[key.data]
-                kept += data
-                errors += len(data) if key.data == "err" else 0
-                if key.data == "err":
-                    del kept[:-_STDERR]
-                if max(errors, len(said["out"]), len(said["value"])) > limits.output_bytes:
-                    return Ending.output_limit, said
-    try:  # it may have closed its output before it ends
-        process.wait(max(0.0, started + limits.wall_seconds - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return Ending.timeout, said
-    return None, said
-
-
-def _feed(stdin: int, left: memoryview) -> memoryview:
-    """Write some of the input; what is left of it. A program need not read it."""
+def _ends(process: int, until: float, stop: Event | None) -> bool:
+    """Whether a process ends before a time of the monotonic clock, and before it is asked to stop."""
+    descriptor, poll = os.pidfd_open(process), select.poll()
     try:
-        return left[os.write(stdin, left[:_CHUNK]) :] if left else left
-    except BrokenPipeError:
-        return left[:0]
-    except BlockingIOError:
-        return left
+        poll.register(descriptor, select.POLLIN)
+        while (left := until - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
+            if poll.poll(1 + 1000 * (left if stop is None else min(left, 0.2))):
+                return True
+        return False
+    finally:
+        os.close(descriptor)
 
 
-def _ending(status: int, wall: float, limits: ProgramLimits, stderr: str) -> Ending:
+def _failure(status: int, wall: float, limits: ProgramLimits, stderr: str) -> Verdict | None:
+    """What the status of a program that ended says."""
     if status == 0:
-        return Ending.finished
+        return None
     # bubblewrap reports a signal of the program as 128 and more; without it, codes of signals are negative.
-    number: Any = status - 128 if status > 128 else -status
+    number = status - 128 if status > 128 else -status
     if number in (signal.SIGXCPU, signal.SIGKILL) and wall >= limits.cpu_seconds:
-        return Ending.timeout
+        return Verdict.timeout
     last = stderr.rstrip().rpartition("\n")[2]
-    return Ending.memory if last.startswith("MemoryError") or "[Errno 12]" in last else Ending.error
+    return Verdict.memory if last.startswith("MemoryError") or "[Errno 12]" in last else Verdict.runtime_error

@@ -1,12 +1,12 @@
 """The numbers of an evaluation: what `summary.json` and `--json` hold, and the lines for the terminal."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.passk import ProblemTally, compare, groups, scores
+from ...stages.judge.passk import Estimate, Tally, compare, groups, scores
 from .problem_file import ProblemFile
 from .results import Results
 
@@ -33,46 +33,54 @@ def summarise(
         calibration: results of the data's own programs, or None.
         other: another evaluation of the same data, to compare with, or None.
     """
-    tallies = tally(results, problems)
-    found: dict[str, Any] = {name: _counts(tallies, rows) for name, rows in groups(tallies).items()}
-    parts: list[tuple[str | None, Any]] = [(None, scores(tallies, ks))]
-    failing: list[dict[str, Any]] = []
-    if calibration is not None:
-        usable = {row for (row, _), one in calibration.items() if one.outcome.verdict is Verdict.passed}
-        kept = {row: one for row, one in tallies.items() if row in usable}
-        parts.append(("calibrated", scores(kept, ks)))
-        for name, rows in groups(kept).items():
-            found[name]["calibrated"] = _counts(kept, rows)
-        failing = [
-            {"row": row, "id": problems.heads[row].id} for row in sorted({row for row, _ in calibration} - usable)
-        ]
-    if other is not None:
-        parts.append(("compared", compare(tallies, tally(other, problems), ks)))
-    for part, made in parts:
-        for name, estimates in made.items():
-            entry = found[name] if part is None else found[name].setdefault(part, {})
-            entry.update({f"pass@{k}": asdict(one) for k, one in estimates.items()})
+    ours, theirs = _tally(results), _tally(other or {})
+    passing = {row for (row, _), one in (calibration or {}).items() if one.verdict is Verdict.passed}
+    found: dict[str, Any] = {}
+    for name, rows in groups({row: problems.heads[row].difficulty for row in ours}).items():
+        found[name] = _scores({row: ours[row] for row in rows}, ks)
+        usable = {row: ours[row] for row in rows if row in passing}
+        if usable:
+            found[name]["calibrated"] = _scores(usable, ks)
+        if other is not None:
+            found[name]["compared"] = _named(compare({row: ours[row] for row in rows}, theirs, ks))
     judged = [row for row, head in problems.heads.items() if head.unusable is None]
+    failing = sorted({row for row, _ in calibration or {}} - passing)
     return {
         "evaluation": dict(identity),
         "scores": found,
-        "verdicts": _counted(one.outcome.verdict for one in results.values()),
-        "rules": _counted(one.outcome.rule for one in results.values() if one.outcome.rule),
-        "extraction": _counted(one.about.extraction for one in results.values()),
+        "verdicts": _counted(one.verdict for one in results.values()),
+        "rules": _counted(one.rule for one in results.values() if one.rule),
+        "extraction": _counted(one.extraction for one in results.values()),
         "problems_unusable": _counted(head.unusable for head in problems.heads.values() if head.unusable),
-        "problems_without_samples": len(set(judged) - set(tallies)),
-        "references_failed": failing,
+        "problems_without_samples": len(set(judged) - set(ours)),
+        "references_failed": [{"row": row, "id": problems.heads[row].id} for row in failing],
     }
 
 
-def tally(results: Results, problems: ProblemFile) -> dict[int, ProblemTally]:
-    """Row → how many samples there are and how many passed."""
-    found: dict[int, ProblemTally] = {}
-    for (row, _), result in sorted(results.items()):
-        one = found.setdefault(row, ProblemTally(problems.heads[row].difficulty))
-        one.samples += 1
-        one.passed += result.outcome.verdict is Verdict.passed
+def _tally(results: Results) -> dict[int, Tally]:
+    found: dict[int, Tally] = {}
+    for (row, _), one in sorted(results.items()):
+        samples, passed = found.get(row, (0, 0))
+        found[row] = samples + 1, passed + (one.verdict is Verdict.passed)
     return found
+
+
+def _scores(tallies: Mapping[int, Tally], ks: tuple[int, ...]) -> dict[str, Any]:
+    counts = {
+        "problems": len(tallies),
+        "problems_passed": sum(passed > 0 for _, passed in tallies.values()),
+        "samples": sum(samples for samples, _ in tallies.values()),
+        "passed": sum(passed for _, passed in tallies.values()),
+    }
+    return counts | _named(scores(tallies, ks))
+
+
+def _named(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
+    return {f"pass@{k}": asdict(one) for k, one in estimates.items()}
+
+
+def _counted(names: Iterable[object]) -> dict[str, int]:
+    return {str(name): count for name, count in Counter(names).most_common()}
 
 
 def lines(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -109,17 +117,3 @@ def _row(label: str, one: Mapping[str, Any], names: list[str]) -> str:
         text = f"{100 * found['value']:.1f} % ({100 * found['low']:.1f}–{100 * found['high']:.1f})" if found else "–"
         cells.append(f"{text:>22}")
     return "  ".join(cells)
-
-
-def _counts(tallies: Mapping[int, ProblemTally], rows: list[int]) -> dict[str, Any]:
-    members = [tallies[row] for row in rows]
-    return {
-        "problems": len(members),
-        "problems_passed": sum(one.passed > 0 for one in members),
-        "samples": sum(one.samples for one in members),
-        "passed": sum(one.passed for one in members),
-    }
-
-
-def _counted(names: Any) -> dict[str, int]:
-    return {str(name): count for name, count in Counter(names).most_common()}

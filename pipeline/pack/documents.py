@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +11,11 @@ from ...schemas.manifest import FileRecord
 from ...schemas.rows import DOCUMENTS
 from ...stages.arrays import numbers, strings, view
 from ..encode.parts import EncodedPart
-from ..store.checksummed import seal
 from ..store.open_store import Store
 from .table import NAME as TABLE
 from .table import open_table
 
 NAME = "documents.parquet"
-RECORD = "_run/documents.json"
 GROUP_ROWS = 1 << 16
 """Documents per row group; small groups have a large overhead."""
 
@@ -31,11 +28,6 @@ class DocumentsTask:
     cache: Store
     sources: tuple[str, ...]
 
-    @property
-    def record(self) -> str:
-        """Name of the table's record."""
-        return RECORD
-
     def __str__(self) -> str:
         return NAME
 
@@ -44,12 +36,10 @@ class DocumentsTask:
         with self.out.draft("") as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
-                    writer.write_table(_encoded(group))
+                    writer.write_table(group)
             put = draft.result
             self.out.put(draft, NAME, replace_damaged=True)
-        record = FileRecord(NAME, put.bytes, put.hash)
-        self.out.replace_bytes(RECORD, seal(msgspec.json.encode(record), RECORD))
-        return record
+        return FileRecord(NAME, put.bytes, put.hash)
 
     def _groups(self) -> Iterator[pa.Table]:
         waiting: list[pa.Table] = []
@@ -68,50 +58,29 @@ class DocumentsTask:
         """Yield the packed documents of each segment."""
         documents, origins = open_table(self.out.local(TABLE))
         first = 0
-        for stored, source, lines in zip(origins.parts, origins.sources, origins.lines, strict=True):
+        for stored, owner, lines in zip(origins.parts, origins.sources, origins.lines, strict=True):
             for batch in EncodedPart(stored.path(self.cache)).batches:
                 rows = np.flatnonzero(documents.copies[first : first + batch.num_rows])
-                doc_ids, name = rows + first, self.sources[source]
+                doc_ids, name = rows + first, self.sources[owner]
                 first += batch.num_rows
                 if not len(rows):
                     continue
                 index, line = lines.find_all(view(batch.column("line"))[rows])
-                taken, place = np.unique(index, return_inverse=True)
-                files = [lines.files[file] for file in taken.tolist()]
-                stems, which = strings([f"{name}/{file}" for file in files]), numbers(place.astype(np.int32))
+                file = strings(lines.files).take(numbers(index))
+                source = strings([name]).take(numbers(np.zeros(len(rows), np.int32)))
                 sub, group = (batch.column(column).take(numbers(rows)) for column in ("sub", "group"))
-                columns = [
-                    numbers(doc_ids),
-                    example_ids(stems if len(files) == 1 else stems.take(which), numbers(line), sub),
-                    pa.DictionaryArray.from_arrays(numbers(np.zeros(len(rows), np.int32)), strings([name])),
-                    pa.DictionaryArray.from_arrays(which, strings(files)),
-                    numbers(line),
-                    group,
-                    numbers(documents.length[doc_ids]),
-                ]
+                ids, tokens = example_ids(source, file, numbers(line), sub), numbers(documents.length[doc_ids])
+                columns = [numbers(doc_ids), ids, source, file, numbers(line), group, tokens]
                 yield pa.Table.from_arrays(columns, schema=DOCUMENTS)
 
 
-def _encoded(group: pa.Table) -> pa.Table:
-    """The group with dictionaries of its own, which do not depend on how its rows were collected."""
-    for name in ("source", "file"):
-        index = group.schema.get_field_index(name)
-        column = group.column(index).cast(pa.string()).combine_chunks().dictionary_encode()
-        group = group.set_column(index, group.schema.field(index), column)
-    return group
-
-
-def example_ids(stems: pa.Array, lines: pa.Array, subs: pa.Array) -> pa.Array:
-    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples.
-
-    Args:
-        stems: `source/file` of each, or one for all.
-    """
+def example_ids(sources: pa.Array, files: pa.Array, lines: pa.Array, subs: pa.Array) -> pa.Array:
+    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples."""
     # Arrow scalars, because pyarrow imports pandas (if installed) to convert Python's.
     colon, slash = strings([":", "/"])
-    stem = stems[0] if len(stems) == 1 else stems
     import pyarrow.compute as pc  # imported here, because other tasks do not need it
 
-    place = pc.binary_join_element_wise(stem, pc.cast(lines, pa.string()), colon)
-    numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), slash)
-    return pc.if_else(numbers(view(subs) < 0), place, numbered)
+    stems = pc.binary_join_element_wise(sources, files, slash)
+    places = pc.binary_join_element_wise(stems, pc.cast(lines, pa.string()), colon)
+    numbered = pc.binary_join_element_wise(places, pc.cast(subs, pa.string()), slash)
+    return pc.if_else(numbers(view(subs) < 0), places, numbered)

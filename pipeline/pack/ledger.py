@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
-from ...stages.mask.sampling_proof import Outcome
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
 from ..encode.parts import DROPPED, REJECTED, PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
-from .shard import Written
+from .rows import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
 
@@ -50,9 +49,6 @@ def open_ledger(
         _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
         entry.straddles += counts.straddles
         entry.boundaries += counts.boundaries
-    if config.mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
-        for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
-            entry.turns_sampled.clear()
     for name, count in not_taken.items():
         ledger.sources[name].rows_read += count
         _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})
@@ -71,11 +67,7 @@ def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
 
 
 def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[int, Written]]) -> None:
-    """Add what was written, so that the ledger closes only if it is what was decided.
-
-    Raises:
-        IntegrityError: it does not.
-    """
+    """Add what was written, so that the ledger closes only if it is what was decided."""
     for written in rows:
         for source, one in written.items():
             entry = ledger.sources[names[source]]
@@ -87,7 +79,6 @@ def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[in
             entry.turns_cut += one.cuts
             entry.copies_together += one.together
             _add(entry.tokens_created, {"alignment": one.padding})
-    ledger.check()
 
 
 def _left_out(entry: SourceLedger, some: Documents) -> None:

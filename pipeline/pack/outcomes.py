@@ -25,7 +25,7 @@ from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
 from .split import Splitter, breaks_for, cut_documents, places_of
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, SPLIT, Documents, Table
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, PIECE, SPLIT, Documents, Table
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
@@ -36,8 +36,6 @@ REASONS = (
 """The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
 the documents of the other split.
 """
-PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
-"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
 SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
 
@@ -70,17 +68,12 @@ def splitter_of(config: RunConfig, tokenizer_json: str) -> Splitter:
     return Splitter(how.max_length, how.split.at, how.split.overlap, config.keep_untrained, tokenizer_json)
 
 
-def select(
-    table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, *, only: str | None = None
-) -> NDArray[Any]:
+def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
     """Decide about all documents, in place.
 
     Args:
         scratch: a folder for an anonymous file.
         only: the only split to pack; by default all.
-
-    Returns:
-        (S,) of `PIECE`: the pieces of split documents, in order; mapped.
 
     Raises:
         InputError: `overlong: error`, and a document is too long.
@@ -110,7 +103,8 @@ def select(
         _refuse(table, refused, config)
     decide_together(table, config, only)
     pieces.flush()
-    return np.memmap(pieces, PIECE, "r") if pieces.tell() else np.zeros(0, PIECE)
+    if pieces.tell():
+        table.pieces = np.memmap(pieces, PIECE, "r")
 
 
 def decide_together(table: Table, config: RunConfig, only: str | None = None) -> None:

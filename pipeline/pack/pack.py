@@ -1,4 +1,7 @@
-"""The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`)."""
+"""The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`).
+
+A plan does the same without writing: it lays the rows out, and counts them (`count_rows`).
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,7 +9,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,25 +17,30 @@ from numpy.typing import NDArray
 from ...schemas.alignment import Alignment
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
+from ...schemas.layout import fill_of
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
-from ...schemas.rows import PREFERENCE, packed_schema
+from ...schemas.report import SplitFigures
+from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
+from ...stages.arrays import numbers
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
 from ..store.open_store import Store
-from .documents import RECORD, DocumentsTask
-from .finished import FinishedFiles
+from .arrow_files import put_arrow
+from .documents import DocumentsTask
+from .finished import FinishedShards
 from .ledger import account_rows, account_table, open_ledger
 from .outcomes import limits_of
 from .outcomes import select as select_documents
-from .pairs import PAIR_TOKEN_BYTES, pair_limits, plan_pairs, select_pairs
-from .row_sizes import RowSizes
-from .shard import LossWeights, PackResult, ShardTask
+from .pairs import pair_limits, select_pairs
+from .rows import Account, LossWeights, PlannedRows, RowForm
+from .segments import Segments
+from .shard import PackResult, ShardTask
 from .table import WEIGHTED, Table, read_table
-from .window_plan import TOKEN_BYTES, WEIGHT_BYTES, WindowPlan, plan_window, windows
+from .window_plan import WindowPlan, arrange, pieces_of, plan_window, planned_pieces, window_seed, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,31 +50,14 @@ class Selected:
     config: RunConfig
     encoded: Encoded
     table: Table
-    split_pieces: NDArray[Any]
-    """See `outcomes.select`."""
     ledger: Ledger
     """The ledger before packing; it closes when the shards are added."""
-    pairs: bool
-    """Whether these are preference pairs."""
-    pad_id: int
-    """The token id for alignment padding."""
-
-    @cached_property
-    def weighted(self) -> bool:
-        """Whether rows have `loss_weights`."""
-        return not self.pairs and (weighs(self.config) or weighs_itself(self.table))
+    form: RowForm
 
     @property
-    def schema(self) -> pa.Schema:
-        """The columns of a row."""
-        if self.pairs:
-            return PREFERENCE
-        return packed_schema(unpadded=self.config.pack.alignment.unpadded, weights=self.weighted)
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes per token of a row."""
-        return PAIR_TOKEN_BYTES if self.pairs else TOKEN_BYTES + WEIGHT_BYTES * self.weighted
+    def pairs(self) -> bool:
+        """Whether these are preference pairs."""
+        return self.form.pairs is not None
 
     @cached_property
     def tokens(self) -> int:
@@ -79,15 +69,18 @@ class Selected:
         """Packed documents, with all copies."""
         return int(self.table.documents.copies.sum(dtype=np.int64))
 
+    def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the number and the blocks of each window of a split."""
+        yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Records of everything that was written, and the closed ledger."""
 
     splits: dict[str, SplitRecord]
-    documents: FileRecord
-    row_sizes: tuple[FileRecord, ...]
-    """The row sizes file of each split."""
+    files: tuple[FileRecord, ...]
+    """documents.parquet, and the row sizes file of each split."""
     ledger: Ledger
 
 
@@ -110,12 +103,14 @@ def select(
     table = read_table(encoded.places, sizes, config, pair_limits(config) if pairs else limits_of(config), scratch)
     if pairs:
         select_pairs(table, config)
-        pieces: NDArray[Any] = np.zeros(0)
+        form = RowForm(Alignment(), pad_id, pairs=pair_limits(config))
     else:
-        pieces = select_documents(table, config, encoded.spec.tokenizer_json, scratch, only=only)
+        select_documents(table, config, encoded.spec.tokenizer_json, scratch, only=only)
+        weighted = weighs(config) or _weighs_itself(table)
+        form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
     ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)
     account_table(ledger, table, config)
-    return Selected(config, encoded, table, pieces, ledger, pairs, pad_id)
+    return Selected(config, encoded, table, ledger, form)
 
 
 def pack(selected: Selected, out: Store, executor: Executor, observer: Observer) -> Packed:
@@ -124,79 +119,92 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     Raises:
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
     """
-    config, table = selected.config, selected.table
-    names, splits = [source.name for source in config.sources], split_names(config)
-    finished = FinishedFiles(out)
-    finished.look([shards_folder(config, split) for split in splits], observer)
-    left = selected.tokens - finished.tokens
+    config, table, cache = selected.config, selected.table, selected.encoded.cache
+    names, masks = [source.name for source in config.sources], Mask.of_sources(config)
+    folders = {split: split_folder(config, split) for split in split_names(config)}
+    finished = FinishedShards(out)
+    finished.look([f"{folder}shards" for folder in folders.values()], observer)
+    left = selected.tokens - sum(result.shard.tokens for result in finished.known.values())
     progress = observer if left > 0 else Silent()
     progress.begin("pack", left, "tok")
     table.put(out)
-    plans: dict[str, list[WindowPlan]] = {split: [] for split in splits}
-    tasks: dict[str, list[ShardTask]] = {split: [] for split in splits}
-    sizes = {split: RowSizes(config.pack.alignment) for split in splits}
+    plans: dict[str, list[WindowPlan]] = {split: [] for split in folders}
+    tasks: dict[str, list[ShardTask]] = {split: [] for split in folders}
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """The next window is planned while workers write shards of the last one."""
-        yield DocumentsTask(out, selected.encoded.cache, tuple(names))
-        for split in splits:
-            # All pairs of a split are ordered together.
-            each = [np.zeros(0, np.int64)] if selected.pairs else windows(table, split, config)
-            for number, blocks in enumerate(each):
+        yield DocumentsTask(out, cache, tuple(names))
+        for split, folder in folders.items():
+            for number, blocks in selected.windows(split):
                 first = len(tasks[split])
-                if selected.pairs:
-                    window = plan_pairs(table, split, first, config, out)
-                else:
-                    where = (split, number, blocks, first, config, out)
-                    window, plan = plan_window(table, selected.split_pieces, *where, weighted=selected.weighted)
-                    sizes[split].add(plan.lengths, plan.row_offsets)
-                    del plan
+                window = plan_window(table, split, number, blocks, first, config, selected.form, out)
                 plans[split].append(window)
-                shards = _shard_tasks(selected, out, split, window)
-                tasks[split] += shards
-                yield from shards
+                for shard in window.shards:
+                    where = (window.name, f"{folder}shards", shard)
+                    tasks[split].append(ShardTask(out, cache, *where, masks, selected.form, config.output.format))
+                yield from tasks[split][first:]
 
+    files = list[FileRecord]()
     with closing(executor.map(perform, plan_tasks(), finished.have)) as results:
         for result in results:
-            assert isinstance(result, PackResult | FileRecord)
-            finished.add(result)
             if isinstance(result, PackResult):
+                finished.known[result.record] = result
                 progress.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
+            else:
+                assert isinstance(result, FileRecord)
+                files.append(result)
     progress.end()
-    found = {split: [cast(PackResult, finished.get(task.record)) for task in tasks[split]] for split in splits}
-    records = {
-        split: SplitRecord(
-            tuple(result.shard for result in found[split]),
-            tuple(window.certificate for window in plans[split] if window.certificate is not None),
-        )
-        for split in splits
-    }
-    ledger = deepcopy(selected.ledger)
-    account_rows(ledger, names, (result.written for split in splits for result in found[split]))
-    files: tuple[FileRecord, ...] = ()
-    if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
-        files = tuple(sizes[split].put(out, split_folder(config, split)) for split in splits)
-    return Packed(records, cast(FileRecord, finished.get(RECORD)), files, ledger)
+    ledger, records = deepcopy(selected.ledger), {}
+    for split, folder in folders.items():
+        shards = [finished.get(task) for task in tasks[split]]
+        account_rows(ledger, names, (shard.written for shard in shards))
+        certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
+        records[split] = SplitRecord(tuple(shard.shard for shard in shards), certificates)
+        if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
+            files.append(_put_sizes(plans[split], out, folder))
+    ledger.check()
+    return Packed(records, tuple(files), ledger)
 
 
-def _shard_tasks(selected: Selected, out: Store, split: str, window: WindowPlan) -> list[ShardTask]:
-    config, cache, pairs = selected.config, selected.encoded.cache, selected.pairs
-    return [
-        ShardTask(
-            out,
-            cache,
-            window.name,
-            shards_folder(config, split),
-            shard,
-            Mask.of_sources(config),
-            Alignment() if pairs else config.pack.alignment,
-            selected.pad_id,
-            config.output.format,
-            loss_weights(config) if selected.weighted else None,
-            pair_limits(config) if pairs else None,
+def _put_sizes(plans: list[WindowPlan], out: Store, folder: str) -> FileRecord:
+    """Put the sizes of a split's rows, so that ordering and balancing need not open shards; in one batch, because
+    readers map only the first.
+    """
+    columns = [np.concatenate([getattr(plan, name) for plan in plans]) for name in ROW_SIZES.names]
+    batch = pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=ROW_SIZES)
+    return put_arrow(out, f"{folder}{ROW_SIZES_NAME}", ROW_SIZES, [batch])
+
+
+def count_rows(selected: Selected) -> list[SplitFigures]:
+    """Lay out the rows of all splits without writing them, and close the ledger. Return the figures of each split that
+    has rows; of preference pairs there are none, as they are not packed.
+
+    Raises:
+        IntegrityError: the ledger does not close.
+    """
+    config, table, ledger = selected.config, selected.table, selected.ledger
+    segments, figures = Segments.of(table, config), list[SplitFigures]()
+    for split in sorted(split_names(config)):  # as a manifest lists them
+        account, certificates = Account(), []
+        for number, blocks in selected.windows(split):
+            pieces = pieces_of(table, split, blocks)
+            plan = arrange(pieces, config, window_seed(config.seed, number), pairs=selected.pairs)
+            certificates.append(plan.certificate)
+            pieces = planned_pieces(plan, pieces)
+            for _ in PlannedRows(table.documents, segments, pieces, plan.row_offsets, selected.form).batches(account):
+                pass
+        account_rows(ledger, [source.name for source in config.sources], [account])
+        rows, bound, tokens, number = (
+            sum(getattr(one, name) for one in certificates) for name in ("rows", "bound", "tokens", "pieces")
         )
-        for shard in window.shards
-    ]
+        every, trained, padding = (
+            sum(getattr(one, name) for one in account.values()) for name in ("tokens", "trained", "padding")
+        )
+        if rows and not selected.pairs:
+            fill = fill_of(tokens, rows, config.truncate.max_length)
+            figures.append(SplitFigures(split, rows, bound, fill, every, trained, number, padding))
+    ledger.check()
+    return figures
 
 
 def loss_weights(config: RunConfig) -> LossWeights:
@@ -204,12 +212,16 @@ def loss_weights(config: RunConfig) -> LossWeights:
     return LossWeights(tuple(source.loss_weight or 1.0 for source in config.sources), config.loss.divides)
 
 
-def weighs_itself(table: Table) -> bool:
+def weighs(config: RunConfig) -> bool:
+    """Whether rows have `loss_weights` whatever their messages and examples say."""
+    loss = config.loss
+    return loss.divides or loss.column == "always" or any((one.loss_weight or 1) != 1 for one in config.sources)
+
+
+def _weighs_itself(table: Table) -> bool:
     """Whether some packed document has a trained token with another weight than 1."""
-    return any(
-        bool((some.has(WEIGHTED) & (some.copies > 0)).any())
-        for some in (table.documents.at(here) for _, here in table.slices())
-    )
+    every = (table.documents.at(here) for _, here in table.slices())
+    return any(bool((some.has(WEIGHTED) & (some.copies > 0)).any()) for some in every)
 
 
 def split_names(config: RunConfig) -> list[str]:
@@ -217,10 +229,9 @@ def split_names(config: RunConfig) -> list[str]:
     return ["train", "holdout"] if config.holdout.fraction > 0 else ["train"]
 
 
-def weighs(config: RunConfig) -> bool:
-    """Whether rows have `loss_weights` whatever their messages and examples say."""
-    loss = config.loss
-    return loss.divides or loss.column == "always" or any((one.loss_weight or 1) != 1 for one in config.sources)
+def split_folder(config: RunConfig, split: str) -> str:
+    """Return the prefix of a split's files: "", or the split's name and a slash."""
+    return f"{split}/" if config.holdout.fraction > 0 else ""
 
 
 def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
@@ -236,13 +247,3 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
             f"{tokenizer.name} has neither; set {key}={without}"
         )
     return tokenizer.pad_id or 0
-
-
-def split_folder(config: RunConfig, split: str) -> str:
-    """Return the prefix of a split's files: "", or the split's name and a slash."""
-    return f"{split}/" if config.holdout.fraction > 0 else ""
-
-
-def shards_folder(config: RunConfig, split: str) -> str:
-    """The folder of a split's shards."""
-    return f"{split_folder(config, split)}shards"

@@ -1,24 +1,16 @@
-"""Preference pairs: decides in the table which to keep, and plans one row for each. Pairs are not packed together."""
+"""Preference pairs: decides in the table which to keep. Each becomes one row; pairs are not packed together."""
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.units import plural
-from ...stages.arrays import numbers
 from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
 from ...stages.select.truncate import Keep
-from ..store.open_store import Store
-from .arrow_files import put_arrow
 from .outcomes import decide_together, leave_out, leave_out_by_filters, where_from
 from .segments import Segments
-from .table import HELD_OUT, Documents, Table, pair_lengths
-from .window_plan import LAYOUT, WindowPlan, cut_shards, mix64, window_seed
-
-PAIR_TOKEN_BYTES = 4
-"""Bytes per token of a row."""
+from .table import Documents, Table, pair_lengths
 
 
 def pair_limits(config: RunConfig) -> PairLimits:
@@ -85,20 +77,3 @@ def _equal(
         other = segments.tokens(those, middle + rejected[rows], size.rejected[rows])
         out[rows] = [np.array_equal(a, b) for a, b in zip(one, other, strict=True)]
     return whole, left
-
-
-def plan_pairs(table: Table, split: str, first_shard: int, config: RunConfig, out: Store) -> WindowPlan:
-    """Plan the rows of a split, which are ordered together, and put their layout."""
-    documents = table.documents
-    rows = np.flatnonzero((documents.copies > 0) & (documents.has(HELD_OUT) == (split == "holdout")))
-    rows = np.repeat(rows, documents.copies[rows])
-    if config.pack.shuffle:
-        keys = mix64(np.arange(len(rows), dtype=np.uint64), window_seed(config.seed, 0))
-        rows = rows[np.argsort(keys, kind="stable")]
-    lengths, nothing, row_offsets = documents.high[rows], np.zeros(len(rows), np.int32), np.arange(len(rows) + 1)
-    name = f"_run/layout/{split}"
-    columns = [numbers(column) for column in (rows, nothing, lengths, nothing)]
-    put_arrow(out, f"{name}-pieces.arrow", pa.RecordBatch.from_arrays(columns, schema=LAYOUT))
-    put_arrow(out, f"{name}-rows.arrow", pa.RecordBatch.from_arrays([numbers(row_offsets)], names=["row_offset"]))
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return WindowPlan(name, None, cut_shards(ends, row_offsets, first_shard, PAIR_TOKEN_BYTES, config))

@@ -25,31 +25,36 @@ class Segments:
     Args:
         paths: the files of all parts, in order.
         counts: (parts,) segments of each.
-        masks: (parts,) the mask of each, which is its source's.
+        sources: (parts,) the source of each.
+        masks: the mask of each source.
     """
 
-    def __init__(self, paths: Sequence[Path], counts: Sequence[int], masks: Sequence[Mask]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], counts: Sequence[int], sources: Sequence[int], masks: Sequence[Mask]
+    ) -> None:
         self._paths, self._masks = paths, masks
-        self._part = np.repeat(np.arange(len(counts)), counts).tolist()
+        self._part = np.repeat(np.arange(len(counts)), counts)
         self._firsts = offsets_of(counts).tolist()
+        self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part]
+        """(segments,) the source of each."""
         self._tokens: dict[int, NDArray[np.int32]] = {}
         self._runs: dict[int, Runs] = {}
 
     @classmethod
     def of(cls, table: Table, config: "RunConfig") -> "Segments":
         """The segments of a table."""
-        paths, masks = [place.path for place in table.places], Mask.of_sources(config)
-        return cls(paths, table.origins.segments, [masks[source] for source in table.origins.sources])
+        origins = table.origins
+        return cls([place.path for place in table.places], origins.segments, origins.sources, Mask.of_sources(config))
 
     def _open(self, segments: NDArray[np.int32]) -> None:
         """Map the parts of some segments."""
         for number in np.unique(segments).tolist():
             if number in self._tokens:
                 continue
-            part = self._part[number]
+            part, mask = int(self._part[number]), self._masks[self.sources[number]]
             for index, batch in enumerate(EncodedPart(self._paths[part]).batches, self._firsts[part]):
                 self._tokens[index] = view(batch.column("input_ids").values)
-                self._runs[index] = Runs.of(batch, self._masks[part])
+                self._runs[index] = Runs.of(batch, mask)
 
     def tokens(
         self, some: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
@@ -61,11 +66,9 @@ class Segments:
         return [tokens[number][a:b] for number, a, b in spans]
 
     def runs(self, some: Documents) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(runs,) where the runs of K documents end, and (runs,) whether the mask trains them."""
-        spans, runs = self._spans(some), self._runs
-        ends = np.concatenate([np.zeros(0, np.int32), *(runs[number].ends[a:b] for number, a, b in spans)])
-        supervised = [runs[number].supervised[a:b] for number, a, b in spans]
-        return ends, np.concatenate([np.zeros(0, np.bool_), *supervised])
+        """(runs,) where the runs of K documents end, and (runs,) whether the mask trains them; K is at least 1."""
+        ends, supervised = self._columns(some, "ends", "supervised")
+        return ends, supervised
 
     def weights(self, some: Documents) -> NDArray[np.float32]:
         """(runs,) the loss weight of the runs of K documents, if they are trained."""
@@ -73,14 +76,16 @@ class Segments:
         for number, first, last in self._spans(some):
             weights = self._runs[number].weights
             found.append(np.ones(last - first, np.float32) if weights is None else weights[first:last])
-        return np.concatenate([np.zeros(0, np.float32), *found])
+        return np.concatenate(found)
 
     def index(self, some: Documents) -> RunIndex:
         """The runs of K documents, with their kinds, laid end to end."""
-        (ends, supervised), spans, runs = self.runs(some), self._spans(some), self._runs
-        kind = np.concatenate([np.zeros(0, np.int8), *(runs[number].kind[a:b] for number, a, b in spans)])
-        turn = np.concatenate([np.zeros(0, np.int16), *(runs[number].turn[a:b] for number, a, b in spans)])
+        ends, kind, turn, supervised = self._columns(some, "ends", "kind", "turn", "supervised")
         return RunIndex.of(some.length, some.run_count, ends, kind, turn, supervised)
+
+    def _columns(self, some: Documents, *names: str) -> list[NDArray[Any]]:
+        spans, runs = self._spans(some), self._runs
+        return [np.concatenate([getattr(runs[number], name)[a:b] for number, a, b in spans]) for name in names]
 
     def _spans(self, some: Documents) -> list[tuple[int, int, int]]:
         self._open(some.segment)

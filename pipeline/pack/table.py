@@ -6,7 +6,7 @@ planning, the tasks of shards, explain and the report map.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # workers import this to read the table, and should not impor
 NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
+PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
+"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
 HELD_OUT, NO_TURNS, NO_PARTS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(7))
 """Bits of `Documents.flags`: held out; assistant turns, or parts of one, not located; the first token is
 supervised; cut into pieces before packing; shares text with evaluation rows; some trained token has another loss weight
@@ -97,7 +99,7 @@ class Documents:
 
     def at(self, rows: slice | NDArray[np.int64]) -> "Documents":
         """Some documents: views for a slice, copies for indices."""
-        return Documents(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return Documents(*(getattr(self, name)[rows] for name in COLUMNS))
 
     def has(self, flag: int) -> NDArray[np.bool_]:
         """(N,) whether each has a flag."""
@@ -115,7 +117,6 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 class Origins:
     """The parts of the documents, in order; stored with the table. A segment is a record batch of a part."""
 
-    cache: str
     parts: list[StoredFile]
     sources: list[int]
     """The source of each part."""
@@ -134,13 +135,8 @@ class Origins:
         """(sources + 1,) first document of each source, then N; parts are in the order of sources."""
         return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
 
-    @property
-    def owners(self) -> NDArray[np.int64]:
-        """(segments,) the source of each."""
-        return np.repeat(np.array(self.sources, np.int64), self.segments)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Table:
     """All documents of a run, and where they are."""
 
@@ -153,6 +149,8 @@ class Table:
     block_starts: NDArray[np.int64]
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
+    pieces: NDArray[Any] = field(default_factory=lambda: np.zeros(0, PIECE))
+    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.select`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""
@@ -165,7 +163,7 @@ class Table:
         columns = [numbers(getattr(self.documents, name)) for name in COLUMNS]
         schema = pa.schema([(name, column.type) for name, column in zip(COLUMNS, columns, strict=True)])
         schema = schema.with_metadata({"origins": msgspec.json.encode(self.origins)})
-        put_arrow(out, NAME, pa.RecordBatch.from_arrays(columns, schema=schema))
+        put_arrow(out, NAME, schema, [pa.RecordBatch.from_arrays(columns, schema=schema)])
 
 
 def open_table(path: Path) -> tuple[Documents, Origins]:
@@ -234,7 +232,6 @@ def read_table(
                 here.flags[_held_out(batch, config.sources[place.source].name, config)] |= HELD_OUT
             first, segment = first + batch.num_rows, segment + 1
     origins = Origins(
-        places[0].cache.url if places else "",
         [place.part for place in places],
         [place.source for place in places],
         [place.lines for place in places],

@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.layout import Certificate, LayoutPlan
-from ...schemas.ragged import offsets_of, ranges
+from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.arrays import numbers
 from ...stages.pack.plan_rows import plan_rows
 from ..store.open_store import Store
-from .arrow_files import put_arrow, put_batches
+from .arrow_files import put_arrow
 from .copies import mixes
 from .table import HELD_OUT, SPLIT, Documents, Table
 
 if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
     from ...schemas.config.config import RunConfig
+    from .rows import RowForm
 
 WINDOW_TOKENS = 4_000_000_000
 """Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
 PIECES_AT_ONCE = 1 << 20
 """Pieces of a layout to write at once."""
-TOKEN_BYTES, WEIGHT_BYTES = 12, 4
-"""input_ids, labels and position_ids, four bytes each; and loss_weights."""
 LAYOUT = pa.schema([("doc_id", pa.int64()), ("start", pa.int32()), ("length", pa.int32()), ("repeated", pa.int32())])
 """Columns of a planned piece: its document, its tokens, and how many of the first ones an earlier piece has."""
+ROWS = pa.schema([("row_offset", pa.int64())])
+"""Where the pieces of each row begin, and the number of pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,18 @@ class ShardPlan:
     last_piece: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
     """One planned window of a split."""
 
     name: str
     """Name of its layout files below the output's folder: `{name}-pieces.arrow` and `{name}-rows.arrow`."""
-    certificate: Certificate | None
-    """Proof that no plan needs many fewer rows; None for preference pairs."""
+    certificate: Certificate
     shards: tuple[ShardPlan, ...]
+    tokens: NDArray[np.int32]
+    """(R,) tokens of each row, with padding."""
+    squares: NDArray[np.int64]
+    """(R,) the sum of the squared lengths of each row's pieces, with padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,23 +81,32 @@ class Pieces:
         return Pieces(self.documents[index], self.starts[index], self.lengths[index], self.repeated[index])
 
 
-def block_totals(table: Table, split: str) -> NDArray[np.int64]:
-    """(blocks,) packed tokens of each block in a split."""
+def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = False) -> list[NDArray[np.int64]]:
+    """The blocks of each window of a split; see `compose`.
+
+    Args:
+        pairs: whether these are preference pairs, which are ordered all together.
+    """
     totals = np.zeros(len(table.block_starts) - 1, np.int64)
+    if pairs:
+        return [np.arange(len(totals))]
+    for here, rows in _packed_in(table, split):
+        some = table.documents.at(here)
+        tokens = some.copies[rows].astype(np.int64) * (some.kept[rows] + some.overlap[rows])
+        np.add.at(totals, _blocks_of(table, rows + here.start), tokens)
+    return compose(totals, table.block_sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)
+
+
+def _packed_in(table: Table, split: str) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yield (documents, places in them of those that a split packs, ascending)."""
     for _, here in table.slices():
         some = table.documents.at(here)
-        tokens = (
-            some.copies.astype(np.int64) * (some.kept + some.overlap) * (some.has(HELD_OUT) == (split == "holdout"))
-        )
-        block = np.searchsorted(table.block_starts, np.arange(here.start, here.stop), side="right") - 1
-        totals += np.bincount(block, weights=tokens, minlength=len(totals)).astype(np.int64)
-    return totals
+        yield here, np.flatnonzero((some.copies > 0) & (some.has(HELD_OUT) == (split == "holdout")))
 
 
-def windows(table: Table, split: str, config: "RunConfig") -> list[NDArray[np.int64]]:
-    """The blocks of each window of a split; see `compose`."""
-    limit = config.pack.window_tokens or WINDOW_TOKENS
-    return compose(block_totals(table, split), table.block_sources, limit, config.seed)
+def _blocks_of(table: Table, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) the block of each document."""
+    return np.searchsorted(table.block_starts, documents, side="right") - 1
 
 
 def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed: int) -> list[NDArray[np.int64]]:
@@ -131,16 +144,15 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
     return found
 
 
-def pieces_of(table: Table, split_pieces: NDArray[Any], split: str, blocks: NDArray[np.int64]) -> Pieces:
-    """The pieces to plan of some blocks, each as often as its document is packed.
-
-    Args:
-        split_pieces: (S,) of `outcomes.PIECE`.
-    """
+def pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
+    """The pieces to plan of some blocks, each as often as its document is packed."""
+    among = np.zeros(len(table.block_starts) - 1, np.bool_)
+    among[blocks] = True
     none = np.zeros(0, np.int32)
     found = [Pieces(np.zeros(0, np.int64), none, none, none)]
-    for here, rows in packed_in(table, split, blocks):
-        found.append(_pieces(table.documents.at(here), rows, here.start, split_pieces))
+    for here, rows in _packed_in(table, split):
+        mine = rows if among.all() else rows[among[_blocks_of(table, rows + here.start)]]
+        found.append(_pieces(table.documents.at(here), mine, here.start, table.pieces))
     out = Pieces.joined(found)
     found.clear()
     often = table.documents.copies[out.documents].astype(np.int64)
@@ -159,6 +171,7 @@ def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: 
     Args:
         rows: their places in the slice, ascending.
         first: the slice's first document.
+        split_pieces: of split documents, as in the table.
     """
     cut = some.has(SPLIT)[rows]
     whole = rows[~cut] if cut.any() else rows
@@ -173,28 +186,19 @@ def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: 
     return both.at(np.argsort(both.documents, kind="stable"))
 
 
-def packed_in(table: Table, split: str, blocks: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Yield (documents, places in them of those that a split packs in some blocks, ascending)."""
-    among = np.zeros(len(table.block_starts), np.bool_)
-    among[blocks] = True
-    everywhere = bool(among[:-1].all())
-    for _, here in table.slices():
-        some = table.documents.at(here)
-        rows = np.flatnonzero((some.copies > 0) & (some.has(HELD_OUT) == (split == "holdout")))
-        if not everywhere:
-            rows = rows[among[np.searchsorted(table.block_starts, rows + here.start, side="right") - 1]]
-        yield here, rows
-
-
-def arrange(pieces: Pieces, config: "RunConfig", seed: int) -> LayoutPlan:
+def arrange(pieces: Pieces, config: "RunConfig", seed: int, *, pairs: bool = False) -> LayoutPlan:
     """Plan which piece goes into which row.
 
     Args:
         seed: of the order of rows, if they are shuffled.
+        pairs: whether these are preference pairs, one in a row, however long.
     """
     pack, align, length = config.pack, config.pack.alignment.document, config.truncate.max_length
-    same = (pieces.documents << 32) + pieces.starts if mixes(config) else None
-    plan = plan_rows(pieces.lengths, length, pack.strategy, max_docs=pack.max_docs, align=align, same=same)
+    if pairs:
+        plan = plan_rows(pieces.lengths, max(2, int(pieces.lengths.max(initial=0))), "none")
+    else:
+        same = (pieces.documents << 32) + pieces.starts if mixes(config) else None
+        plan = plan_rows(pieces.lengths, length, pack.strategy, max_docs=pack.max_docs, align=align, same=same)
     return permute_rows(plan, seed) if pack.shuffle else plan
 
 
@@ -207,25 +211,22 @@ def planned_pieces(plan: LayoutPlan, pieces: Pieces, here: slice = slice(None)) 
 
 def plan_window(
     table: Table,
-    split_pieces: NDArray[Any],
     split: str,
     number: int,
     blocks: NDArray[np.int64],
     first_shard: int,
     config: "RunConfig",
+    form: "RowForm",
     out: Store,
-    *,
-    weighted: bool = False,
-) -> tuple[WindowPlan, LayoutPlan]:
+) -> WindowPlan:
     """Plan a window of a split, and put its layout for the tasks of its shards.
 
     Args:
         number: of the window in its split.
         first_shard: number of shards of the earlier windows.
-        weighted: whether the rows have `loss_weights`.
     """
-    pieces = pieces_of(table, split_pieces, split, blocks)
-    plan = arrange(pieces, config, window_seed(config.seed, number))
+    pieces = pieces_of(table, split, blocks)
+    plan = arrange(pieces, config, window_seed(config.seed, number), pairs=form.pairs is not None)
     name = f"_run/layout/{split}-{number:05d}"
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -234,12 +235,13 @@ def plan_window(
             columns = (some.documents, some.starts, some.lengths, some.repeated)
             yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=LAYOUT)
 
-    put_batches(out, f"{name}-pieces.arrow", LAYOUT, batches())
-    put_arrow(out, f"{name}-rows.arrow", pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"]))
-    padded = config.pack.alignment.padded(plan.lengths, plan.row_offsets)
-    ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
-    shards = cut_shards(ends, plan.row_offsets, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
-    return WindowPlan(name, plan.certificate, shards), plan
+    put_arrow(out, f"{name}-pieces.arrow", LAYOUT, batches())
+    rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], schema=ROWS)
+    put_arrow(out, f"{name}-rows.arrow", ROWS, [rows])
+    padded = form.alignment.padded(plan.lengths, plan.row_offsets).astype(np.int64)
+    tokens, squares = (sums_of(each, plan.row_offsets) for each in (padded, padded * padded))
+    shards = cut_shards(tokens, plan.row_offsets, first_shard, form.token_bytes, config.output.shard_bytes)
+    return WindowPlan(name, plan.certificate, shards, tokens.astype(np.int32), squares)
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
@@ -270,36 +272,23 @@ def window_seed(seed: int, number: int) -> int:
 
 
 def cut_shards(
-    ends: NDArray[np.int64],
-    row_offsets: NDArray[np.int64],
-    first_index: int,
-    token_bytes: int,
-    config: "RunConfig",
+    tokens: NDArray[np.int64], row_offsets: NDArray[np.int64], first_index: int, token_bytes: int, shard_bytes: int
 ) -> tuple[ShardPlan, ...]:
-    """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`; at least one shard.
+    """Cut the rows into shards of about equal size, each at most about `shard_bytes`; at least one shard.
 
     Args:
-        ends: (R,) running sum of the rows' tokens.
+        tokens: (R,) of each row.
         row_offsets: (R + 1,) first piece of each row, then the number of pieces.
     """
-    if not len(ends):
+    if not len(tokens):
         return (ShardPlan(first_index, 0, 0, 0, 0),)
-    cuts = cut_rows(ends, token_bytes, config.output.shard_bytes)
-    pieces = row_offsets[cuts].tolist()
-    rows = cuts.tolist()
-    return tuple(
-        ShardPlan(first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1]) for i in range(len(rows) - 1)
-    )
-
-
-def cut_rows(ends: NDArray[np.int64], token_bytes: int, shard_bytes: int) -> NDArray[np.int64]:
-    """Return (shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
-
-    Args:
-        ends: (R,) running sum of the rows' tokens; at least one row.
-    """
+    ends = np.cumsum(tokens)
     total = int(ends[-1])
     count = max(1, -(-total * token_bytes // shard_bytes))
-    targets = np.arange(1, count + 1, dtype=np.int64) * total // count
-    cuts = np.searchsorted(ends, targets, side="left") + 1
-    return np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))
+    cuts = np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="left") + 1
+    rows = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))
+    bounds, pieces = rows.tolist(), row_offsets[rows].tolist()
+    return tuple(
+        ShardPlan(first_index + number, *bounds[number : number + 2], *pieces[number : number + 2])
+        for number in range(len(bounds) - 1)
+    )

@@ -42,7 +42,7 @@ from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.run_notes import recall, without_secrets
-from ..pack.row_sizes import row_sizes_name
+from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store, is_url
 from .document_lengths import ReadDocuments, documents_of
 from .lengths import choose, fill_histogram

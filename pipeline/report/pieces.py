@@ -43,7 +43,7 @@ class PieceTable:
         rows = np.flatnonzero(taken & (some.high - some.low > min(self._made)))
         if not len(rows):
             return
-        segments = Segments([path], [len(EncodedPart(path).batches)], [mask])
+        segments = Segments([path], [len(EncodedPart(path).batches)], [0], [mask])
         some = replace(some, segment=some.segment - some.segment[0])
         for number in np.unique(some.segment[rows]).tolist():
             mine = rows[some.segment[rows] == number]

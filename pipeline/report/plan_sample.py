@@ -5,13 +5,15 @@ its share of the rows. Rows of JSON lines, Parquet and Arrow are taken in stretc
 files can be read only from the start, and their first rows become lines of JSON.
 """
 
+import json
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +21,11 @@ import pyarrow.parquet as pq
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ..inputs.blocks import split_name
-from ..inputs.divide import rows_of
 from ..inputs.file_kinds import HEAD, Compression, Container, detect
 from ..inputs.find import Found, InputKind, find_inputs, labels
+from ..inputs.lines import after_mark
 from ..inputs.source_formats import NoRowsError
-from ..inputs.spool import decompressed
+from ..inputs.spool import decompressed, kind_within, rows_of
 from ..observer import Observer
 from ..store.open_store import cache_root, is_url, resolve_place
 from .rejects import Rejects
@@ -170,7 +172,7 @@ def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -
 
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
         loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
-        return [piece for path, _ in loaded for piece in _here(_local(path), source, cache, observer)]
+        return [piece for one in loaded for piece in _here(one, source, cache, observer)]
     try:
         with _open(found) as file:
             head = file.read(HEAD)
@@ -308,26 +310,32 @@ def _first_rows(piece: _Piece, count: int) -> tuple[list[bytes], float]:
 
 
 def _first_bytes(piece: _Piece, limit: int) -> tuple[list[bytes], int, bool]:
-    """(lines of JSON, bytes of the file that they span, whether these are all) of the first decompressed bytes."""
-    left, parts = limit, list[bytes]()
-    with piece.open() as file:
-        with decompressed(file, piece.found.shown, piece.packing) as source:
-
-            def read(count: int) -> bytes:
-                nonlocal left
-                data = source(min(count, left)) if left else b""
-                left -= len(data)
-                return data
-
-            try:
-                scratch = Path(tempfile.gettempdir())
-                with rows_of(read, piece.found.shown, piece.container, piece.packing, _LONGEST, scratch) as rows:
-                    parts.extend(rows.lines)
-            except InputError:
-                if left:  # otherwise the limit cut it
-                    raise
+    """(lines of JSON, bytes of the file that they span, whether these are all) of the first decompressed bytes. A JSON
+    array is read whole.
+    """
+    with _damage(piece), piece.open() as file:
+        stream = decompressed(file, piece.packing)
+        kind = kind_within(stream, piece.found.shown, piece.container, piece.packing)
+        if kind is Container.JSON_ARRAY:
+            rows = rows_of(stream, piece.found.shown, kind, _LONGEST, Path(tempfile.gettempdir()))
+            return [line for line in rows if not line.startswith(b"!")], piece.found.size, True
+        data = stream.read(limit)
+        ended = len(data) < limit
         at = max(1, min(file.tell(), piece.found.size))
-    return [line + b"\n" for line in b"".join(parts).split(b"\n") if line], at, left > 0
+    lines: list[bytes] = []
+    first = cast(BufferedReader, BufferedReader(BytesIO(data)))
+    try:
+        if kind is Container.TEXT:
+            lines = [json.dumps({"text": data.decode(errors="replace")}).encode()]
+        elif kind is Container.JSONL:
+            after_mark(first)
+            lines = first.readlines()
+        else:
+            lines.extend(rows_of(first, piece.found.shown, kind, _LONGEST, Path(tempfile.gettempdir())))
+    except InputError:
+        if ended:  # otherwise the limit cut it
+            raise
+    return [line.rstrip(b"\n") + b"\n" for line in lines if line.strip() and not line.startswith(b"!")], at, ended
 
 
 def _take_table(piece: _Piece, places: Sequence[float], each: int, to: Path) -> None:

@@ -27,10 +27,10 @@ def commit(
         schema: the shards' schema.
 
     Raises:
-        IntegrityError: an earlier run with the same plan wrote another manifest.
+        IntegrityError: an earlier run with the same plan wrote another manifest, which is left as it is.
     """
     plan_hash = fingerprint(plan)
-    files = [packed.documents, *packed.row_sizes, *lists]
+    files = [*packed.files, *lists]
     if format == "arrow":
         several = len(packed.splits) > 1
         for split, record in packed.splits.items():
@@ -52,8 +52,8 @@ def commit(
     store.sweep()  # drafts that dead workers left
     if not store.put_bytes(MANIFEST, data) and store.read(MANIFEST) != data:
         raise IntegrityError(
-            f"the run is not deterministic: {store.where(MANIFEST)} already exists with other content; "
-            "please report this bug with the configuration"
+            f"the files do not match {store.where(MANIFEST)}, which is left as it is: the hash would be "
+            f"{manifest.hash[:16]}; run the configuration with another --out, and please report it"
         )
     return manifest
 

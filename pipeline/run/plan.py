@@ -18,9 +18,8 @@ from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.source_formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
-from ..pack.figures import count_rows
 from ..pack.outcomes import mask_rejects
-from ..pack.pack import Selected, select
+from ..pack.pack import Selected, count_rows, select
 from ..report.collect import PAIRS, configuration_of, flow_of, make_report, training_of
 from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.lengths import candidates, choose
@@ -88,9 +87,8 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.look.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-    default_mask = on_default_mask(config, prepared.formats)
-    for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
-        observer.note(note)
+    if default_mask := on_default_mask(config, prepared.formats):
+        observer.note(default_mask)
     return _Seen(config, work, prepared, encoded, sample)
 
 
@@ -166,9 +164,8 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         if (found := seen.encoded.contamination) is not None:
             action = str(config.identity()["decontaminate"]["action"])
             overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-        notes = ["Tokens will have loss weights; a plan counts every trained token once."] * selected.weighted
         no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
-        training = training_of(ledger, kinds, no_rows, config.identity(), notes)
+        training = training_of(ledger, kinds, no_rows, config.identity())
     spec = seen.encoded.spec
     configuration = configuration_of(seen.sample.asked if seen.sample is not None else config, work.base)
     report = make_report(

@@ -1,7 +1,7 @@
 """Repair a finished dataset: forget its damaged files, and run its configuration again.
 
-A run makes only what has no finished file, so the other files are left alone. The new manifest must have the hash of
-the old one, else the old one is put back.
+A run makes only what has no finished file, so the other files are left alone. It writes the manifest that is there, or
+says that what it made does not match it.
 """
 
 import re
@@ -17,19 +17,14 @@ from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
 from ..dataset.manifests import open_output, read_manifest
 from ..dataset.output_folder import check_config, claim, restore_plan
-from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_code, refuse_urls
+from ..dataset.run_notes import RUN, RunOrigin, recall, refuse_noted
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
-from ..pack.documents import NAME as DOCUMENTS
-from ..pack.documents import RECORD as DOCUMENTS_RECORD
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root
 from .run import make_dataset
 from .workers import open_workspace
 
-ASIDE = "_run/manifest.damaged"
-"""Name under which the manifest is kept while a new one is written."""
-_HASH = re.compile(rb'^ "hash": "([0-9a-f]{64})",?$', re.MULTILINE)
 _SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.(arrow|parquet)")
 
 
@@ -74,13 +69,17 @@ def repair(
         ConfigError: inputs are gone; or `config` is needed, because the run's notes are missing, or name code to run or
             URLs to fetch.
         OutputError: the inputs have changed, or `config` belongs to another run.
-        IntegrityError: the rebuilt manifest has another hash; or a name in the folder points outside it.
+        IntegrityError: the rebuilt files do not match the manifest; or a name in the folder points outside it.
     """
     observer = observer or Silent()
     out = open_output(folder)
     if isinstance(out, LocalStore) and out.root.is_file():
         raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
-    data = _manifest_bytes(out)
+    if (data := out.read(MANIFEST)) is None:
+        raise InputError(
+            f"{out.url} has no {MANIFEST}, so there is no finished dataset to repair. If a run was interrupted, or "
+            "the file deleted, run the same configuration again: it continues where it stopped"
+        )
     try:
         manifest = read_manifest(out)
     except IntegrityError:
@@ -88,84 +87,66 @@ def repair(
     findings: tuple[Finding, ...] = (Finding(MANIFEST, "is damaged"),)
     if manifest is not None:
         findings = verify(folder, deep=True, observer=observer).findings
-        wanted: str | None = manifest.hash
-        plan_damaged = restore_plan(out, manifest.plan)
-    else:
-        found = _HASH.search(data)
-        wanted = found[1].decode() if found is not None else None
-        plan_damaged = False  # or the run finds it
-    known = {MANIFEST} if manifest is None else {MANIFEST, *_names(manifest)}
+    plan_damaged = manifest is not None and restore_plan(out, manifest.plan)
+    known = {MANIFEST, *_names(manifest)}
     wrong = {finding.name for finding in findings}
     if wrong & known:
-        origin = _origin_of(out, config, base)
-        if origin is None or (manifest is None and not out.exists(PLAN)):
-            fix = "run it with another --out" if manifest is None else "give the run's configuration with --config"
-            raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
-        if config is None:
-            refuse_code(origin.config, out.where(RUN))
-            refuse_urls(origin.config, out.where(RUN))
-        else:
-            check_config(out, origin.config)
-        if manifest is not None:
-            claim(out, manifest.plan)
-        _run_again(out, origin, data, wanted, wrong & known, recalled=config is None, observer=observer)
+        origin = _origin_of(out, manifest, config, base)
+        for name in wrong & known:
+            _forget(out, name)
+        try:
+            if manifest is None:
+                out.remove(MANIFEST)
+            elif data != manifest.to_bytes():
+                out.replace_bytes(MANIFEST, manifest.to_bytes())
+            make_dataset(origin.config, open_workspace(origin.config, origin.base, observer))
+        except BaseException:
+            if manifest is None:
+                out.replace_bytes(MANIFEST, data)
+            else:
+                _remove_strays(out, manifest)
+            raise
         manifest = read_manifest(out)
     assert manifest is not None
     strays = _remove_strays(out, manifest)
     remaining = verify(out.url, deep=True, observer=observer).findings if findings else ()
     rebuilt = wrong & known - {finding.name for finding in remaining}
-    names = _names(manifest)
+    kept = len(_names(manifest) - wrong)
     if plan_damaged:
         findings, rebuilt = (*findings, Finding(PLAN, "is damaged")), {*rebuilt, PLAN}
-    return Repair(findings, tuple(sorted(rebuilt)), strays, len(names - wrong), remaining, manifest)
+    return Repair(findings, tuple(sorted(rebuilt)), strays, kept, remaining, manifest)
 
 
-def _run_again(
-    out: Store,
-    origin: RunOrigin,
-    data: bytes,
-    wanted: str | None,
-    wrong: set[str],
-    *,
-    recalled: bool,
-    observer: Observer,
-) -> None:
-    """Run the configuration in a folder without its manifest and without the records of wrong files.
+def _origin_of(
+    out: Store, manifest: Manifest | None, config: "Mapping[str, Any] | str | Path | None", base: Path | None
+) -> RunOrigin:
+    """What to run again, and where its paths start.
 
-    Args:
-        data, wanted: the manifest, and its hash if that can be read.
-        recalled: whether the configuration is the dataset's note, which must not decide about executor, folders or
-            memory of this machine.
+    A configuration from the dataset's notes must not decide about executor, folders or memory of this machine.
     """
+    if config is None:
+        origin = recall(out)
+    else:
+        loaded, folder = load_config(config, base)
+        origin = RunOrigin(loaded, folder, cache_root(loaded.cache, out.url, folder))
+    if origin is None or (manifest is None and not out.exists(PLAN)):
+        fix = "run it with another --out" if manifest is None else "give the run's configuration with --config"
+        raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
     settled: dict[str, Any] = {"out": out.url, "cache": origin.cache}
-    again = origin.config.model_copy(update=settled | ({"run": RunSection()} if recalled else {}))
-    work = open_workspace(again, origin.base, observer)
-    for name in wrong:
-        _forget(out, name)
-    out.replace_bytes(ASIDE, data)
-    out.remove(MANIFEST)
-    try:
-        made = make_dataset(again, work).manifest
-        if wanted not in (None, made.hash):
-            raise IntegrityError(
-                f"the rebuilt files do not match the manifest: its hash would be {made.hash[:16]} instead of "
-                f"{str(wanted)[:16]}; the manifest was left as it was. Run the configuration again with another --out"
-            )
-    except BaseException:
-        out.replace_bytes(MANIFEST, data)
-        try:
-            before = read_manifest(out)
-        except IntegrityError:
-            before = None
-        if before is not None:
-            _remove_strays(out, before)
-        out.remove(ASIDE)
-        raise
-    out.remove(ASIDE)
+    if config is None:
+        refuse_noted(origin.config, out.where(RUN))
+        settled["run"] = RunSection()
+    elif manifest is not None:
+        check_config(out, origin.config)
+    if manifest is not None:
+        claim(out, manifest.plan)
+    return RunOrigin(origin.config.model_copy(update=settled), origin.base, origin.cache)
 
 
-def _names(manifest: Manifest) -> set[str]:
-    """The names of all files that the manifest lists."""
+def _names(manifest: Manifest | None) -> set[str]:
+    """The names of all files that a manifest lists."""
+    if manifest is None:
+        return set()
     shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
     return shards | {file.name for file in manifest.files}
 
@@ -180,33 +161,7 @@ def _remove_strays(out: Store, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _forget(out: Store, name: str) -> None:
-    """Remove a file's record, so that no run takes the file as finished."""
+    """Remove a shard's record, so that no run takes the shard as finished."""
     folder, _, file = name.rpartition("/")
     if _SHARD.fullmatch(name):
         out.remove(f"_run/{folder}/{file.partition('-')[0]}.json")
-    elif name == DOCUMENTS:
-        out.remove(DOCUMENTS_RECORD)
-
-
-def _manifest_bytes(out: Store) -> bytes:
-    """The content of the manifest, put back if an earlier repair was interrupted.
-
-    Raises:
-        InputError: there is none.
-    """
-    data = out.read(MANIFEST)
-    if data is None and (data := out.read(ASIDE)) is not None:
-        out.put_bytes(MANIFEST, data)
-    if data is None:
-        raise InputError(
-            f"{out.url} has no {MANIFEST}, so there is no finished dataset to repair. If a run was interrupted, or "
-            "the file deleted, run the same configuration again: it continues where it stopped"
-        )
-    return data
-
-
-def _origin_of(out: Store, config: "Mapping[str, Any] | str | Path | None", base: Path | None) -> RunOrigin | None:
-    if config is None:
-        return recall(out)
-    loaded, folder = load_config(config, base)
-    return RunOrigin(loaded, folder, cache_root(loaded.cache, out.url, folder))

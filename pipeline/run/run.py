@@ -36,7 +36,6 @@ from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
 from ..inputs.in_memory import called, written
-from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
@@ -110,12 +109,9 @@ class Made:
     """Sentences on what the user may want to change."""
 
 
-def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = False) -> Manifest | None:
+def find_finished(config: RunConfig, work: Workspace) -> Manifest | None:
     """Return the manifest if this same run is already finished, else None. Takes milliseconds, because inputs are
     compared by size and time.
-
-    Args:
-        verify_inputs: also compare the inputs by content.
 
     Raises:
         OutputError: the folder holds something else.
@@ -126,10 +122,6 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
     manifest = read_manifest(work.out)
     if manifest is None or not is_asked_again(work.out, request) or not all_there(work.out, manifest):
         return None
-    if verify_inputs:
-        files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
-        if plan_inputs(files) != manifest.plan["inputs"]:
-            return None
     work.observer.note(f"{work.out.url} is already finished; nothing to do")
     if config.run.report and not work.out.exists(REPORT):
         work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")
@@ -167,13 +159,11 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
-        room = selected.tokens * (selected.token_bytes + 1) - shards_written(out)
+        room = selected.tokens * (selected.form.token_bytes + 1) - shards_written(out)
         require_room(room, "the shards", out)
         packed = pack(selected, out, executor, observer)
-    manifest = commit(out, config.output.format, plan, packed, lists, selected.schema)
+    manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
-    for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
-        observer.note(why)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
     return Made(manifest, _write_report(config, work, manifest), tuple(advice))
 
@@ -184,8 +174,6 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     with open_workers(here, work) as executor:
         prepared = prepare(config, work, executor)
         estimate = estimate_run(prepared, work)
-    for why in estimate.why_missing:
-        work.observer.note(why)
     return prepared, estimate
 
 

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,10 +18,15 @@ from ...schemas.files.copy_cache import user_folder
 from ...schemas.fingerprint import fingerprint, hash_bytes
 from ...schemas.jsontext import decode_note
 from .local import LocalStore
+from .store import Store
 
 _HEAD = b'{"check":"'
 _DIGITS = 32
 _BODY = len(_HEAD) + _DIGITS + 2
+_MOST_BYTES = 1 << 28
+About = Mapping[str, str | int]
+"""Everything that a note's value depends on."""
+_Note = TypeVar("_Note")
 
 
 def seal(content: bytes, name: str = "") -> bytes:
@@ -30,7 +36,7 @@ def seal(content: bytes, name: str = "") -> bytes:
         content: an object with at least one key, without white space before it.
         name: the only name under which `unseal` accepts it.
     """
-    return _HEAD + _check(content, name) + b'",' + content[1:]
+    return _HEAD + hash_bytes(content + name.encode())[:_DIGITS].encode() + b'",' + content[1:]
 
 
 def unseal(sealed: bytes | None, name: str = "") -> bytes | None:
@@ -41,16 +47,21 @@ def unseal(sealed: bytes | None, name: str = "") -> bytes | None:
     return content if sealed == seal(content, name) else None
 
 
-def _check(content: bytes, name: str) -> bytes:
-    return hash_bytes(content + name.encode())[:_DIGITS].encode()
+def put_note(store: Store, name: str, value: object) -> None:
+    """Write a note: a struct or dataclass, which may hold paths."""
+    store.replace_bytes(name, seal(msgspec.json.encode(value, enc_hook=str), name))
 
 
-_MOST_BYTES = 1 << 28
-About = Mapping[str, str | int]
-"""Everything that a note's value depends on."""
+def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
+    """A note of this kind; None if it is missing, damaged, from another version, or cannot be read."""
+    try:
+        data = unseal(store.read(name), name)
+        return msgspec.json.decode(data or b"", type=kind, dec_hook=lambda _, text: Path(text))
+    except (ValueError, TypeError, RecursionError, StoreError):
+        return None
 
 
-class _Note(msgspec.Struct):
+class _About(msgspec.Struct):
     about: dict[str, str | int]
     value: msgspec.Raw
 
@@ -67,13 +78,10 @@ class UserCache:
         folder: a folder to use instead.
     """
 
-    _store: LocalStore | None
-
     def __init__(self, kind: str, folder: Path | None = None) -> None:
-        try:
+        self._store: LocalStore | None = None
+        with suppress(RuntimeError):  # no home folder, as in some containers
             self._store = LocalStore(folder or user_folder() / kind)
-        except RuntimeError:  # no home folder, as in some containers
-            self._store = None
 
     def read(self, about: About) -> bytes | None:
         """Return the stored JSON; None if it is missing or damaged, or if another user may have written it."""
@@ -81,10 +89,12 @@ class UserCache:
             return None
         path = self._store.path(_name(about))
         try:
-            folder, found = path.parent.lstat(), path.lstat()
-            if not (_is_own(folder) and _is_own(found) and stat.S_ISREG(found.st_mode)) or found.st_size > _MOST_BYTES:
+            found = path.lstat()
+            if not (_is_own(path.parent.lstat()) and _is_own(found) and stat.S_ISREG(found.st_mode)):
                 return None
-            note = decode_note(unseal(path.read_bytes()), _Note)
+            if found.st_size > _MOST_BYTES:
+                return None
+            note = decode_note(unseal(path.read_bytes()), _About)
         except (OSError, msgspec.MsgspecError):
             return None
         return bytes(note.value) if note.about == about else None
@@ -94,10 +104,9 @@ class UserCache:
         if self._store is None:
             return
         with suppress(StoreError, OSError):
-            if os.path.lexists(self._store.root) and not _is_own(self._store.root.lstat()):
-                return
-            note = _Note(dict(about), msgspec.Raw(value))
-            self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
+            if not os.path.lexists(self._store.root) or _is_own(self._store.root.lstat()):
+                note = _About(dict(about), msgspec.Raw(value))
+                self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
 
 
 def _is_own(found: os.stat_result) -> bool:

@@ -11,14 +11,15 @@ A window is a pure function of the inputs, the configuration, the seed, its epoc
 """
 
 import logging
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,9 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import fingerprint, version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
-from ..encode.driver import Encoded, encode_missing
+from ..encode.driver import Encoded, encode
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
-from ..encode.prepared import Prepared
 from ..execute.executor import Executor, Result, Task, never
 from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
@@ -45,65 +45,15 @@ from ..run.workers import Workspace
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open_store import cache_root, open_store, resolve_place, scratch_of
-from .window import Blocks, PlannedWindow, plan_window
-
-_Item = TypeVar("_Item")
-_POLL_SECONDS = 0.1
-
-
-class StoppedError(Exception):
-    """Raised by a producer that has been asked to stop."""
-
-
-def ahead(items: Iterator[_Item], stop: threading.Event) -> Iterator[_Item]:
-    """Yield the items, of which a thread makes the next two before they are asked for. `stop` ends it early."""
-    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(1)
-
-    def put(item: _Item | None, error: BaseException | None = None) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put((item, error), timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(item):
-                    return
-            put(None)
-        except StoppedError:
-            pass
-        except BaseException as error:
-            put(None, error)
-        finally:
-            items.close()  # type: ignore[attr-defined]  # a generator
-
-    thread = threading.Thread(target=work, name="packtrain-live", daemon=True)
-    thread.start()
-    try:
-        while True:
-            try:
-                item, error = ready.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                if stop.is_set():
-                    return  # the consumer stops as well
-                continue
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
+from .window import Blocks, PlannedWindow
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1
 """Version of the stream; increase it whenever the same stream would give other rows, or another order, than before."""
+
+
+class StoppedError(Exception):
+    """Raised in the thread that works ahead when the walk has ended."""
 
 
 class LiveWindows:
@@ -139,7 +89,6 @@ class LiveWindows:
         observer: Observer | None = None,
     ) -> None:
         self.config, folder = load_config(config, base)
-        _refuse_whole(self.config)
         _check(self.config, split, window_bytes, workers)
         self.split = split
         self.seed = self.config.seed if seed is None else seed
@@ -155,7 +104,11 @@ class LiveWindows:
             # A stream writes only to its cache.
             self._work = Workspace(folder, self.cache, KnownParts(self.cache), self._observer)
             self._prepared = prepare(self.config, self._work, self._executor, files=files)
-            _refuse_pairs(self._prepared)
+            if self._prepared.pairs:
+                raise ConfigError(
+                    f"sources.{self._prepared.sources[0].name}: a stream gives packed rows of tokens and labels, but "
+                    "preference pairs are not packed; make the pairs with `packtrain run`"
+                )
         except BaseException:
             self._executor.close()
             raise
@@ -169,10 +122,7 @@ class LiveWindows:
     def fingerprint(self) -> dict[str, str]:
         """Hashes (16 digits) of everything besides the seed that the rows and their order depend on, by topic."""
         config = self.config.identity()
-        del (
-            config["output"],
-            config["pack"]["window_tokens"],
-        )  # a stream writes no shards, and has its own windows
+        del config["output"], config["pack"]["window_tokens"]  # a stream writes no shards, and has its own windows
         tokenizer = self._prepared.tokenizer
         versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
         if any(source.where is not None for source in self.config.sources):
@@ -222,12 +172,14 @@ class LiveWindows:
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
         self._stop.clear()
-        planned = self._planned(self._places(epoch, number, epochs))
-        if self.workers:
-            planned = ahead(planned, self._stop)
+        places = (
+            (current, window)
+            for current in range(epoch, epochs)
+            for window in range(number if current == epoch else 0, self.count(current))
+        )
         rows = number  # not 0 in an epoch that is not walked as a whole
-        try:
-            for window in planned:
+        with closing(self._ahead(places) if self.workers else (self._window(place) for place in places)) as windows:
+            for window in windows:
                 rows = window.rows if window.number == 0 else rows + window.rows
                 yield window
                 if rows == 0 and window.number + 1 == self.count(window.epoch):
@@ -235,35 +187,36 @@ class LiveWindows:
                         f"nothing is left to pack for the split {self.split!r}; packtrain run says what happens to the "
                         "rows"
                     )
-        finally:
-            self._stop.set()
-            planned.close()  # type: ignore[attr-defined]  # a generator
 
-    def _places(self, epoch: int, number: int, epochs: int) -> Iterator[tuple[int, int]]:
-        for current in range(epoch, epochs):
-            for window in range(number if current == epoch else 0, self.count(current)):
-                yield current, window
+    def _ahead(self, places: Iterator[tuple[int, int]]) -> Generator[PlannedWindow, None, None]:
+        """Yield windows, of which a thread makes the next one meanwhile."""
+        made: Future[PlannedWindow] | None = None
+        with ThreadPoolExecutor(1, "packtrain-live") as thread:
+            try:
+                for place in chain(places, (None,)):
+                    following = thread.submit(self._window, place) if place is not None else None
+                    if made is not None:
+                        yield made.result()
+                    made = following
+            finally:
+                self._stop.set()
 
-    def _planned(self, places: Iterator[tuple[int, int]]) -> Iterator[PlannedWindow]:
-        for place in places:
-            blocks = self.blocks.windows(place[0])[place[1]]
-            encoded = self._encode(blocks)
-            if place[1] == 0:  # the first window of an epoch counts the rows beyond max_rows
-                encoded = replace(encoded, not_taken=self.blocks.not_taken)
-            self._require_proved(blocks, encoded)
-            yield plan_window(place, self.config, encoded, self._pad_id, blocks, self.split, self.seed)
-
-    def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
-        files = tuple(self.blocks.select(blocks))
-        some = replace(self._prepared, files=files, joined=files)
-        encoded = encode_missing(some, self._work.parts, self._executor, self._observer)
-        return decontaminate(self.config, some, encoded, self._work, self._executor)
-
-    def _require_proved(self, blocks: NDArray[np.int64], encoded: Encoded) -> None:
+    def _window(self, place: tuple[int, int]) -> PlannedWindow:
+        blocks = self.blocks.windows(place[0])[place[1]]
+        encoded = self._encode(blocks)
+        if place[1] == 0:  # the first window of an epoch counts the rows beyond max_rows
+            encoded = replace(encoded, not_taken=self.blocks.not_taken)
         said = next(unlocated(self.config, self.blocks.select(blocks), encoded), None)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)
+        return PlannedWindow(place, self.config, encoded, self._pad_id, blocks, self.split, self.seed)
+
+    def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
+        files = tuple(self.blocks.select(blocks))
+        some = replace(self._prepared, files=files, joined=files)
+        encoded = encode(some, self._work.parts, self._executor, self._observer)
+        return decontaminate(self.config, some, encoded, self._work, self._executor)
 
 
 class _StreamWork(Executor):
@@ -317,17 +270,7 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> No
         raise ConfigError(f"window_bytes={window_bytes}: give the source bytes to plan together, such as 64 << 20")
     if workers < 0:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 to encode in this one")
-
-
-def _cache_folder(config: RunConfig, base: Path) -> Path:
-    """Return the folder for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
-    place = cache_root(config.cache, resolve_place(config.out, base), base)
-    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
-    return scratch_of(open_store(place, scratch=scratch)).root
-
-
-def _refuse_whole(config: RunConfig) -> None:
-    """Refuse options that need all data at once, because a stream never has more than one window."""
+    # What needs all data at once: a stream never has more than one window.
     if config.duplicates == "drop":
         raise ConfigError(
             "duplicates: drop compares every example with all others, but a stream sees one window at a time; set "
@@ -341,9 +284,8 @@ def _refuse_whole(config: RunConfig) -> None:
         )
 
 
-def _refuse_pairs(prepared: Prepared) -> None:
-    if prepared.pairs:
-        raise ConfigError(
-            f"sources.{prepared.sources[0].name}: a stream gives packed rows of tokens and labels, but preference "
-            "pairs are not packed; make the pairs with `packtrain run`"
-        )
+def _cache_folder(config: RunConfig, base: Path) -> Path:
+    """Return the folder for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
+    place = cache_root(config.cache, resolve_place(config.out, base), base)
+    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+    return scratch_of(open_store(place, scratch=scratch)).root

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
-from ...stages.arrays import view
+from ..dataset.documents import Address
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
-from ..pack.pack import Selected, loss_weights, select, weighs
+from ..pack.pack import loss_weights, select, weighs
+from ..pack.rows import Account, PlannedRows
 from ..pack.segments import Segments
-from ..pack.shard import Account, PlannedRows
 from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
 from ..store.open_store import scratch_of
 
@@ -43,9 +43,7 @@ class Blocks:
     """
 
     def __init__(self, files: Sequence[InputFile], window_bytes: int, seed: int) -> None:
-        self.files = tuple(files)
-        self.window_bytes = window_bytes
-        self.seed = seed
+        self.files, self.window_bytes, self.seed = tuple(files), window_bytes, seed
         self._file = np.repeat(np.arange(len(files)), [len(file.blocks) for file in files])
         first = offsets_of([len(file.blocks) for file in files])
         self._index = np.arange(len(self._file)) - first[self._file]
@@ -113,88 +111,7 @@ class RowDocument:
 
 
 class PlannedWindow:
-    """The packed rows of one window, planned but not yet laid out. See `plan_window`.
-
-    Raises:
-        IntegrityError: the ledger does not close.
-    """
-
-    def __init__(
-        self, place: tuple[int, int], selected: Selected, blocks: NDArray[np.int64], split: str, seed: int
-    ) -> None:
-        config, table, origins = selected.config, selected.table, selected.table.origins
-        self.epoch, self.number = place
-        self.ledger = selected.ledger
-        self._names = [source.name for source in config.sources]
-        self._places = table.places
-        found = pieces_of(table, selected.split_pieces, split, np.arange(len(blocks)))
-        plan = arrange(found, config, window_seed(window_seed(seed, place[0]), place[1]))
-        self._pieces, self._row_offsets = planned_pieces(plan, found), plan.row_offsets
-        self._part = np.searchsorted(origins.starts, self._pieces.documents, side="right") - 1
-        self._index = self._pieces.documents - origins.starts[self._part]  # of the document in its part
-        self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
-        self._rows = PlannedRows(
-            table.documents,
-            origins.owners,
-            Segments.of(table, config),
-            self._pieces,
-            self._row_offsets,
-            config.pack.alignment,
-            selected.pad_id,
-            loss_weights(config) if stream_weighs(config) else None,
-            self._doc_ids,
-        )
-        self.tokens: NDArray[np.int64] = self._rows.tokens
-        """(R,) tokens of each row, with alignment padding."""
-        account = Account()
-        for _ in self._rows.batches(account):
-            pass  # all rows are laid out once, some at a time, to count what they hold
-        account_rows(self.ledger, self._names, [account.written()])
-
-    @property
-    def rows(self) -> int:
-        """Number of rows; may be 0."""
-        return len(self.tokens)
-
-    def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
-        return self._rows.lay_out(first, last)
-
-    def documents(self, first: int, last: int) -> list[RowDocument]:
-        """Return the origins of all pieces in rows `first` to `last - 1`."""
-        out, lines = [], dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]]()
-        for row in range(first, last):
-            for piece in range(*self._row_offsets[row : row + 2].tolist()):
-                part, index = int(self._part[piece]), int(self._index[piece])
-                place = self._places[part]
-                if part not in lines:
-                    batches = EncodedPart(place.path).batches
-                    columns = [[view(batch.column(name)) for batch in batches] for name in ("line", "sub")]
-                    lines[part] = np.concatenate(columns[0]), np.concatenate(columns[1])
-                numbers, subs = lines[part]
-                file, line = place.lines.find(int(numbers[index]))
-                source, label, sub = self._names[place.source], place.lines.files[file], int(subs[index])
-                name = f"{source}/{label}:{line}" + (f"/{sub}" if sub >= 0 else "")
-                start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
-                out.append(RowDocument(row, int(self._doc_ids[piece]), name, source, label, line, start, tokens))
-        return out
-
-
-def stream_weighs(config: RunConfig) -> bool:
-    """Whether the rows of a stream have `loss_weights`: as those of a run, but decided without looking at the data."""
-    return weighs(config) or any("weight" in source.keys for source in config.sources)
-
-
-def plan_window(
-    place: tuple[int, int],
-    config: RunConfig,
-    encoded: Encoded,
-    pad_id: int,
-    blocks: NDArray[np.int64],
-    split: str,
-    seed: int,
-) -> PlannedWindow:
-    """Plan one window as a run does, and close its ledger.
+    """The packed rows of one window, planned as a run does but not yet laid out.
 
     Args:
         place: (epoch, number of the window in it).
@@ -209,10 +126,68 @@ def plan_window(
             the configuration does not say so.
         IntegrityError: the ledger does not close.
     """
-    selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
-    if selected.weighted and not stream_weighs(config):
-        raise InputError(
-            "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
-            "has loss_weights, or none; set loss.column=always, or remove the weights"
-        )
-    return PlannedWindow(place, selected, blocks, split, seed)
+
+    def __init__(
+        self,
+        place: tuple[int, int],
+        config: RunConfig,
+        encoded: Encoded,
+        pad_id: int,
+        blocks: NDArray[np.int64],
+        split: str,
+        seed: int,
+    ) -> None:
+        selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
+        # As those of a run, but decided without looking at the data.
+        weighted = weighs(config) or any("weight" in source.keys for source in config.sources)
+        if selected.form.weights is not None and not weighted:
+            raise InputError(
+                "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every "
+                "batch has loss_weights, or none; set loss.column=always, or remove the weights"
+            )
+        table = selected.table
+        self.epoch, self.number = place
+        self.ledger = selected.ledger
+        self._names, self._places = [source.name for source in config.sources], table.places
+        pieces = pieces_of(table, split, np.arange(len(blocks)))
+        plan = arrange(pieces, config, window_seed(window_seed(seed, self.epoch), self.number))
+        self._pieces, self._row_offsets = planned_pieces(plan, pieces), plan.row_offsets
+        self._part = np.searchsorted(table.origins.starts, self._pieces.documents, side="right") - 1
+        self._index = self._pieces.documents - table.origins.starts[self._part]  # of the document in its part
+        self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
+        form = replace(selected.form, weights=loss_weights(config) if weighted else None)
+        segments = Segments.of(table, config)
+        self._rows = PlannedRows(table.documents, segments, self._pieces, self._row_offsets, form, self._doc_ids)
+        self.tokens: NDArray[np.int64] = self._rows.tokens
+        """(R,) tokens of each row, with alignment padding."""
+        account = Account()
+        for _ in self._rows.batches(account):
+            pass  # all rows are laid out once, some at a time, to count what they hold
+        account_rows(self.ledger, self._names, [account])
+        self.ledger.check()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; may be 0."""
+        return len(self.tokens)
+
+    def lay_out(self, first: int, last: int) -> pa.RecordBatch:
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
+        return self._rows.lay_out(first, last)
+
+    def documents(self, first: int, last: int) -> list[RowDocument]:
+        """Return the origins of all pieces in rows `first` to `last - 1`."""
+        out, parts = [], dict[int, pa.Table]()
+        for row in range(first, last):
+            for piece in range(*self._row_offsets[row : row + 2].tolist()):
+                part, index = int(self._part[piece]), int(self._index[piece])
+                place = self._places[part]
+                if part not in parts:
+                    parts[part] = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
+                number, sub = (column[index].as_py() for column in parts[part].columns)
+                file, line = place.lines.find(number)
+                address = Address(self._names[place.source], place.lines.files[file], line, sub)
+                start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
+                where = (address.source, address.file, address.line)
+                out.append(RowDocument(row, int(self._doc_ids[piece]), address.id, *where, start, tokens))
+        return out

@@ -18,13 +18,8 @@ _Z = 1.959964
 _TAIL = 0.025
 
 
-@dataclass(slots=True)
-class ProblemTally:
-    """How many samples of one problem there are, and how many of these passed."""
-
-    difficulty: str
-    samples: int = 0
-    passed: int = 0
+Tally = tuple[int, int]
+"""(samples of one problem, how many of these passed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,45 +57,35 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(found.value, low, high, found.problems)
 
 
-def scores(tallies: Mapping[int, ProblemTally], ks: Sequence[int]) -> dict[str, dict[int, Estimate]]:
-    """Group → k → pass@k: of all problems, then of each difficulty.
+def scores(tallies: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:
+    """k → pass@k, over the problems that have as many samples; none for a k without any.
 
     Args:
-        tallies: row → its tally. For a k, problems with fewer samples are left out.
+        tallies: row → its tally.
     """
-    found: dict[str, dict[int, Estimate]] = {}
-    for name, rows in groups(tallies).items():
-        for k in ks:
-            values = [_of(tallies[row], k) for row in rows if tallies[row].samples >= k]
-            if values:
-                found.setdefault(name, {})[k] = estimate(values)
-    return found
+    values = {k: [pass_at_k(n, c, k) for n, c in tallies.values() if n >= k] for k in ks}
+    return {k: estimate(those) for k, those in values.items() if those}
 
 
-def compare(
-    ours: Mapping[int, ProblemTally], others: Mapping[int, ProblemTally], ks: Sequence[int]
-) -> dict[str, dict[int, Estimate]]:
-    """Group → k → mean difference in pass@k, ours minus theirs, over problems with k samples in both."""
-    found: dict[str, dict[int, Estimate]] = {}
-    for name, rows in groups({row: one for row, one in ours.items() if row in others}).items():
-        for k in ks:
-            both = [row for row in rows if min(ours[row].samples, others[row].samples) >= k]
-            if both:
-                found.setdefault(name, {})[k] = _normal([_of(ours[row], k) - _of(others[row], k) for row in both])
-    return found
-
-
-def groups(tallies: Mapping[int, ProblemTally]) -> dict[str, list[int]]:
-    """Group → its rows: all, then each difficulty, the easiest first."""
-    names = {one.difficulty for one in tallies.values()} - {ALL}
-    ordered = sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-    return {ALL: list(tallies)} | {
-        name: [row for row, one in tallies.items() if one.difficulty == name] for name in ordered
+def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:
+    """k → mean difference in pass@k, ours minus theirs, over the problems with as many samples in both."""
+    pairs = [(one, theirs[row]) for row, one in ours.items() if row in theirs]
+    values = {
+        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k] for k in ks
     }
+    return {k: _normal(those) for k, those in values.items() if those}
 
 
-def _of(tally: ProblemTally, k: int) -> float:
-    return pass_at_k(tally.samples, tally.passed, k)
+def groups(difficulties: Mapping[int, str]) -> dict[str, list[int]]:
+    """Group → its rows: all, then each difficulty, the easiest first.
+
+    Args:
+        difficulties: row → that of its problem.
+    """
+    names = sorted({*difficulties.values()} - {ALL}, key=lambda one: ((*_ORDER, one).index(one), one))
+    return {ALL: list(difficulties)} | {
+        name: [row for row, one in difficulties.items() if one == name] for name in names
+    }
 
 
 def _normal(values: Sequence[float]) -> Estimate:

@@ -3,7 +3,7 @@
 Sizes are integers up to the capacity `C`, so all sequences of one size are alike, and so are all open rows
 with the same free space. The walk below moves whole groups of them.
 
-Legend: `N` sequences, `R` rows, `V` group moves, `C` capacity, `S` distinct sizes.
+Legend: `N` sequences, `R` rows, `V` group moves, `C` capacity.
 """
 
 from collections import deque
@@ -29,28 +29,6 @@ class Placement:
     """
     row_offsets: NDArray[np.int64]
     """(R + 1,) where each row begins in `order`."""
-    moves: int
-    """Number of group moves made."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Moves:
-    """Group moves in order. Move v puts `each[v]` sequences into each of the rows `row[v] : row[v] +
-    rows[v]`.
-
-    Each of these rows already holds `slot[v]` sequences. Moves take the sequences in sorted order, without gaps.
-    """
-
-    row: NDArray[np.int64]
-    """(V,) first row of each move's group."""
-    rows: NDArray[np.int64]
-    """(V,) number of rows in each group."""
-    slot: NDArray[np.int64]
-    """(V,) sequences that each row of the group held before the move."""
-    each: NDArray[np.int64]
-    """(V,) sequences that the move adds to each row of the group."""
-    opened: int
-    """Rows opened in total."""
 
 
 def best_fit_decreasing(
@@ -75,9 +53,9 @@ def best_fit_decreasing(
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
     by_size = descending(sizes, len(counts) - 1)
-    moves = _walk(counts, len(counts) - 1, max_docs, counts if most is None else most)
-    row_offsets = _row_offsets(moves)
-    return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
+    moves, rows = _walk(counts, max_docs, most)
+    row_offsets = _row_offsets(moves, rows)
+    return Placement(_resolve(moves, row_offsets, by_size), row_offsets)
 
 
 def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None, most: NDArray[np.int64] | None = None) -> int:
@@ -87,7 +65,7 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None, most: ND
         counts: (C + 1,) how many sequences have each size, none of them size 0.
         max_docs, most: see `best_fit_decreasing`.
     """
-    return _walk(counts, len(counts) - 1, max_docs, counts if most is None else most).opened
+    return _walk(counts, max_docs, most)[1]
 
 
 def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -113,14 +91,20 @@ def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]
     return np.argsort((capacity - sizes.astype(np.int32)).astype(kind), kind="stable")
 
 
-def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None, most: NDArray[np.int64]) -> _Moves:
-    """Place every size, largest first, in group moves.
+def _walk(
+    counts: NDArray[np.int64], max_docs: int | None, most: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], int]:
+    """Place every size, largest first, in group moves. Return the moves in order, and the number of rows.
+
+    A move is (row, rows, slot, each): it puts `each` sequences into each of `rows` neighbouring rows from number `row`
+    on, which already hold `slot` sequences each. Moves take the sequences in sorted order, without gaps.
 
     A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
     so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
     that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
     which the group's rows were processed. A row that may take no more of a size waits for the next one.
     """
+    capacity, most = len(counts) - 1, counts if most is None else most
     limit = max_docs if max_docs is not None else int(counts.sum()) + 1
     spaces = 0  # as bits: the free spaces of all open rows that may take more
     queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
@@ -142,17 +126,14 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None, most: 
         """Let a group of rows take more."""
         nonlocal spaces
         queue = queues.get(left)
+        if queue is None:
+            queue = queues[left] = deque()
         if queue:
             last_row, last_rows, last_held = queue[-1]
             if last_row + last_rows == row and last_held == held:  # merge equal neighbours into one group
-                queue[-1] = (last_row, last_rows + rows, held)
-            else:
-                queue.append((row, rows, held))
-            return
-        if queue is None:
-            queues[left] = deque(((row, rows, held),))
-        else:
-            queue.append((row, rows, held))
+                queue.pop()
+                row, rows = last_row, last_rows + rows
+        queue.append((row, rows, held))
         spaces |= 1 << left
 
     present = np.flatnonzero(counts)[::-1]
@@ -193,35 +174,37 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None, most: 
             release(*group)
         waiting.clear()
 
-    table = np.array(moves, dtype=np.int64).reshape(len(moves), 4)
-    return _Moves(table[:, 0], table[:, 1], table[:, 2], table[:, 3], opened)
+    return np.array(moves, dtype=np.int64).reshape(len(moves), 4), opened
 
 
-def _row_offsets(moves: _Moves) -> NDArray[np.int64]:
+def _row_offsets(moves: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """(R + 1,) where each row begins: every move adds to a range of rows, summed by its two ends."""
-    change = np.zeros(moves.opened + 1, dtype=np.int64)
-    np.add.at(change, moves.row, moves.each)
-    np.subtract.at(change, moves.row + moves.rows, moves.each)
+    row, number, _, each = moves.T
+    change = np.zeros(rows + 1, dtype=np.int64)
+    np.add.at(change, row, each)
+    np.subtract.at(change, row + number, each)
     return offsets_of(np.cumsum(change[:-1]))
 
 
-def _resolve(moves: _Moves, row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]) -> NDArray[np.int64]:
+def _resolve(
+    moves: NDArray[np.int64], row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]
+) -> NDArray[np.int64]:
     """Return (N,) sequences in the order of rows. Sequence i of a move goes to row i // each, position i % each."""
     order = np.empty(len(by_size), dtype=np.int64)
-    ends = np.cumsum(moves.rows * moves.each)
-    begins = ends - moves.rows * moves.each
-    cuts = range(0, len(by_size), _BLOCK)
-    for begin, end in pairwise((*cuts, len(by_size))):
+    rows, numbers, slots, each_of = np.ascontiguousarray(moves.T)
+    ends = np.cumsum(numbers * each_of)
+    begins = ends - numbers * each_of
+    for begin, end in pairwise((*range(0, len(by_size), _BLOCK), len(by_size))):
         first = int(np.searchsorted(ends, begin, side="right"))
         last = int(np.searchsorted(begins, end, side="left"))
         block = slice(first, last)
         share = np.minimum(ends[block], end) - np.maximum(begins[block], begin)
         within = np.arange(begin, end) - np.repeat(begins[block], share)
-        each = np.repeat(moves.each[block], share)
+        each = np.repeat(each_of[block], share)
         row = within // each
         within -= row * each
-        within += np.repeat(moves.slot[block], share)
-        row += np.repeat(moves.row[block], share)
+        within += np.repeat(slots[block], share)
+        row += np.repeat(rows[block], share)
         within += row_offsets[row]
         order[within] = by_size[begin:end]
     return order

@@ -21,7 +21,7 @@ Pattern: TypeAlias = tuple[dict[int, int], int]
 
 _FLOORS = (0.0, 1 / 3, 1 / 4, 1 / 5, 1 / 6, 1 / 8, 1 / 12)
 """Sizes below this share of the capacity are kept back, filling by filling."""
-_NEAR = 3
+NEAR = 3
 """A row takes its largest sizes while its space is above this many of them; only the rest is searched for."""
 _ONE_SEARCH = 60_000
 """The most work of one search for sums."""
@@ -108,7 +108,7 @@ def _fill_row(stock: Stock, space: int, held: dict[int, int], work: Work) -> Non
     while space and (fits := stock.present & ((1 << (space + 1)) - 1)):
         largest = fits.bit_length() - 1
         work.left -= 16 + (stock.capacity >> 9)
-        beyond = space - _NEAR * largest
+        beyond = space - NEAR * largest
         last = False
         if largest == space or beyond > 0 or work.left <= 0:
             chosen = [(largest, min(stock.counts[largest], max(1, -(-beyond // largest))))]

@@ -1,65 +1,28 @@
 """Rows of at most `max_docs` pieces, which best-fit-decreasing does badly.
 
 Tokens and pieces have to be balanced: if the first rows take few short pieces, the last ones hold `max_docs` of them
-and are nearly empty. So rows are either opened at once and filled evenly, or filled one after another, with short
-pieces first where many pieces are left for each row.
-
-Legend: `N` pieces, `C` capacity, `K` the most pieces of a row.
+and are nearly empty. So rows are filled one after another, with short pieces first where many pieces are left for each
+row.
 """
-
-import heapq
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .dense import Pattern, Stock, Work
+from .dense import NEAR, Pattern, Stock, Work
 
-_NEAR = 3
-"""A row takes its largest sizes while its space is above this many of them; only the rest is searched for."""
 _SHORT = 4
 """A pair may leave less than this of a row empty."""
-PERCENTS = (90, 80, 70, 100, 60)
-"""See `filled`; from the one that needs the fewest rows most often."""
+_PERCENT = 90
+"""Rows take short pieces first where the pieces left are more than this share of `max_docs` for each row that their
+tokens would fill."""
 
 
-def spread(sizes: NDArray[np.integer], capacity: int, max_docs: int, rows: int) -> tuple[NDArray[np.int64], int]:
-    """Put each piece, largest first, into the emptiest row that has room for one more; open a row if it has none.
-
-    Longest-processing-time scheduling (Graham, 1969) with a limit on jobs. With no rows to begin with it is the plain
-    greedy.
-
-    Args:
-        sizes: (N,) largest first.
-        rows: rows that are open from the start, at most N.
-
-    Returns:
-        (N,) the row of each piece, and the number of rows.
-    """
-    open_rows = [(0, row, 0) for row in range(rows)]  # (tokens, row, pieces) of the rows that may take more
-    places = []
-    for size in sizes.tolist():
-        if open_rows and open_rows[0][0] + size <= capacity:
-            tokens, row, number = open_rows[0]
-            if number + 1 < max_docs:
-                heapq.heapreplace(open_rows, (tokens + size, row, number + 1))
-            else:
-                heapq.heappop(open_rows)
-        else:
-            row, rows = rows, rows + 1
-            if max_docs > 1:
-                heapq.heappush(open_rows, (size, row, 1))
-        places.append(row)
-    return np.array(places, dtype=np.int64), rows
-
-
-def filled(counts: NDArray[np.int64], max_docs: int, percent: int, work: Work) -> list[Pattern] | None:
+def filled(counts: NDArray[np.int64], max_docs: int, work: Work) -> list[Pattern] | None:
     """Fill one row after another: the largest size left, short ones if many are left, and a pair that fills the rest.
 
     Args:
         counts: (C + 1,) how many pieces have each size; none of size 0.
         max_docs: the most pieces of a row, at least 3.
-        percent: rows take short pieces first where the pieces left are more than this share of `max_docs` for each row
-            that their tokens would fill.
 
     Returns:
         The rows; None if the work is done before.
@@ -74,8 +37,7 @@ def filled(counts: NDArray[np.int64], max_docs: int, percent: int, work: Work) -
         largest = stock.present.bit_length() - 1
         stock.take(largest)
         held = {largest: 1}
-        many = pieces * capacity * 100 > percent * max_docs * tokens
-        _fill_row(stock, held, max_docs - 1, many)
+        _fill_row(stock, held, max_docs - 1, many=pieces * capacity * 100 > _PERCENT * max_docs * tokens)
         number, size = sum(held.values()), sum(one * times for one, times in held.items())
         times = 1 + stock.again(held, tokens // capacity // 64)  # not all alike at once, as tokens and pieces change
         pieces -= times * number
@@ -85,7 +47,7 @@ def filled(counts: NDArray[np.int64], max_docs: int, percent: int, work: Work) -
     return rows
 
 
-def _fill_row(stock: Stock, held: dict[int, int], slots: int, many: bool) -> None:
+def _fill_row(stock: Stock, held: dict[int, int], slots: int, *, many: bool) -> None:
     """Add the smallest sizes if there are many; then the largest while there is much space, then a pair for the rest.
 
     Args:
@@ -106,7 +68,7 @@ def _fill_row(stock: Stock, held: dict[int, int], slots: int, many: bool) -> Non
     while slots and space and (fits := stock.present & ((1 << (space + 1)) - 1)):
         largest = fits.bit_length() - 1
         alone = slots == 1 or space >= slots * largest or (largest == space and not many)
-        if not alone and (slots <= 3 or space <= _NEAR * largest):
+        if not alone and (slots <= 3 or space <= NEAR * largest):
             for target in range(space, max(1, space - _SHORT), -1):
                 if larger := stock.pair(target):
                     add(larger)

@@ -84,16 +84,13 @@ def plan_rows(
     units = max_length // align
     counts = size_counts(sizes, units)
     if strategy == "none":
-        index = np.arange(len(sizes), dtype=np.int64)
-        row_offsets = np.arange(len(sizes) + 1, dtype=np.int64)
-        moves = 0
+        placement = Placement(np.arange(len(sizes), dtype=np.int64), np.arange(len(sizes) + 1, dtype=np.int64))
     else:
-        place = tight_rows if strategy == "tight" else best_fit_decreasing
-        placement = place(sizes, counts, max_docs)
+        placement = (tight_rows if strategy == "tight" else best_fit_decreasing)(sizes, counts, max_docs)
         if same is not None:
             of_pieces = same if pieces.order is None else same[pieces.order]
-            placement = _apart(placement, sizes, counts, max_docs, of_pieces, relaxes=strategy != "tight")
-        index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
+            placement = _apart(placement, sizes, counts, max_docs, of_pieces)
+    index, row_offsets = placement.order, placement.row_offsets
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
         starts=np.zeros(len(index), dtype=np.int64) if pieces.starts is None else pieces.starts[index],
@@ -101,12 +98,10 @@ def plan_rows(
         row_offsets=row_offsets,
         certificate=Certificate(
             rows=len(row_offsets) - 1,
-            bound_tokens=least_rows(int(sizes.sum(dtype=np.int64)), units),
             bound=bound_of_whole_pieces(counts, max_docs),
             tokens=int(pieces.lengths.sum(dtype=np.int64)),
             capacity=max_length,
             pieces=len(index),
-            moves=moves,
         ),
     )
 
@@ -117,21 +112,14 @@ def _apart(
     counts: NDArray[np.int64],
     max_docs: int | None,
     same: NDArray[np.int64],
-    *,
-    relaxes: bool,
 ) -> Placement:
-    """The sequences of a placement with copies in different rows, as far as that costs few rows.
-
-    Args:
-        relaxes: whether to try more copies in a row where none in a row costs too much. The rows of `tight` have fewer
-            copies than those of best-fit-decreasing with a weaker limit.
+    """The sequences of a placement with copies in different rows, as far as that costs few rows: where none in a row
+    costs too much, more are tried.
     """
     most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
     while (most < counts).any():
         if rows_needed(counts, max_docs, most) <= rows + max(1, int(rows * _FOR_COPIES)):
             return best_fit_decreasing(sizes, counts, max_docs, most)
-        if not relaxes:
-            break
         most *= 2
     return plain
 
@@ -224,13 +212,5 @@ def _wrap(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
         starts=left - begins[document],
         lengths=(right - left).astype(np.int32),
         row_offsets=np.searchsorted(row, np.arange(rows + 1)).astype(np.int64),
-        certificate=Certificate(
-            rows=rows,
-            bound_tokens=rows,
-            bound=rows,
-            tokens=total,
-            capacity=capacity,
-            pieces=len(document),
-            moves=0,
-        ),
+        certificate=Certificate(rows, rows, total, capacity, len(document)),
     )

@@ -12,13 +12,10 @@ from ...schemas.ragged import offsets_of
 from .best_fit import Placement, best_fit_decreasing, descending
 from .bounds import bound_of_whole_pieces
 from .dense import Pattern, Work, fillings
-from .limited import PERCENTS, filled, spread
+from .limited import filled
 
 WORK = 6_000_000
 """Work of the search: about a second."""
-_MORE = (0, 1, 2, 4, 8, 16, 32)
-"""Rows beyond the bound among which pieces are spread, in thousandths."""
-
 _UNITS, _FEW = 4096, 5000
 """With `max_docs` and so many pieces, sizes are rounded up to so many units: more of them are alike."""
 
@@ -41,57 +38,38 @@ def tight_rows(
     least, enough = len(placement.row_offsets) - 1, bound_of_whole_pieces(counts, max_docs)
     if least <= enough or (max_docs is not None and max_docs < 3):  # rows of up to two are already the fewest
         return placement
-    by_size = descending(sizes, len(counts) - 1)
     best = None
-    for flat, row_offsets in _ways(sizes[by_size], counts, max_docs, enough, Work(work)):
-        if len(row_offsets) - 1 < least:
-            best, least = (flat, row_offsets), len(row_offsets) - 1
-            if least <= enough:
-                break
+    for patterns in _ways(sizes, counts, max_docs, Work(work)):
+        rows = sum(times for _, times in patterns)
+        if rows < least:
+            best, least = patterns, rows
+        if least <= enough:
+            break
     if best is None:
         return placement
+    flat, row_offsets = _listed(best)
     # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
     order = np.empty(len(sizes), dtype=np.int64)
-    order[np.argsort(-best[0], kind="stable")] = by_size
-    return Placement(order, best[1], placement.moves)
+    order[np.argsort(-flat, kind="stable")] = descending(sizes, len(counts) - 1)
+    return Placement(order, row_offsets)
 
 
 def _ways(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None, enough: int, work: Work
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield plans: (N,) sizes row by row, and (R + 1,) where each row begins. The sizes may be rounded up.
-
-    Args:
-        sizes: (N,) largest first.
-        enough: the lower bound.
-    """
+    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None, work: Work
+) -> Iterator[list[Pattern]]:
+    """Yield ways to fill rows. Their sizes may be rounded up."""
     for patterns in fillings(counts, work if max_docs is None else Work(work.left // 8)):
         if max_docs is None or max(sum(held.values()) for held, _ in patterns) <= max_docs:
-            yield _listed(patterns)
+            yield patterns
     if max_docs is None:
         return
-    yield _spread(sizes, len(counts) - 1, max_docs, 0)
-    unit = 1 + (len(counts) - 2) // _UNITS if len(sizes) > _FEW else 1
-    units = (len(counts) - 1) // unit
+    capacity = len(counts) - 1
+    unit = 1 + (capacity - 1) // _UNITS if len(sizes) > _FEW else 1
+    units = capacity // unit
     rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
-    alike = np.bincount(rounded, minlength=units + 1)
-    for percent in PERCENTS:
-        found = filled(alike, max_docs, percent, work)
-        if found is not None:
-            yield _listed(found)
-    for more in _MORE:
-        work.left -= 8 * len(sizes)
-        if work.left <= 0:
-            return
-        yield _spread(sizes, len(counts) - 1, max_docs, min(enough + enough * more // 1000, len(sizes)))
-
-
-def _spread(
-    sizes: NDArray[np.integer], capacity: int, max_docs: int, rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    places, number = spread(sizes, capacity, max_docs, rows)
-    held = np.bincount(places, minlength=number)
-    return sizes[np.argsort(places, kind="stable")].astype(np.int64), offsets_of(held[held > 0])
+    found = filled(np.bincount(rounded, minlength=units + 1), max_docs, work)
+    if found is not None:
+        yield found
 
 
 def _listed(patterns: list[Pattern]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

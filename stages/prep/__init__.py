@@ -3,17 +3,16 @@
 from ...schemas.errors import ConfigError
 from .alpaca import AlpacaFormat
 from .apps import AppsFormat
-from .base import Format, Options, PreparedBlock, PublicForm, ReaderCode
-from .conversation import MessagesFormat
+from .base import Format, Options, PreparedBlock, ReaderCode
+from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
-from .public import public_row
 from .reader import ReaderFormat
 from .sharegpt import ShareGPTFormat
 from .text import TextFormat
 from .tokenized import TokenizedFormat
 
-__all__ = ["FORMATS", "Format", "Options", "PreparedBlock", "PublicForm", "ReaderCode", "make_format", "public_row"]
+__all__ = ["FORMATS", "Format", "Options", "PreparedBlock", "ReaderCode", "make_format"]
 
 FORMATS: dict[str, type[Format]] = {
     format_type.name: format_type

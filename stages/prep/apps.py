@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -39,7 +40,13 @@ class AppsFormat(Format):
         "difficulty": Column(str | None),
         "starter_code": Column(str | None),
     }
+    values = "a text, beside `solutions` and `input_output` or `difficulty`"
     default_style = "chat"
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """See `Format.fits`."""
+        known = isinstance(row.get("solutions"), str | list) and ("input_output" in row or "difficulty" in row)
+        return known and super().fits(row)
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.

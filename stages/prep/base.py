@@ -5,19 +5,17 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
-from ...schemas.rows import Example
+from ...schemas.rows import IGNORE_INDEX, Example
 from .rowjson import TOO_DEEP, pruned, require_shallow
-
-PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
-"""The columns of an example written for other tools (see `public_row`)."""
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
@@ -29,7 +27,10 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a format reads. Its name is its field's in `Format.columns`, unless stated otherwise."""
+    """A column that a format reads. Its name is its field's in `Format.columns`, unless stated otherwise.
+
+    A column that is not required is not read if the user gave its name to another one.
+    """
 
     type: Any
     """The type of its values, for msgspec."""
@@ -40,16 +41,13 @@ class Column:
     """Its name in the data, if it differs from the field."""
     if_named: bool = False
     """It is read only if the user names it, and is required then."""
-    gives_way: bool = False
-    """It is not read if the user gave its name to another column."""
 
 
 Columns: TypeAlias = Mapping[str, Column]
 """The columns of a format, by field."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderCode:
+class ReaderCode(msgspec.Struct, frozen=True, kw_only=True):
     """A user's own reader: the source of its module and the function in it."""
 
     function: str
@@ -62,11 +60,10 @@ class ReaderCode:
     """Folder that is searched last for the module's imports."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How rows become examples. A format ignores the options that it has no use for."""
 
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = {}
     """Other names of columns, by their field in `Format.columns`."""
     style: Literal["plain", "chat", "classic"] | None = None
     """`chat`: texts become messages. `plain` (`classic` for APPS): they are joined as they are. None: the format's."""
@@ -87,11 +84,7 @@ class Options:
         """What decides the examples, as plain data: the options that are not the default. A reader is represented by
         its function and a hash of its module's source.
         """
-        out: dict[str, Any] = {}
-        for one in fields(self):
-            default = one.default_factory() if one.default_factory is not MISSING else one.default
-            if (value := getattr(self, one.name)) != default:
-                out[one.name] = value
+        out: dict[str, Any] = msgspec.to_builtins(self)
         if self.reader is not None:
             digest = blake2b(self.reader.code.encode(), digest_size=16).hexdigest()
             out["reader"] = {"function": self.reader.function, "code": digest}
@@ -119,6 +112,14 @@ class PreparedBlock:
     """Lines of only whitespace."""
 
 
+class _Row(msgspec.Struct):
+    """A decoded row: a field that is not read is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class Format(ABC):
     """Turns source rows into examples: a table of columns and a function. Cheap to build.
 
@@ -129,8 +130,12 @@ class Format(ABC):
     name: ClassVar[str]
     columns: ClassVar[Columns]
     """The columns that are read, by field; beside them, `weight` if the user names it."""
-    public: ClassVar[PublicForm] = "prompt_completion"
-    """The public columns of its examples; see `form`."""
+    others: ClassVar[tuple[str, ...]] = ()
+    """Other usual names of the first column, which detection tries."""
+    values: ClassVar[str] = "texts"
+    """What the required columns hold, in the words of detection."""
+    whole: ClassVar[bool] = False
+    """Whether its conversations are written for other tools as they are, not as prompt and completion."""
     default_style: ClassVar[Literal["plain", "chat"]] = "plain"
     takes_arrays: ClassVar[bool] = False
     """Whether `convert` takes arrays for lists of integers."""
@@ -149,6 +154,7 @@ class Format(ABC):
                 (key, known[key].type) if known[key].required or known[key].if_named else (key, known[key].type, None)
                 for key in self.keys
             ],
+            bases=(_Row,),
             rename=self.keys,
             kw_only=True,
         )
@@ -161,30 +167,22 @@ class Format(ABC):
             ConfigError: a key names a column that cannot be, or two name the same.
         """
         names: dict[str, str] = {}
+        given = self.options.keys
         for key, column in {**self.columns, "weight": _WEIGHT}.items():
-            given = self.options.keys.get(key)
+            name = given.get(key)
             # The JSON decoder finds a key by its raw bytes, so it cannot find a name that JSON escapes.
-            if given is not None and (not given or re.search(r'["\\\x00-\x1f]', given)):
+            if name is not None and (not name or re.search(r'["\\\x00-\x1f]', name)):
                 raise ConfigError(
-                    f"keys.{key}: {given!r} must be a column's name, without quotes, backslashes or control characters"
+                    f"keys.{key}: {name!r} must be a column's name, without quotes, backslashes or control characters"
                 )
-            if given is not None or not column.if_named:
-                names[key] = given or column.name or key
-        for key in [key for key in names if key in self.columns and self.columns[key].gives_way]:
-            if list(names.values()).count(names[key]) > 1:
-                del names[key]
+            if name is None and (column.if_named or (not column.required and (column.name or key) in given.values())):
+                continue
+            names[key] = name or column.name or key
         for key, name in names.items():
             other = next((one for one in names if one != key and names[one] == name), None)
             if other is not None:
                 raise ConfigError(f"keys.{key}: {name!r} is also the column of {other}; name another one")
         return names
-
-    @property
-    def form(self) -> PublicForm:
-        """The public columns of the examples with these options."""
-        if self.options.prompt_only:
-            return "prompt"
-        return "prompt_completion" if self.public == "messages" and self.options.per_turn else self.public
 
     @property
     def needs_template(self) -> bool:
@@ -196,12 +194,24 @@ class Format(ABC):
         """Whether no example is a conversation."""
         return self.style != "chat" and not self.nested
 
+    @property
+    def wanted(self) -> str:
+        """The required columns and what they hold, in words."""
+        return f"{' and '.join(f'`{self.keys[key]}`' for key in self._required())}, {self.values}"
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row seems to be of this format: for detection. Here: its required columns are texts."""
+        return all(isinstance(row.get(self.keys[key]), str) for key in self._required())
+
+    def _required(self) -> list[str]:
+        return [key for key, column in self.columns.items() if column.required]
+
     @abstractmethod
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """The examples of one row, at least one.
 
         Args:
-            row: as `decode` and `convert` return it: an attribute for each field that is read.
+            row: as `decode` and `convert` return it: an attribute for each field; None if it is not read.
             line: the row's number, copied to the examples.
             skipped: counts, by reason, the examples left out of a row that gives others; updated in place.
 
@@ -209,6 +219,32 @@ class Format(ABC):
             RowRejectedError: a value of the row cannot be used.
             RowFilteredError: the row is well formed but filtered out.
         """
+
+    def public_row(self, example: Example) -> dict[str, Any]:
+        """One example in the columns that TRL and other tools read. Its values are shared, not copied.
+
+        Returns:
+            `{"text"}`, `{"input_ids", "labels"}`, `{"prompt", "chosen", "rejected"}`, `{"prompt", "completion"}`,
+            `{"prompt"}` with `prompt_only`, or `{"messages"}` for what has no completion and for formats with `whole`;
+            plus `tools` if the conversation has some.
+        """
+        if example.text is not None:
+            return {"text": example.text}
+        if example.ids is not None:
+            ids = np.asarray(example.ids, np.int64)
+            labels = ids if example.trained is None else np.where(example.trained, ids, IGNORE_INDEX)
+            return {"input_ids": ids.tolist(), "labels": labels.tolist()}
+        prompt, completion = example.prompt, example.completion
+        whole = completion == [] or (self.whole and not self.options.per_turn)
+        if example.rejected is not None:
+            row = {"prompt": prompt, "chosen": completion, "rejected": example.rejected}
+        elif self.options.prompt_only:
+            row = {"prompt": prompt}
+        elif whole and isinstance(prompt, list) and isinstance(completion, list):
+            row = {"messages": prompt + completion}
+        else:
+            row = {"prompt": prompt, "completion": completion}
+        return row if example.tools is None else {**row, "tools": example.tools}
 
     def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
@@ -332,15 +368,18 @@ def _rejected(error: Exception, line: bytes) -> RowRejectedError:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
-    if "truncated" in str(error):
-        return RowRejectedError("invalid_json", _cut_short(line))
-    return RowRejectedError("invalid_json", str(error))
+    if "truncated" not in str(error):
+        return RowRejectedError("invalid_json", str(error))
+    try:
+        json.loads(line)  # lets a lone surrogate pass, which msgspec calls a truncated input
+    except (ValueError, RecursionError):
+        return RowRejectedError("invalid_json", "the line ends in the middle of its JSON")
+    return RowRejectedError("invalid_json", "a text holds half of a surrogate pair, such as \\ud83d alone")
 
 
 def _not_utf8(error: UnicodeEncodeError) -> str:
-    """Python keeps an undecodable byte in a text as half of a surrogate pair."""
     code = ord(error.object[error.start])
-    if 0xDC80 <= code <= 0xDCFF:
+    if 0xDC80 <= code <= 0xDCFF:  # as which Python keeps a byte that it could not decode
         byte = f"0x{code - 0xDC00:02x}"
         return f"a text holds the byte {byte}, which is not UTF-8; `iconv -t UTF-8` converts other encodings"
     return f"a text holds half of a surrogate pair ({error})"
@@ -354,12 +393,3 @@ def _but_has(line: bytes) -> str:
         return ""
     names = [f"`{name}`" for name in row]
     return f"; it has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
-
-
-def _cut_short(line: bytes) -> str:
-    # msgspec calls a lone surrogate a truncated input; the standard library lets it pass.
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return "the line ends in the middle of its JSON"
-    return "a text holds half of a surrogate pair, such as \\ud83d alone"

@@ -6,23 +6,26 @@ a list `tool_calls` with one call, and the role `function` becomes `tool`. A `we
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, check_weight
+from .base import Column, check_weight
 from .rowjson import decode_json
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
 """A list of objects, or its JSON text, as in a CSV cell."""
 
-MEDIA = {name: Column(Any, gives_way=True) for name in ("image", "images", "audio", "audios", "video", "videos")}
+MEDIA = {name: Column(Any) for name in ("image", "images", "audio", "audios", "video", "videos")}
 """Columns that hold a conversation's images, sounds or videos."""
 TOOLS = Column(Objects, nested=True)
 """The column of the tools; rows may lack it."""
+COLUMNS = ("messages", "conversations", "conversation")
+"""Usual names of a column of conversations."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
@@ -170,24 +173,19 @@ def objects_of(value: Objects, key: str, reason: str = "wrong_type") -> list[dic
     return found
 
 
-def tools_of(tools: Objects, key: str) -> list[dict[str, Any]] | None:
-    """Tool schemas; None when there are none.
+def tools_of(row: Any, keys: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    """The tool schemas of a row; None when there are none.
 
     Raises:
-        RowRejectedError: `bad_tools`, if the text is not a JSON list of objects.
+        RowRejectedError: `bad_tools`, if their text is not a JSON list of objects.
     """
-    return objects_of(tools, key, "bad_tools")
-
-
-def wrapped_functions(functions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Convert the column `functions` of the first function-calling interface to tools."""
-    return None if functions is None else [{"type": "function", "function": one} for one in functions]
+    return objects_of(row.tools, keys.get("tools", ""), "bad_tools")
 
 
 def refuse_media(row: Any) -> None:
     """Raise RowRejectedError `not_text` for a row with images, sounds or videos in separate columns."""
     for name in MEDIA:
-        if getattr(row, name, None):
+        if getattr(row, name):
             raise RowRejectedError(
                 "not_text", f"`{name}` is not empty: only text can be packed; remove the column if the text needs none"
             )
@@ -196,6 +194,16 @@ def refuse_media(row: Any) -> None:
 def turn(role: str, text: str) -> Message:
     """A message whose content is a text."""
     return {"role": role, "content": text}
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether two values are both texts, or both messages, for detection."""
+    if isinstance(one, str) and isinstance(other, str):
+        return True
+    messages = [one] if isinstance(one, Mapping) else one
+    return all(isinstance(value, list | Mapping) and bool(value) for value in (one, other)) and all(
+        isinstance(message, Mapping) and ("role" in message or "from" in message) for message in messages
+    )
 
 
 def kind_of(value: Messages | str) -> str:
@@ -244,39 +252,3 @@ def conversation(
 def _has_trained_part(message: Message) -> bool:
     content = message.get("content")
     return type(content) is list and any(isinstance(part, dict) and part.get("train") is True for part in content)
-
-
-class MessagesFormat(Format):
-    """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
-    prompt.
-
-    Messages keep every key and value as they were decoded, `content` parts and tool calls included; see `conversation`
-    for the exceptions. `functions` is the old name of `tools`, read if the row has no tools.
-    """
-
-    name = "messages"
-    public = "messages"
-    columns: ClassVar[Columns] = {
-        "messages": Column(list[dict[str, Any]] | str, required=True, nested=True),
-        "tools": TOOLS,
-        "functions": Column(Objects, nested=True, gives_way=True),
-        **MEDIA,
-    }
-    default_style = "chat"
-
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`.
-
-        Rejects `empty`, `empty_completion`, `wrong_type`, `missing_key`, `weight`, `not_text`, `bad_tools`.
-        """
-        key = self.keys["messages"]
-        refuse_media(row)
-        given = objects_of(row.messages, key)
-        if not given:
-            raise RowRejectedError("empty", f"`{key}` has no messages")
-        messages = check_messages(given, key)
-        require_answer(messages, key)
-        tools = tools_of(row.tools, self.keys["tools"])
-        if tools is None:
-            tools = wrapped_functions(tools_of(getattr(row, "functions", None), "functions"))
-        return conversation(messages, tools, line, per_turn=self.options.per_turn, skipped=skipped)

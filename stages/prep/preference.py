@@ -1,12 +1,24 @@
 """Preference data: a prompt with a chosen and a rejected answer. One example per row."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Column, Columns, Format
-from .conversation import MEDIA, TOOLS, check_messages, is_blank, kind_of, refuse_media, require_answer, tools_of, turn
+from .conversation import (
+    MEDIA,
+    TOOLS,
+    are_alike,
+    check_messages,
+    is_blank,
+    kind_of,
+    refuse_media,
+    require_answer,
+    tools_of,
+    turn,
+)
 from .sharegpt import spoken
 
 _ANSWER = str | list[dict[str, Any]] | dict[str, Any]
@@ -21,7 +33,6 @@ class PreferenceFormat(Format):
     """
 
     name = "preference"
-    public = "preference"
     columns: ClassVar[Columns] = {
         "prompt": Column(_ANSWER | None, nested=True),
         "chosen": Column(_ANSWER, required=True, nested=True),
@@ -29,6 +40,13 @@ class PreferenceFormat(Format):
         "tools": TOOLS,
         **MEDIA,
     }
+    values = "lists of messages, or texts beside a prompt"
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """See `Format.fits`. Two texts that begin alike share a prompt only if the user says so."""
+        chosen, asked = row.get(self.keys["chosen"]), row.get(self.keys.get("prompt", ""))
+        alike = are_alike(chosen, row.get(self.keys["rejected"]))
+        return alike and (not isinstance(chosen, str) or isinstance(asked, str | list))
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -49,7 +67,7 @@ class PreferenceFormat(Format):
         if chosen == rejected:
             raise RowRejectedError("no_preference", f"`{keys['chosen']}` and `{keys['rejected']}` are the same")
         prompt = None if row.prompt is None else self._messages_or_text(row.prompt, keys["prompt"])
-        tools = tools_of(row.tools, keys["tools"])
+        tools = tools_of(row, keys)
         if isinstance(chosen, str):
             return [self._texts(prompt, chosen, rejected, line, tools)]
         return [self._conversations(prompt, chosen, rejected, line, tools)]

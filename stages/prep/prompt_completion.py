@@ -1,6 +1,7 @@
 """Prompt and completion, each a text or a list of messages. One example per row."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
@@ -9,6 +10,7 @@ from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
+    are_alike,
     check_messages,
     conversation,
     is_blank,
@@ -32,6 +34,11 @@ class PromptCompletionFormat(Format):
         "tools": TOOLS,
         **MEDIA,
     }
+    values = "both texts or both lists of messages"
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """See `Format.fits`."""
+        return are_alike(row.get(self.keys["prompt"]), row.get(self.keys["completion"]))
 
     def read_columns(self) -> dict[str, str]:
         """See `Format.read_columns`."""
@@ -67,7 +74,7 @@ class PromptCompletionFormat(Format):
             if self.style == "chat":
                 prompt = [turn("user", prompt)] if prompt else []
                 completion = [turn("assistant", completion)] if completion else []
-            return [Example(line, -1, "", prompt, completion, None, tools_of(row.tools, keys["tools"]))]
+            return [Example(line, -1, "", prompt, completion, None, tools_of(row, keys))]
         messages = check_messages(prompt, keys["prompt"])
         answers = []
         if completion:
@@ -75,7 +82,7 @@ class PromptCompletionFormat(Format):
             require_answer(answers, keys["completion"])
         return conversation(
             messages + answers,
-            tools_of(row.tools, keys["tools"]),
+            tools_of(row, keys),
             line,
             per_turn=self.options.per_turn,
             skipped=skipped,

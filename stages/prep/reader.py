@@ -19,25 +19,25 @@ import msgspec
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 from .base import Columns, Format, Options, ReaderCode, check_weight
-from .conversation import MessagesFormat
+from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
 from .rowjson import require_shallow, unmarked
 from .sharegpt import ShareGPTFormat
 from .text import TextFormat
-from .tokenized import MASKS, TokenizedFormat
+from .tokenized import TokenizedFormat
 
 Reader = Callable[[dict[str, Any]], Any]
 
-_FORMS: dict[str, tuple[type[Format], frozenset[str]]] = {
-    "input_ids": (TokenizedFormat, frozenset({"labels", *MASKS})),
-    "chosen": (PreferenceFormat, frozenset({"rejected", "prompt", "tools"})),
-    "messages": (MessagesFormat, frozenset({"tools"})),
-    "conversations": (ShareGPTFormat, frozenset({"system", "tools"})),
-    "prompt": (PromptCompletionFormat, frozenset({"completion", "tools"})),
-    "text": (TextFormat, frozenset()),
+_FORMS: dict[str, type[Format]] = {
+    "input_ids": TokenizedFormat,
+    "chosen": PreferenceFormat,
+    "messages": MessagesFormat,
+    "conversations": ShareGPTFormat,
+    "prompt": PromptCompletionFormat,
+    "text": TextFormat,
 }
-"""The format of a result and its optional keys, by the deciding key. The first that a result has is used."""
+"""The format of a result, by the key that decides. The first that a result has is used."""
 MAX_RESULTS = 1_000_000
 """Maximum number of results for one row, so that an endless generator does not use up memory."""
 _DETAIL = 300
@@ -47,7 +47,6 @@ class ReaderFormat(Format):
     """Rows from a user's function, which may return one row, a list, a generator, or None to filter the row."""
 
     name = "python"
-    public = "any"
     columns: ClassVar[Columns] = {}
 
     def __init__(self, options: Options | None = None) -> None:
@@ -55,7 +54,7 @@ class ReaderFormat(Format):
         self._row_type = dict[str, Any]
         self._decoder = msgspec.json.Decoder(self._row_type)
         own = Options(per_turn=self.options.per_turn)
-        self._forms = {key: form(own) for key, (form, _) in _FORMS.items()}
+        self._forms = {key: form(own) for key, form in _FORMS.items()}
         self._reader = self.options.reader or ReaderCode(function="", code="")
         self._file = self._reader.path.replace("\\", "/").rsplit("/", 1)[-1]
 
@@ -121,7 +120,7 @@ class ReaderFormat(Format):
                 "missing_key", f"a row has one of {', '.join(f'`{key}`' for key in _FORMS)}; this has {keys}"
             )
         form = self._forms[decisive]
-        known = {decisive, *_FORMS[decisive][1], "group"} | ({"weight"} if decisive != "chosen" else set())
+        known = {*form.keys.values(), "group"} | ({"weight"} if decisive != "chosen" else set())
         for key in row:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, n=1)

@@ -1,12 +1,14 @@
 """ShareGPT conversations: turns with `from` and `value`, and different role names."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Column, Columns, Format
 from .conversation import (
+    COLUMNS,
     MEDIA,
     TOOLS,
     check_messages,
@@ -55,14 +57,20 @@ class ShareGPTFormat(Format):
     """
 
     name = "sharegpt"
-    public = "messages"
     columns: ClassVar[Columns] = {
         "conversations": Column(list[dict[str, Any]] | str, required=True, nested=True),
         "system": Column(str | None),
         "tools": TOOLS,
         **MEDIA,
     }
+    others = COLUMNS
+    values = "a list of objects with `from`"
+    whole = True
     default_style = "chat"
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """See `Format.fits`."""
+        return role_key(row.get(self.keys["conversations"])) == "from"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -79,8 +87,25 @@ class ShareGPTFormat(Format):
         require_answer(messages, key)
         if row.system:
             messages = opened(messages, row.system, self.keys["system"], key)
-        tools = tools_of(row.tools, self.keys["tools"])
-        return conversation(messages, tools, line, per_turn=self.options.per_turn, skipped=skipped)
+        return conversation(messages, tools_of(row, self.keys), line, per_turn=self.options.per_turn, skipped=skipped)
+
+
+def role_key(value: Any) -> str:
+    """`role` or `from`, whichever all turns of a conversation have; "" if neither. For detection."""
+    if isinstance(value, str):  # JSON, as in a cell of CSV
+        try:
+            value = decode_json(value, "") if value.lstrip().startswith("[") else None
+        except RowRejectedError:
+            return ""
+    if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+        return ""
+    if all("from" in one for one in value):
+        return "from"
+    if not all("role" in one for one in value):
+        return ""
+    names = {str(one["role"]).strip().lower() for one in value}
+    # Role names of one format under the key of the other; no template has a role called human.
+    return "from" if names & {"human", "gpt", "chatgpt", "function_call"} and names <= set(ROLES) else "role"
 
 
 def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:

@@ -12,8 +12,8 @@ class TextFormat(Format):
     """Documents, kept unchanged, including whitespace at the ends."""
 
     name = "text"
-    public = "text"
     columns: ClassVar[Columns] = {"text": Column(str, required=True)}
+    values = "a text"
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`."""

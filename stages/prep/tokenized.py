@@ -33,17 +33,22 @@ class TokenizedFormat(Format):
     """
 
     name = "tokenized"
-    public = "tokenized"
     columns: ClassVar[Columns] = {
         "ids": Column(list[int], required=True, name="input_ids"),
         "labels": Column(_NUMBERS),
         "mask": Column(_FLAGS, if_named=True),
         "lengths": Column(list[int], if_named=True),
-        **{name: Column(_FLAGS, gives_way=True) for name in MASKS},
-        **{name: Column(_NUMBERS, gives_way=True) for name in ("attention_mask", "seq_lengths", UNPADDED)},
-        **{name: Column(Any, gives_way=True) for name in (_STARTS, WEIGHTS)},
+        **{name: Column(_FLAGS) for name in MASKS},
+        **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
+        **{name: Column(Any) for name in (_STARTS, WEIGHTS)},
     }
+    values = "a list of integers"
     takes_arrays = True
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """See `Format.fits`."""
+        ids = row.get(self.keys["ids"])
+        return isinstance(ids, list) and bool(ids) and all(type(one) is int for one in ids)
 
     def read_columns(self) -> dict[str, str]:
         """See `Format.read_columns`."""

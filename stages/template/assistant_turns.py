@@ -1,4 +1,5 @@
-"""Locates the assistant's turns in a rendered conversation, or says why they cannot be located with certainty.
+"""Locates the assistant's turns in a rendered conversation by its words, or says why they cannot be located with
+certainty.
 
 A rendering is known by its text and its `words`: which stretches came from which message. The template wrote the rest.
 For each assistant message, this gives
@@ -14,11 +15,9 @@ template's own markers.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
@@ -28,6 +27,9 @@ from .tracked_str import CALL, MESSAGE, Word
 ASSISTANT = "assistant"
 """The role whose messages are trained."""
 _TAG = re.compile(r"<[^<>]*>")
+Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
+"""Renders the messages before an index with a generation prompt; returns the text and its words. Raises
+RowRejectedError if the template refuses them."""
 
 
 class UnprovedError(Exception):
@@ -83,13 +85,31 @@ class TemplateProfile:
     if there is none."""
 
 
+class Chat(NamedTuple):
+    """A rendered conversation."""
+
+    text: str
+    words: Sequence[Word]
+    """Sorted stretches that do not overlap, but for those of GENERATION; one may be empty."""
+    roles: Sequence[str]
+    """One per message."""
+    cut: int
+    """Number of messages in the prompt."""
+    manner: TemplateProfile
+    head: Head
+    blocks: int = 0
+    """How many generation blocks ran."""
+    calls: Collection[int] = ()
+    """Messages with tool calls. A turn whose calls the template leaves out is refused."""
+
+
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
     found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, found))) if found else None
 
 
-_header_pattern = lru_cache(maxsize=16)(stop_pattern)
+header_pattern = lru_cache(maxsize=16)(stop_pattern)
 
 
 def common_prefix(head: str, text: str) -> int:
@@ -106,50 +126,42 @@ def common_prefix(head: str, text: str) -> int:
     return low
 
 
-Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
-"""Renders the messages before an index with a generation prompt; returns the text and its words. Raises
-RowRejectedError if the template refuses them."""
+def past_space(text: str, low: int, high: int) -> int:
+    """The first place from `low` on that is not white space, at most `high`."""
+    while low < high and text[low].isspace():
+        low += 1
+    return low
 
 
-def find_turns(
-    text: str,
-    words: Sequence[Word],
-    roles: Sequence[str],
-    manner: TemplateProfile,
-    head: Head,
-    *,
-    calls: Collection[int] = (),
-) -> list[Turn]:
-    """Locate the turns of a conversation whose template has no generation blocks.
-
-    Args:
-        words: sorted stretches that do not overlap; one may be empty.
-        roles: one per message.
-        calls: messages with tool calls. A turn whose calls the template leaves out is refused.
+def turns_by_words(chat: Chat) -> list[Turn]:
+    """The turns of a conversation whose template has no generation blocks.
 
     Raises:
         UnprovedError: a turn cannot be located with certainty.
     """
+    text, words, roles, _, manner, *_ = chat
     said = [index for index, role in enumerate(roles) if role == ASSISTANT]
     if not said:
         return []
     owners = [code >> MESSAGE for _, _, code in words]
-    last = dict(zip(owners, count(), strict=False))
-    first = dict(zip(reversed(owners), range(len(owners) - 1, -1, -1), strict=True))
+    last = {owner: place for place, owner in enumerate(owners)}
+    first = {owner: place for place, owner in reversed([*enumerate(owners)])}
     # If words of every message were found, the template wrote the text between words. Else that text may contain words
     # that were not followed, and must not be searched.
     complete = len(first) == len(roles)
-    known: dict[str, int] = {}
-    turns: list[Turn] = []
-    closing = _Closing(text, words, last, said[-1], len(roles), manner)
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
+    closing = _Closing.of(chat, last[said[-1]], said[-1])
+    known: dict[str, int] = {}
+    turns: list[Turn] = []
+    ended = 0
+    for index in said:
         low_word, high_word = first[index], last[index]
-        if index in calls and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
+        if index in chat.calls and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
         if low_word < high_word:
-            high_word = _last_word(text, words, low_word, high_word, manner)
+            high_word = _last_word(chat, low_word, high_word)
             if owners[low_word : high_word + 1].count(index) <= high_word - low_word:
                 raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
@@ -159,58 +171,41 @@ def find_turns(
         if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
             offset = before.index(manner.opening) + len(manner.opening)
         if offset is None:
-            if not index:
-                raise UnprovedError("no text before it marks where it begins", index)
-            try:
-                alone = head(index)
-            except RowRejectedError as error:
-                raise UnprovedError("the template refuses the messages before it", index) from error
-            offset = _begin_by_head(text, words, low, low_word, done, alone, manner, complete) - low
+            offset = _begin_by_head(chat, low, low_word, done, complete=complete) - low
         if offset <= len(before):
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
-        stop, end = closing.of(index, done, high, called=code & CALL > 0)
-        turns.append(Turn(index, low + offset, stop, end, end))
-    done = 0
-    for index, begin, _, _, end, _ in turns:
-        if begin < done:
+        stop, end = closing.find(text, index, done, high, called=code & CALL > 0)
+        if low + offset < ended:
             raise UnprovedError("it begins before the previous turn ends", index)
-        done = end
+        turns.append(Turn(index, low + offset, stop, end, end))
+        ended = end
     return turns
 
 
-def _last_word(text: str, words: Sequence[Word], first: int, last: int, manner: TemplateProfile) -> int:
+def _last_word(chat: Chat, first: int, last: int) -> int:
     """The last word of a turn, of those from `first` to `last`, which are its message's first and last ones.
 
     An empty content may stand after the answers to the turn's calls, and a template may write the name of a call again
     in the answer's header. Both come after the turn.
     """
+    words, call_stop = chat.words, chat.manner.call_stop
     index = words[first][2] >> MESSAGE
     while last > first and words[last][0] == words[last][1] and words[last - 1][2] >> MESSAGE != index:
         last -= 1
         while words[last][2] >> MESSAGE != index:
             last -= 1
     seen: set[int] = set()
-    for place in range(first, last if manner.call_stop else first):
+    for place in range(first, last if call_stop else first):
         _, end, code = words[place]
         seen.add(code)
-        if code & CALL and text.find(manner.call_stop, end, words[place + 1][0]) >= 0:
-            later = {word[2] for word in words[place + 1 : last + 1] if word[2] >> MESSAGE == index}
-            if later <= seen:
-                return place
+        later = {word[2] for word in words[place + 1 : last + 1] if word[2] >> MESSAGE == index}
+        if code & CALL and later <= seen and chat.text.find(call_stop, end, words[place + 1][0]) >= 0:
+            return place
     return last
 
 
-def _begin_by_head(
-    text: str,
-    words: Sequence[Word],
-    low: int,
-    place: int,
-    done: int,
-    alone: tuple[str, Sequence[Word]],
-    manner: TemplateProfile,
-    complete: bool,
-) -> int:
+def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: bool) -> int:
     """Find where a turn begins, by rendering what comes before it with a generation prompt.
 
     Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
@@ -224,36 +219,42 @@ def _begin_by_head(
 
     Args:
         low, place, done: where the words before it end, the index of its first word, and where its last word ends.
-        alone: that rendering, and its words.
         complete: whether all text between words is the template's.
     """
+    text, words, opening = chat.text, chat.words, chat.manner.opening
     anchor, _, code = words[place]
-    head, said = alone
+    index = code >> MESSAGE
+    if not index:
+        raise UnprovedError("no text before it marks where it begins", index)
+    try:
+        head, said = chat.head(index)
+    except RowRejectedError as error:
+        raise UnprovedError("the template refuses the messages before it", index) from error
     if low <= len(head) <= anchor and text.startswith(head):
         return len(head)  # the text is the same, so it does not matter which message each word came from
     if list(said) != list(words[:place]):
         if not (place and said) or said[-1][2] != words[place - 1][2]:
-            raise UnprovedError("the text before it changes when the turn is left out", code >> MESSAGE)
+            raise UnprovedError("the text before it changes when the turn is left out", index)
         begin, end, _ = said[-1]
         if head[begin:end] != text[words[place - 1][0] : low]:
-            raise UnprovedError("the words before it change when the turn is left out", code >> MESSAGE)
+            raise UnprovedError("the words before it change when the turn is left out", index)
         head = text[:low] + head[end:]
     same = common_prefix(head, text)
     if same == len(head) and low <= same <= anchor:
         return same
-    if same >= anchor > len(head) - len(manner.opening) >= low and manner.opening and head.endswith(manner.opening):
+    opened = bool(opening) and head.endswith(opening)
+    if opened and same >= anchor > len(head) - len(opening) >= low:
         return same if same == len(head) and same <= done else anchor
-    if complete and manner.opening and head.endswith(manner.opening):
-        before = text[low:anchor]
-        if before.count(manner.opening) == 1:
-            return low + before.index(manner.opening) + len(manner.opening)
-    if complete and low <= same < anchor and (tags := _tags_of_thought(head, text[same:anchor], same, manner)):
+    before = text[low:anchor]
+    if opened and complete and before.count(opening) == 1:
+        return low + before.index(opening) + len(opening)
+    if opened and complete and low <= same < anchor and (tags := _tags_of_thought(chat, head, same, anchor)):
         return same + tags
-    raise UnprovedError("the text before its words is not the generation prompt", code >> MESSAGE)
+    raise UnprovedError("the text before its words is not the generation prompt", index)
 
 
-def _tags_of_thought(head: str, rest: str, same: int, manner: TemplateProfile) -> int:
-    """How many first characters of `rest` are the tags of a thought that a turn lacks; 0 if that is not where it
+def _tags_of_thought(chat: Chat, head: str, same: int, anchor: int) -> int:
+    """How many characters after the first `same` are the tags of a thought that a turn lacks; 0 if that is not where it
     departs from its generation prompt. Negative if the prompt's tags begin like the turn.
 
     The tags are the template's, and the turn begins after them: what a model would generate there is not in the data.
@@ -261,64 +262,76 @@ def _tags_of_thought(head: str, rest: str, same: int, manner: TemplateProfile) -
 
     Args:
         head: the text with the generation prompt, of which `same` characters are shared.
-        rest: what the template writes after those, before the turn's words.
+        anchor: where the turn's words begin.
     """
-    stops = manner.stops
-    role = stops.search(manner.opening) if stops is not None else None
-    if stops is None or role is None or not head.endswith(manner.opening):
+    stops, opening, pairs = chat.manner.stops, chat.manner.opening, chat.manner.thoughts.tags
+    role = stops.search(opening) if stops is not None else None
+    if stops is None or role is None:
         return 0
-    for pair in manner.thoughts.tags:  # an empty thought that only the prompt has, before a tool call
+    shared = len(head) - len(opening) + role.end()
+    for pair in pairs:  # an empty thought that only the prompt has, before a tool call
         empty = re.search(r"\s*".join(map(re.escape, pair)) + r"\s*$", head)
-        if empty is not None and len(head) - len(manner.opening) + role.end() <= empty.start() < same:
+        if empty is not None and shared <= empty.start() < same:
             return empty.start() - same
-    size = max((at + len(tag) for _, tag in manner.thoughts.tags if (at := rest.rfind(tag)) >= 0), default=0)
-    if same < len(head) - len(manner.opening) + role.end() or stops.search(rest[:size]):
+    rest = chat.text[same:anchor]
+    size = max((at + len(tag) for _, tag in pairs if (at := rest.rfind(tag)) >= 0), default=0)
+    if same < shared or stops.search(rest[:size]):
         return 0
     return size if not _TAG.sub("", rest[:size]).strip() else 0
 
 
-class _Closing:
-    """Find what ends a turn, from the last turn of the conversation and from the profile."""
+class _Closing(NamedTuple):
+    """What ends a turn, by the last turn of the conversation and by the profile."""
 
-    def __init__(
-        self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
-    ) -> None:
-        self._text = text
-        self._headers = _header_pattern(manner.header_stops)
-        self._final = final if final == messages - 1 else -1
-        self._stops = manner.stops
-        place = last.get(final)
-        if place is None:
-            raise UnprovedError("the template drops its text, or rewrites all of it", final)
-        tail, called = manner.closing, False
-        if self._final >= 0:
+    before: str
+    """What stands between the words of an answer and `token`."""
+    token: str
+    call_token: str
+    headers: re.Pattern[str] | None
+    final: int
+    """The last message, if it is a turn; else -1."""
+
+    @classmethod
+    def of(cls, chat: Chat, place: int, final: int) -> "_Closing":
+        """Learn it from the last turn.
+
+        Args:
+            place: its last word.
+            final: its message.
+        """
+        words, manner = chat.words, chat.manner
+        tail, called, headers = manner.closing, False, header_pattern(manner.header_stops)
+        if final == len(chat.roles) - 1:
             called = bool(words[place][2] & CALL)
-            tail = text[words[place][1] :] if place == len(words) - 1 else None
+            tail = chat.text[words[place][1] :] if place == len(words) - 1 else None
+        else:
+            final = -1
         if tail is None:
-            raise UnprovedError("nothing shows how the template ends a turn", final)
-        self._before, self._token = _ending(tail, manner)
-        self._call_token = manner.call_stop or self._token
+            raise UnprovedError("nothing shows how the template ends a turn", max(final, words[place][2] >> MESSAGE))
+        before, token = _ending(tail, manner)
+        call_token = manner.call_stop or token
         if called:
-            self._call_token = manner.call_stop if manner.call_stop in tail else self._token
+            call_token = manner.call_stop if manner.call_stop in tail else token
             if manner.closing is not None:
-                self._before, self._token = _ending(manner.closing, manner)
+                before, token = _ending(manner.closing, manner)
+        return cls(before, token, call_token, headers, final)
 
-    def of(self, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
+    def find(self, text: str, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
         """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
 
         Args:
             high: where the next message's words begin.
             called: whether the turn ends with a tool call.
         """
-        text, token, before = self._text, self._token, self._before
+        token, before = self.token, self.before
         if called:  # text that closes the call lies between the words and the token
-            if self._call_token:
-                stop = text.find(self._call_token, done, high)
+            if self.call_token:
+                stop = text.find(self.call_token, done, high)
                 if stop >= 0:
-                    return stop, stop + len(self._call_token)
-            elif self._headers is not None and (found := self._headers.search(text, done, high)) is not None:
+                    return stop, stop + len(self.call_token)
+            elif self.headers is not None and (found := self.headers.search(text, done, high)) is not None:
                 return found.start(), found.start()
-            elif index == self._final:
+            elif index == self.final:
                 return len(text), len(text)
         elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
             stop = done + len(before)
@@ -329,48 +342,9 @@ class _Closing:
 
 
 def _ending(tail: str, manner: TemplateProfile) -> tuple[str, str]:
-    """Return the end-of-turn token that a text after a turn has, or "", and what stands before it."""
+    """Return what stands before the end-of-turn token in a text after a turn, and that token, or ""."""
     found = manner.stops.search(tail) if manner.stops is not None else None
     if found is None:
         return tail, ""
     ending = manner.ending if tail.startswith(manner.ending, found.start()) else ""
     return tail[: found.start()], ending or found.group()
-
-
-def with_next_stops(
-    text: str,
-    words: Sequence[Word],
-    roles: Sequence[str],
-    turns: Sequence[Turn],
-    manner: TemplateProfile,
-    begin: int,
-) -> list[Turn]:
-    """The turns, with the stop tokens that stand in the headers after them.
-
-    A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
-    the completion begins.
-
-    Args:
-        begin: where that is.
-    """
-    headers = _header_pattern(manner.header_stops)
-    if headers is None:
-        return list(turns)
-    begins = [begin for begin, _, code in words if code >= 0]
-    out = []
-    for number, turn in enumerate(turns):
-        follower = turn.message + 1
-        if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
-            place = turn.end
-            while place < len(text) and text[place].isspace():
-                place += 1
-            found = headers.match(text, place)
-            place = bisect_left(begins, turn.end)
-            high = begins[place] if place < len(begins) else len(text)
-            if number + 1 < len(turns):
-                high = min(high, turns[number + 1].begin)
-            within = found is not None and turn.end < begin < found.end()
-            if found is not None and found.end() <= high and turn.end < high and not within:
-                turn = turn._replace(next_stop=found.end())
-        out.append(turn)
-    return out

@@ -6,13 +6,11 @@ purpose, so that the text depends only on the data and the configuration: the da
 random numbers.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
-import numpy as np
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
@@ -178,11 +176,4 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, tuple):
         return tuple(plain(item) for item in value)
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    dump = getattr(value, "model_dump", None)  # pydantic
-    if callable(dump):
-        return plain(dump())
     return f"<{kind.__name__}>"

@@ -87,30 +87,9 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 """What `json.dumps` would make for every call of `tojson` without options."""
 _ADDRESS = " at 0x"
 """Matches the default text of a Python object: `<generator object at 0x7f...>`."""
-
-
-_COMPILED: dict[tuple[type, str], Any] = {}
-_MOST_COMPILED = 16
 _SAFE: dict[tuple[type, str], bool] = {}
 """Whether templates may read an attribute of values of a type."""
 _MOST_SAFE = 4096
-
-
-_TEXT_METHODS = """
-    capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal
-    isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
-    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip
-    swapcase title upper zfill
-"""
-_METHODS: dict[type, frozenset[str]] = {
-    str: frozenset(_TEXT_METHODS.split()),
-    bytes: frozenset(),
-    int: frozenset(),
-    float: frozenset({"is_integer"}),
-    complex: frozenset(),
-    tuple: frozenset({"count", "index"}),
-}
-"""Methods that a template may call on values of these types and their subclasses."""
 
 
 class UnfoldedCode(CodeGenerator):
@@ -135,25 +114,11 @@ class UnfoldedCode(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """jinja2's sandbox, with fewer methods."""
+    """jinja2's sandbox."""
 
     code_generator_class = UnfoldedCode
     generation: Callable[[str], str] = staticmethod(str)
     """Applied to the text of a `{% generation %}` block."""
-
-    def compile(self, source: str | nodes.Template, *args: Any, **kwargs: Any) -> Any:
-        """See jinja2. Environments from `make_environment` compile each text once per class, because only these two
-        decide the code.
-        """
-        if not isinstance(source, str) or args or kwargs:
-            return super().compile(source, *args, **kwargs)
-        code = _COMPILED.get((type(self), source))
-        if code is None:
-            code = super().compile(source)
-            if len(_COMPILED) >= _MOST_COMPILED:
-                _COMPILED.clear()
-            _COMPILED[type(self), source] = code
-        return code
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
         """See jinja2. Its own version rewrites tracebacks, and fails if a watch interrupted an instruction without a
@@ -164,16 +129,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().handle_exception(source)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """See jinja2. Allows only the methods of values that templates use. The answer depends on the type alone, and
-        is kept, because jinja2 takes 10 µs to find it.
-        """
+        """See jinja2. The answer depends on the type alone, and is kept, because jinja2 takes 10 µs to find it."""
         safe = _SAFE.get((type(obj), attr))
         if safe is None:
-            allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
-            safe = attr in allowed if allowed is not None else super().is_safe_attribute(obj, attr, value)
             if len(_SAFE) >= _MOST_SAFE:
                 _SAFE.clear()
-            _SAFE[type(obj), attr] = safe
+            safe = _SAFE[type(obj), attr] = super().is_safe_attribute(obj, attr, value)
         return safe
 
 

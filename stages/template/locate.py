@@ -2,69 +2,51 @@
 completion begins.
 """
 
-from collections.abc import Collection, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from .assistant_turns import (
     ASSISTANT,
-    Head,
+    Chat,
     TemplateProfile,
     Turn,
     UnprovedError,
     common_prefix,
-    find_turns,
+    header_pattern,
+    past_space,
     stop_pattern,
-    with_next_stops,
+    turns_by_words,
 )
 from .tracked_str import CALL, GENERATION, MESSAGE, Word, code_of
 
 
-def locate(
-    text: str,
-    words: Sequence[Word],
-    roles: Sequence[str],
-    prompt: int,
-    manner: TemplateProfile,
-    blocks: int,
-    head: Head,
-    *,
-    calls: Collection[int] = (),
-) -> tuple[list[Turn], int]:
+def locate(chat: Chat) -> tuple[list[Turn], int]:
     """Return the assistant's turns, and where the completion begins.
-
-    Args:
-        blocks: how many generation blocks ran.
-        head, calls: see `find_turns`.
 
     Raises:
         UnprovedError: the turns cannot be located with certainty.
         RowRejectedError: see `completion_start`.
     """
-    if manner.generation:
-        if sum(code == GENERATION for _, _, code in words) != blocks:
-            raise UnprovedError("what a generation block wrote was changed by the template")
-        turns = generated_turns(text, words, roles, manner)
-    else:
-        turns = find_turns(text, words, roles, manner, head, calls=calls)
-    begin = completion_start(text, words, prompt, roles, turns, head, manner)
+    turns = _generated_turns(chat) if chat.manner.generation else turns_by_words(chat)
+    begin = completion_start(chat, turns)
     if any(turn.begin < begin < turn.end for turn in turns):
         raise UnprovedError("the completion begins within a turn")
-    return with_next_stops(text, words, roles, turns, manner, begin), begin
+    return _with_next_stops(chat, turns, begin), begin
 
 
-def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: TemplateProfile) -> list[Turn]:
+def _generated_turns(chat: Chat) -> list[Turn]:
     """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
-
-    Args:
-        words: sorted, including those of code GENERATION.
 
     Raises:
         UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
     """
-    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    text, words, manner = chat.text, chat.words, chat.manner
+    said = [index for index, role in enumerate(chat.roles) if role == ASSISTANT]
     blocks = [(begin, end) for begin, end, code in words if code == GENERATION]
-    if not said and not blocks:
-        return []
-    if not blocks:
+    if len(blocks) != chat.blocks:
+        raise UnprovedError("what a generation block wrote was changed by the template")
+    if said and not blocks:
         raise UnprovedError("the template rendered no generation block")
     edges = {place for block in blocks for place in block}
     # An empty question at the edge of a block is not part of the block (a non-empty one would not be either), unless
@@ -92,44 +74,65 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
             if turns and begin == turns[-1].end:  # what ends a turn may stand in a block of its own
                 turns[-1] = _longer(text, turns[-1], end, manner)
                 continue
-        if len(owners) == 1:
-            (index,) = owners
-        elif not owners and len(blocks) == len(said):
-            index = said[number]
-        elif not owners and len(near := {code >> MESSAGE for at, _, code in beside if begin <= at <= end}) == 1:
-            (index,) = near
-        else:
+        if not owners and len(blocks) == len(said):
+            owners = {said[number]}
+        elif not owners:
+            owners = {code >> MESSAGE for at, _, code in beside if begin <= at <= end}
+        if len(owners) != 1:
             raise UnprovedError("a generation block does not belong to one message")
         tail = plain[inside - 1][1] if inside > place else begin
         called = inside > place and plain[inside - 1][2] & CALL and manner.call_stop
         stops = stop_pattern([manner.call_stop]) if called else manner.stops
-        found = stops.search(text, tail, end) if stops is not None else None
-        stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
-        if found is not None and manner.ending and text.startswith(manner.ending, stop):
+        stop, stop_end = _stop_within(text, stops, tail, end)
+        if stop < end and manner.ending and text.startswith(manner.ending, stop):
             stop_end = min(stop + len(manner.ending), end)
-        turns.append(Turn(index, begin, stop, stop_end, end))
+        turns.append(Turn(owners.pop(), begin, stop, stop_end, end))
     return turns
 
 
 def _longer(text: str, turn: Turn, end: int, manner: TemplateProfile) -> Turn:
     """A turn that goes on to `end` with text of the template's. If it has no end-of-turn token, that may have it."""
-    if turn.stop < turn.stop_end:
-        return turn._replace(end=end)
-    found = manner.stops.search(text, turn.end, end) if manner.stops is not None else None
-    stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
+    stop, stop_end = turn.stop, turn.stop_end
+    if stop == stop_end:
+        stop, stop_end = _stop_within(text, manner.stops, turn.end, end)
     return turn._replace(stop=stop, stop_end=stop_end, end=end)
 
 
-def completion_start(
-    text: str,
-    words: Sequence[Word],
-    cut: int,
-    roles: Sequence[str],
-    turns: Sequence[Turn],
-    head: Head,
-    manner: TemplateProfile,
-) -> int:
-    """Return where the completion begins: with its first message, if that is a turn that was located.
+def _stop_within(text: str, stops: re.Pattern[str] | None, low: int, high: int) -> tuple[int, int]:
+    """Where the first of some tokens begins and ends; `high` twice if there is none."""
+    found = stops.search(text, low, high) if stops is not None else None
+    return found.span() if found is not None else (high, high)
+
+
+def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Turn]:
+    """The turns, with the stop tokens that stand in the headers after them.
+
+    A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
+    the completion begins.
+    """
+    text, roles, headers = chat.text, chat.roles, header_pattern(chat.manner.header_stops)
+    if headers is None:
+        return turns
+    begins = [*(begin for begin, _, code in chat.words if code >= 0), len(text)]
+    out = []
+    for turn, following in zip(turns, [*(turn.begin for turn in turns[1:]), len(text)], strict=True):
+        follower = turn.message + 1
+        if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
+            found = headers.match(text, past_space(text, turn.end, len(text)))
+            high = min(begins[bisect_left(begins, turn.end)], following)
+            if (
+                found is not None
+                and found.end() <= high
+                and turn.end < high
+                and not turn.end < completion < found.end()
+            ):
+                turn = turn._replace(next_stop=found.end())
+        out.append(turn)
+    return out
+
+
+def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
+    """Return where the completion begins: with its first message, if that is one of the turns that were located.
 
     Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
     differ among the prompt's words, it begins after the generation prompt, if that occurs once between the words of
@@ -137,20 +140,15 @@ def completion_start(
     follow the first. Without a prompt, a completion that the user begins is the whole text; without a completion, it
     begins at the text's end.
 
-    Args:
-        cut: number of messages in the prompt.
-        roles: one per message.
-        turns: the turns that were located.
-        head: renders the prompt alone, if that is needed.
-
     Raises:
         RowRejectedError: the template refuses the prompt alone.
     """
+    text, words, roles, cut, manner, *_ = chat
     if cut == len(roles):
         return len(text)
-    begin = next((turn.begin for turn in turns if turn.message == cut), None)
-    if begin is not None:
-        return begin
+    for turn in turns:
+        if turn.message == cut:
+            return turn.begin
     if not cut and roles[0] != ASSISTANT:
         return 0
     own = code_of(cut)
@@ -159,14 +157,10 @@ def completion_start(
     later = {code: begin for begin, _, code in reversed(words) if code >= own and begin >= last}
     if later and later.keys() == {code for _, _, code in words if code >= own}:
         anchor = min(later.values())
-    low = max(
-        *(end for _, end, code in words if 0 <= code < own and end <= anchor),
-        *(earlier.end for earlier in turns if earlier.message < cut),
-        0,
-        0,
-    )
+    ends = [end for _, end, code in words if 0 <= code < own and end <= anchor]
+    low = max(0, *ends, *(earlier.end for earlier in turns if earlier.message < cut), 0)
     if cut:
-        alone, alone_words = head(cut)
+        alone, alone_words = chat.head(cut)
         shared = common_prefix(alone, text)
         said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
         if shared >= max(low, said) or shared >= anchor:

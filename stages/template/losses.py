@@ -13,7 +13,7 @@ from typing import Any
 from ...schemas.errors import RowRejectedError
 from .assistant_turns import ASSISTANT, UnprovedError
 from .chat_template import ChatTemplate
-from .marked import TOOL_KEYS
+from .marked import TOOL_KEYS, Marked
 from .owned import LOST, Owned, texts_of, texts_under
 from .thought_style import ThoughtStyle, is_blank
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TOOLS, Word, code_of, part_of
@@ -45,120 +45,75 @@ class Losses:
         self.allowed = frozenset(allowed)
 
     def check(
-        self,
-        own: Owned,
-        tools: list[dict[str, Any]] | None,
-        text: str,
-        words: Sequence[Word],
-        tool_words: Collection[int],
-        style: ThoughtStyle,
+        self, own: Owned, tools: list[dict[str, Any]] | None, made: Marked, style: ThoughtStyle
     ) -> tuple[tuple[str, ...], UnprovedError | None]:
         """The allowed losses of a row ("reasoning", and words of `tokenizer.allow_lost`); and why the words of a turn
         are not found whole and in one place, if so.
 
+        Words may be in the text although they could not be followed, through `%`, for example: they are not lost.
+
         Args:
-            text: the rendered conversation.
-            words: of the text, sorted.
-            tool_words: codes of the tools with words in the text.
+            made: the rendered conversation.
             style: how the template writes thoughts.
 
         Raises:
             RowRejectedError: `lost_content`, if anything else is left out; `train_flags`, if the words do not show all
                 of a part with a flag of its own.
         """
-        written, gaps = _pieces(text, words), Gaps(text, words)
+        written, gaps = _pieces(made.text, made.words), Gaps(made.text, made.words)
+
+        def hidden(texts: Sequence[str]) -> bool:
+            return gaps.hold(texts) and not all(one in self._template.source for one in texts)
+
         dropped: set[str] = set()
         missing: list[int] = []
         torn: UnprovedError | None = None
         for code, said in own.said.items():
-            index, pieces = code >> MESSAGE, written.get(code)
-            if pieces is None:
-                if code & (REASONING | TAGGED):
-                    thought, content = style.bare(said), code_of(index)
-                    hidden = rewritten(thought, written.get(content, ()), own.said.get(content, ""))
-                    if not hidden and not self._writes([thought], gaps):
-                        dropped.add(DROPPED_REASONING)
-                elif not part_of(code) or code_of(index, 0, code & CALL) not in written:
+            index, pieces, of_thought = code >> MESSAGE, written.get(code), code & (REASONING | TAGGED)
+            if pieces is None and of_thought:
+                thought, content = style.bare(said), code_of(index)
+                if not rewritten(thought, written.get(content, ()), own.said.get(content, "")):
+                    dropped |= set() if hidden([thought]) else {DROPPED_REASONING}
+            elif pieces is None:
+                if not part_of(code) or code_of(index, 0, code & CALL) not in written:
                     missing.append(code)
             elif own.roles[index] == ASSISTANT and not code & CALL:
                 left = _left(said, pieces, style)
                 if left is None:
                     torn = torn or UnprovedError("the template writes its words more than once", index)
-                elif left and not code & (REASONING | TAGGED):
-                    if self._writes(left, gaps):
-                        torn = torn or UnprovedError("the template changes a part of its words", index)
-                    else:
-                        missing.append(code)
-        lost_tools = []
-        if tools and TOOLS not in tool_words:
-            untold = [tool for k, tool in enumerate(tools) if TOOLS - 1 - k not in tool_words]
-            lost_tools = [tool for tool in untold if not self._writes(texts_under(tool, TOOL_KEYS), gaps)]
-        if missing or lost_tools:
-            dropped |= self._sorted_out(missing, lost_tools, own, gaps, written)
-        if own.flagged:
-            self._require_parts(own, text, words)
-        return tuple(sorted(dropped)), torn
-
-    def _sorted_out(
-        self,
-        missing: Sequence[int],
-        lost_tools: Sequence[Any],
-        own: Owned,
-        gaps: "Gaps",
-        written: Collection[int],
-    ) -> set[str]:
-        """The allowed losses among `missing`; raise for the others, naming the first of each kind.
-
-        Words may be in the text although they could not be followed, through `%`, for example: they are not lost.
-        """
-        dropped: set[str] = set()
-        refused: dict[str | None, tuple[str, str]] = {}
+                elif left and not of_thought and hidden(left):
+                    torn = torn or UnprovedError("the template changes a part of its words", index)
+                elif left and not of_thought:
+                    missing.append(code)
+        lost: dict[str | None, tuple[str, str]] = {}  # the first of each kind: where it is and what, in words
         for code in missing:
-            index, part = code >> MESSAGE, part_of(code)
-            role = own.roles[index]
-            kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
-            if kind in refused or kind in dropped:
-                continue
-            if code not in written and self._writes(texts_of(own.said[code]), gaps):
-                continue
-            if kind in self.allowed:
-                dropped.add(str(kind))
-                continue
-            what = f"{'all of ' * (code in written)}what this {role!r} message says"
-            if code & CALL:
-                several = code_of(index, 2, CALL) in own.said
-                what = f"its tool call {part}" if several else "its tool calls"
-            elif part:
-                what = f"part {part} of its content"
-            refused[kind] = f"message {index + 1}: ", what
-        if lost_tools and "tools" in self.allowed:
-            dropped.add("tools")
-        elif lost_tools:
-            names = [_tool_name(tool) for tool in lost_tools]
+            kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(own.roles[code >> MESSAGE]))
+            if kind not in lost and (code in written or not hidden(texts_of(own.said[code]))):
+                lost[kind] = _named(own, code, some=code in written)
+        if tools and TOOLS not in made.tools:
+            untold = [tool for k, tool in enumerate(tools) if TOOLS - 1 - k not in made.tools]
+            names = [_tool_name(tool) for tool in untold if not hidden(texts_under(tool, TOOL_KEYS))]
             more = f" and {len(names) - _NAMED_TOOLS:,} more" if len(names) > _NAMED_TOOLS else ""
-            refused["tools"] = "", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}"
-        if refused:
+            if names:
+                lost["tools"] = "", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}"
+        dropped |= {str(kind) for kind in lost if kind in self.allowed}
+        if refused := {kind: what for kind, what in lost.items() if kind not in self.allowed}:
             raise self._rejected(refused)
-        return dropped
-
-    def _writes(self, texts: Sequence[str], gaps: "Gaps") -> bool:
-        """Whether the template writes texts, though they could not be followed: they stand between words, and are not
-        its own.
-        """
-        return gaps.hold(texts) and not all(one in self._template.source for one in texts)
+        if own.flagged:
+            self._require_parts(own, made.text, made.words)
+        return tuple(sorted(dropped)), torn
 
     def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
         """The error for losses, by kind; names the first, and allows all."""
-        where, what = next(iter(refused.values()))
+        where, what = refused.get(None) or next(iter(refused.values()))
         # With those that are allowed already, because this replaces them.
         other = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *self.allowed}))}]"
         if None in refused:
-            where, what = refused[None]
             other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
-        name = self._template.name
         return RowRejectedError(
             LOST if None not in refused else "unknown_role",
-            f"{where}the chat template '{name}' does not write {what}; take a template that does, or {other}",
+            f"{where}the chat template '{self._template.name}' does not write {what}; take a template that does, or "
+            f"{other}",
         )
 
     def _require_parts(self, own: Owned, text: str, words: Sequence[Word]) -> None:
@@ -236,6 +191,21 @@ class Gaps:
             self._text = "\0".join(whole[low:high] for low, high in zip(begins, ends, strict=True))
         ways = (text, _JSON.encode(text)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
         return any(way in self._text for way in ways)
+
+
+def _named(own: Owned, code: int, *, some: bool) -> tuple[str, str]:
+    """Where a loss is and what, in words.
+
+    Args:
+        some: whether the text shows another part of it.
+    """
+    index, part = code >> MESSAGE, part_of(code)
+    what = f"{'all of ' * some}what this {own.roles[index]!r} message says"
+    if code & CALL:
+        what = f"its tool call {part}" if code_of(index, 2, CALL) in own.said else "its tool calls"
+    elif part:
+        what = f"part {part} of its content"
+    return f"message {index + 1}: ", what
 
 
 def _tool_name(tool: Any) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import THOUGHT_KINDS, RunKind
-from .assistant_turns import Turn
+from .assistant_turns import Chat, Turn, past_space
 from .losses import Gaps, rewritten
 from .owned import Owned, texts_of
 from .rendered import Paint, Runs
@@ -37,18 +37,14 @@ _Part: TypeAlias = tuple[int, int, int]
 """(begin, end, part) in characters."""
 
 
-def painted(
-    text: str, words: Sequence[Word], turns: Sequence[Turn], begin: int, cut: int, own: Owned, style: ThoughtStyle
-) -> tuple[Runs, str]:
-    """The runs of a text whose turns were located, and why the first mixed turn is mixed, or "".
+def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> tuple[Runs, str]:
+    """The runs of a conversation whose turns were located, and why the first mixed turn is mixed, or "".
 
     Args:
-        words: of the text, sorted.
         begin: where the completion begins.
-        cut: how many of the messages are the prompt.
     """
-    paint, mixed = Paint(len(text)), ""
-    _paint_turns(paint, turns, begin, cut, own.roles)
+    paint, mixed = Paint(len(chat.text)), ""
+    _paint_turns(paint, chat, turns, begin)
     said: dict[int, dict[int, Any]] = {}
     for code, one in own.said.items():
         if code & _OF_PARTS:
@@ -57,27 +53,27 @@ def painted(
         if turn.message not in said:
             continue
         content = own.said.get(code_of(turn.message), "")
-        parts, why = _parts(text, turn, words, said[turn.message], content, style)
+        parts, why = _parts(chat, turn, said[turn.message], content)
         for low, high, part in parts:
-            paint.put(low, high, (_BEFORE if turn.message < cut else _AFTER)[part], turn.message)
+            paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
         mixed = mixed or (f"message {turn.message + 1}: {why}" if why else "")
-    _paint_prompt(paint, words, begin, cut, (RunKind.COMPLETION, RunKind.PROMPT))
+    _paint_prompt(paint, chat, begin, (RunKind.COMPLETION, RunKind.PROMPT))
     if set(own.flags) != {True} or own.flagged:
-        _weigh(paint, words, turns, own)
+        _weigh(paint, chat.words, turns, own)
     return paint.runs(), mixed
 
 
-def painted_unproved(length: int, words: Sequence[Word], begin: int, cut: int, own: Owned, why: str) -> Runs:
+def painted_unproved(chat: Chat, begin: int, own: Owned, why: str) -> Runs:
     """The runs of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
-        length: of the text, in characters.
+        begin: where the completion begins.
         why: why they could not.
-        words, begin, cut: see `painted`.
 
     Raises:
         RowRejectedError: `train_flags`, if messages of the completion, or parts of them, differ in theirs.
     """
+    cut, length = chat.cut, len(chat.text)
     after, before = _flags_among(own, range(cut, len(own.flags))), _flags_among(own, range(cut))
     if len(after) > 1:
         raise RowRejectedError(
@@ -90,7 +86,7 @@ def painted_unproved(length: int, words: Sequence[Word], begin: int, cut: int, o
     parts = any(code & _OF_PARTS and code >> MESSAGE >= cut for code in own.said)
     kind = RunKind.UNPROVED_PARTS if parts else RunKind.UNPROVED_COMPLETION
     paint.put(begin, length, kind, min(cut, len(own.flags) - 1))
-    _paint_prompt(paint, words, begin, cut, (kind, RunKind.UNPROVED))
+    _paint_prompt(paint, chat, begin, (kind, RunKind.UNPROVED))
     if {*before, *after} - {True}:
         paint.weights = np.full(length, min(before, default=True), np.float64)
         paint.weights[begin:] = min(after, default=True)
@@ -103,9 +99,10 @@ def _flags_among(own: Owned, messages: range) -> set[float]:
     return {*own.flags[messages.start : messages.stop], *parts}
 
 
-def _paint_turns(paint: Paint, turns: Sequence[Turn], begin: int, cut: int, roles: Sequence[str]) -> None:
+def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
     """Paint turns and what is between them."""
-    length, done, final = len(paint.codes), 0, len(roles) - 1
+    roles, cut = chat.roles, chat.cut
+    length, done, final = len(chat.text), 0, len(roles) - 1
     following = 0
     for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
         index = min(following, message, final)
@@ -124,22 +121,20 @@ def _paint_turns(paint: Paint, turns: Sequence[Turn], begin: int, cut: int, role
             done = next_stop
 
 
-def _paint_prompt(paint: Paint, words: Sequence[Word], begin: int, cut: int, kinds: tuple[RunKind, RunKind]) -> None:
+def _paint_prompt(paint: Paint, chat: Chat, begin: int, kinds: tuple[RunKind, RunKind]) -> None:
     """Take out of the completion the words of the prompt that the template writes there.
 
     Args:
         kinds: of the completion, and of such words.
     """
-    for low, high, code in reversed(words):
+    for low, high, code in reversed(chat.words):
         if high <= begin:
             break
-        if 0 <= code < code_of(cut):
+        if 0 <= code < code_of(chat.cut):
             paint.put(max(low, begin), high, kinds[1], code >> MESSAGE, over=kinds[0])
 
 
-def _parts(
-    text: str, turn: Turn, words: Sequence[Word], said: Mapping[int, Any], content: str, style: ThoughtStyle
-) -> tuple[list[_Part], str]:
+def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any], content: str) -> tuple[list[_Part], str]:
     """The thoughts and calls of a turn; if it is mixed, all of it as one part, and why.
 
     What follows an end-of-turn token in a generation block has no parts.
@@ -148,8 +143,8 @@ def _parts(
         said: the thoughts and calls of its message, by code.
         content: what else its content says.
     """
-    begin, end = turn.begin, turn.stop
-    mine = _within(words, begin, end, turn.message)
+    text, style, begin, end = chat.text, chat.manner.thoughts, turn.begin, turn.stop
+    mine = _within(chat.words, begin, end, turn.message)
     field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
     groups = _groups(mine, REASONING if field else TAGGED)
     found = {part for _, _, part in groups}
@@ -213,18 +208,18 @@ def _stretches(
     last, done = -1, begin
     for low, high, part in groups:
         if last == _THOUGHT:
-            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), _THOUGHT)
+            out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
         gap = text[done:low]
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
-        start = _past_space(text, done + after, low) if after else done
+        start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
             at = gap.rfind(style.opening) if style.opening else -1
-            if text.startswith(tuple(openings), _past_space(text, low, high)):
+            if text.startswith(tuple(openings), past_space(text, low, high)):
                 start = low if gap.strip() else done
             elif last >= 0:
                 if at < 0 and last == _CALL:
                     return None
-                start = done + at if at >= 0 else _past_space(text, done, low)
+                start = done + at if at >= 0 else past_space(text, done, low)
             if last == _CALL:
                 out[-1] = (out[-1][0], start, _CALL)
             out.append((start, high, part))
@@ -234,17 +229,10 @@ def _stretches(
             out[-1] = (out[-1][0], low, _CALL)
         last, done = part, high
     if last == _THOUGHT:
-        out[-1] = (out[-1][0], _past_space(text, done, end), _THOUGHT)
+        out[-1] = (out[-1][0], past_space(text, done, end), _THOUGHT)
     elif last == _CALL:
         out[-1] = (out[-1][0], end, _CALL)
     return out
-
-
-def _past_space(text: str, low: int, high: int) -> int:
-    """The first place from `low` on that is not white space, at most `high`."""
-    while low < high and text[low].isspace():
-        low += 1
-    return low
 
 
 def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], own: Owned) -> None:

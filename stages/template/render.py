@@ -17,7 +17,7 @@ import xxhash
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages, RunKind
-from .assistant_turns import TemplateProfile, UnprovedError
+from .assistant_turns import Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .locate import completion_start, locate
 from .losses import Losses
@@ -117,31 +117,33 @@ class Renderer:
         cut, manner, marker = len(prompt), self.manner, self._marker
         own, own_tools = marker.own(prompt + completion), marker.tools(tools)
         try:
-            text, words, blocks, tool_words = marker.render(own.chat, own_tools)
+            made = marker.render(own.chat, own_tools)
         except RowRejectedError:
             self.template.render(own.plain, tools)  # raises, too, and knows nothing of tracked strings
             self.mismatches += 1
             raise
+        text, words, blocks, _ = made
         if _chosen(text):
             self._compare(text, own.plain, tools)
-        dropped, torn = self._losses.check(own, tools, text, words, tool_words, manner.thoughts)
+        dropped, torn = self._losses.check(own, tools, made, manner.thoughts)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
             return marker.render(own.chat[:index], own_tools, add_generation_prompt=True)[:2]
 
+        calls = {code >> MESSAGE for code in own.said if code & CALL}
+        chat = Chat(text, words, own.roles, cut, manner, head, blocks, calls)
         try:
             if torn is not None:
                 raise torn
-            calls = {code >> MESSAGE for code in own.said if code & CALL}
-            turns, begin = locate(text, words, own.roles, cut, manner, blocks, head, calls=calls)
+            turns, begin = locate(chat)
         except UnprovedError as error:
-            begin = completion_start(text, words, cut, own.roles, [], head, manner)
+            begin = completion_start(chat)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            runs = painted_unproved(len(text), words, begin, cut, own, error.reason)
+            runs = painted_unproved(chat, begin, own, error.reason)
             mixed = where + error.reason if RunKind.UNPROVED_PARTS in runs.kinds else ""
             return Rendered(text, begin, runs, where + error.reason, dropped, mixed)
-        runs, mixed = painted(text, words, turns, begin, cut, own, manner.thoughts)
+        runs, mixed = painted(chat, turns, begin, own)
         return Rendered(text, begin, runs, "", dropped, mixed)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
@@ -152,7 +154,7 @@ class Renderer:
         """
         style, own = self.manner.thoughts, self._marker.own(messages)
         made = self._marker.render(own.chat, self._marker.tools(tools), add_generation_prompt=True)
-        self._losses.check(own, tools, made.text, made.words, made.tools, style)
+        self._losses.check(own, tools, made, style)
         return made.text
 
     def before(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.rows import NEXT_STOP_KINDS, RunKind
+from ...schemas.rows import NEXT_STOP_KINDS, PART_KINDS, UNPROVED_KINDS, RunKind
 
 
 class Runs(NamedTuple):
@@ -41,13 +41,11 @@ _NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
 _TURN = 5
 """A code of a character is the index of its message, shifted left by this many bits, plus its kind."""
 _KIND = (1 << _TURN) - 1
-_HISTORY = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED)
-_SAID = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED)
-_WHOLE = {**dict.fromkeys(map(int, _HISTORY), RunKind.HISTORY), **dict.fromkeys(map(int, _SAID), RunKind.ASSISTANT)}
-_UNPROVED = {
-    int(RunKind.UNPROVED): int(RunKind.UNPROVED),
-    **dict.fromkeys(map(int, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED_PARTS)), int(RunKind.UNPROVED_COMPLETION)),
+_WHOLE = {
+    kind: RunKind.HISTORY if kind.name.startswith("HISTORY") else RunKind.ASSISTANT
+    for kind in (RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS)
 }
+"""Kinds of parts of turns, with the kind of a whole turn."""
 
 
 class Paint:
@@ -133,7 +131,9 @@ def whole(runs: Runs) -> Runs:
     for end, kind, turn, train in zip(*runs, strict=True):
         if kind in NEXT_STOP_KINDS:
             continue  # its characters belong to the run after it
-        turn_kind = _UNPROVED[kind] if kind in _UNPROVED else RunKind(_WHOLE.get(kind, kind))
+        kind = RunKind.UNPROVED_COMPLETION if kind == RunKind.UNPROVED_PARTS else kind
+        # As numbers where turns are unproved: digests are made of these texts.
+        turn_kind = int(kind) if kind in UNPROVED_KINDS else _WHOLE.get(RunKind(kind), RunKind(kind))
         if kind != before and kind in _WHOLE and out and out[-1][1:] == (turn_kind, turn, train):
             out.pop()
         out.append((end, turn_kind, turn, train))

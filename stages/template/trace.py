@@ -29,7 +29,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefine
 from jinja2.visitor import NodeTransformer
 
 from ...schemas.rows import Messages
-from .assistant_turns import ASSISTANT, TemplateProfile, UnprovedError
+from .assistant_turns import ASSISTANT, Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .environment import (
     DictMaker,
@@ -457,7 +457,8 @@ class Traces:
             heads[index], said, _ = self._render(record, own.chat[:index], add_generation_prompt=True)
             return heads[index], said
 
-        turns, begin = locate(text, words, roles, cut, self._manner, blocks, head)
+        chat = Chat(text, words, roles, cut, self._manner, head, blocks)
+        turns, begin = locate(chat)
         for turn in turns:
             rest = heads.get(turn.message, "")[turn.begin :]
             if rest and (_VALUE.search(rest) or record.done(text[turn.begin], "startswith", rest, guard=True)):
@@ -472,7 +473,7 @@ class Traces:
         whole = {code for low, _, code in words if code != GENERATION and _number_of(text[low]) in record.whole}
         if len(whole) < len(roles) or max(said.values()) > 1:
             raise TraceAbortedError("whether a content is written whole, and once, depends on the contents")
-        runs, _ = painted(text, words, turns, begin, cut, own, self._manner.thoughts)
+        runs, _ = painted(chat, turns, begin, own)
         trace.write(text, runs, begin, len(record.values))
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:

@@ -10,7 +10,7 @@ from packtrain.schemas.layout import Certificate
 from packtrain.schemas.ledger import Ledger, SourceLedger
 from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 
-CERTIFICATE = Certificate(rows=2, bound_tokens=2, bound=2, tokens=14, capacity=8, pieces=3, moves=1)
+CERTIFICATE = Certificate(rows=2, bound=2, tokens=14, capacity=8, pieces=3)
 MANIFEST = Manifest(
     plan_hash="p" * 64,
     plan={"config": {"truncate": {"max_length": 8}, "seed": 1}, "inputs": []},

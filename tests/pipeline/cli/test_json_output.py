@@ -45,7 +45,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("train train.yaml --dry-run", 0, {"out": str, "config": dict}),
     ("explain-loss train.yaml --step 1 --set model.config.vocab_size=4096", 0,
      {"step": int, "loss": float, "documents": list}),
-    ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
+    ("sample trained/model --data prompts.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
     ("export trained/checkpoint-2 --to model --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
     ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"scores": dict, "verdicts": dict}),
@@ -145,6 +145,6 @@ def test_a_mistake_stays_text_on_the_other_stream(packtrain: Command, here: Path
 
 def test_a_run_in_a_process_of_its_own_says_nothing_else(program: Command, here: Path) -> None:
     """Workers and libraries write to the stream itself, if they write."""
-    done = program("run", "mix.yaml", "--out", "two", "--workers", 2, "--json", cwd=here)
+    done = program("run", "mix.yaml", "--out", "two", "--set", "run.workers=2", "--json", cwd=here)
     assert done.code == 0, done.err
     assert json.loads(done.out)["state"] == "finished"

@@ -56,17 +56,6 @@ def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> No
         assert list(megatron_core(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
 
 
-def test_mds_in_shards_of_a_limited_size(
-    made: Made, read_rows: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(foreign_formats, "MDS_BYTES", 20_000)
-    exported(made("bfd"), tmp_path / "out", "mds")
-    sizes = [path.stat().st_size for path in (tmp_path / "out/train").glob("shard.*")]
-    assert len(sizes) > 2 * len(open_dataset(made("bfd")).manifest.splits["train"].shards)
-    assert 10_000 < max(sizes) < 21_000
-    assert list(mds(tmp_path / "out", "train")) == read_rows(made("bfd"))
-
-
 READERS: dict[str, Callable[[Path, str, Path], Iterator[Any]]] = {
     "mds": lambda out, split, cache: mds(out, split),
     "datasets": datasets_parquet,

@@ -11,9 +11,9 @@ import fsspec
 import pytest
 from packtrain.pipeline.inputs import scan as scan_module
 from packtrain.pipeline.inputs import scan_cache
-from packtrain.pipeline.inputs.blocks import InputFile, files_note
+from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
-from packtrain.pipeline.store.checksummed import seal
+from packtrain.pipeline.store.checksummed import seal, unseal
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 
@@ -101,7 +101,8 @@ def test_a_forged_note_leads_nowhere_else(tmp_path: Path, read: list[str]) -> No
     (note,) = (tmp_path / "cache" / "scans").iterdir()
     secret = tmp_path / "secret"
     secret.write_bytes(b'{"text": "away"}\n')
-    noted = files_note([first])
+    noted = unseal(note.read_bytes(), f"scans/{note.name}")
+    assert noted is not None
     for path in (secret, Path(".."), Path("../secret"), first.path.parent / ".." / ".." / "secret"):
         note.write_bytes(seal(noted.replace(str(first.path).encode(), str(path).encode()), f"scans/{note.name}"))
         assert scan_inputs([source], tmp_path, cache) == [first]

@@ -57,35 +57,26 @@ values = st.recursive(
     rows=st.lists(st.dictionaries(words, values, max_size=3), min_size=1, max_size=8),
     indent=st.none() | st.integers(0, 3),
     ascii=st.booleans(),
-    broken=st.booleans(),
 )
-def test_elements_are_lines(
-    folder: Path, rows: list[dict[str, Any]], indent: int | None, ascii: bool, broken: bool
-) -> None:
-    """Also where one of them is no JSON, which costs its row."""
+def test_elements_are_lines(folder: Path, rows: list[dict[str, Any]], indent: int | None, ascii: bool) -> None:
     data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
-    if broken:
-        data = data.rstrip()[:-1] + b', {"a": NaN}]'
     (folder / "in.json").write_bytes(data)
     (file,) = scan(folder / "in.json")
     lines = [line for block in file.blocks for _, line in read_rows(file.where(block), block, 1 << 20).lines or ()]
-    assert [json.loads(line) for line in lines[: len(rows)]] == rows
-    assert lines[len(rows) :] == [b'{"a": NaN}'] * broken
+    assert [json.loads(line) for line in lines] == rows
 
 
 def test_elements_that_are_no_objects_are_rejected_with_their_number(tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_bytes(b'[{"text": "a"}, 5, {"text": "b"},, "c", {"text": "x\ny"}, {"text": "d"},]')
+    (tmp_path / "in.json").write_bytes(b'[{"text": "a"}, 5, {"text": "b"}, "c", {"text": 1e999}, {"text": "d"}]')
     (file,) = scan(tmp_path / "in.json")
     assert texts(file) == ["a", "b", "d"]
     (only,) = prepared(file)
     assert [(line, reason) for line, reason, _ in only.rejects] == [
         (1, "not_an_object"),
-        (3, "invalid_json"),
-        (4, "not_an_object"),
-        (5, "invalid_json"),
-        (7, "invalid_json"),
+        (3, "not_an_object"),
+        (4, "wrong_type"),
     ]
-    assert only.rows == file.lines == 8
+    assert only.rows == file.lines == 6
 
 
 def test_a_long_element_costs_its_row_and_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

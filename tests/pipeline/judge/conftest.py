@@ -7,8 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from packtrain.pipeline.judge import sandbox as sandbox_module
-from packtrain.pipeline.judge.programs import Execution, Program, ProgramLimits
-from packtrain.pipeline.judge.sandbox import Sandbox, open_sandbox
+from packtrain.pipeline.judge.sandbox import Execution, ProgramLimits, Sandbox, open_sandbox
 
 MIB = 1 << 20
 QUICK = ProgramLimits(wall_seconds=30, cpu_seconds=1, memory_bytes=256 * MIB, threads=16, output_bytes=MIB)
@@ -46,6 +45,6 @@ def run(sandbox: Sandbox) -> Run:
     """`run(code, b"input of a test", …, function=…, limits=…)` gives what came of each test."""
 
     def call(code: str, *inputs: bytes, function: str | None = None, limits: ProgramLimits = QUICK) -> list[Execution]:
-        return list(sandbox.run(Program(code, function, inputs or (b"",)), limits))
+        return [sandbox.run(code, function, test, limits) for test in inputs or (b"",)]
 
     return call

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from packtrain.pipeline.judge.programs import Ending, Program
-from packtrain.pipeline.judge.sandbox import Sandbox, open_sandbox
+from packtrain.pipeline.judge.sandbox import open_sandbox
+from packtrain.stages.judge.comparators import Verdict
 
 from tests.pipeline.judge.conftest import QUICK, Run
 
@@ -33,43 +33,39 @@ TEXT = b"first\nsecond \xc3\xa9\nlast"
         "import sys, os\nsys.stdout.write(sys.stdin.read()); sys.stdout.flush(); os._exit(0)",
     ],
 )
-def test_every_way_to_read_and_write(sandbox: Sandbox, code: str) -> None:
-    program = Program(
-        f"if __name__ == '__main__':\n  pass\n{code}", None, (TEXT, b"", TEXT) if "input()" not in code else (TEXT,)
-    )
-    done = list(sandbox.run(program, QUICK))
-    assert [(one.ending, one.output, one.value) for one in done] == [
-        (Ending.finished, test, None) for test in program.inputs
-    ], [one.stderr for one in done]
+def test_every_way_to_read_and_write(run: Run, code: str) -> None:
+    tests = (TEXT, b"", TEXT) if "input()" not in code else (TEXT,)
+    done = run(f"if __name__ == '__main__':\n  pass\n{code}", *tests)
+    assert [(one.failed, one.output, one.value) for one in done] == [(None, test, None) for test in tests], done
 
 
-def test_input_and_output_may_be_larger_than_a_pipe(run: Run) -> None:
+def test_input_and_output_may_be_large(run: Run) -> None:
     large = b"0123456789abcde\n" * 60_000  # 0.9 MiB both ways, written while it is read
     (done,) = run("import sys\nfor line in sys.stdin: sys.stdout.write(line)", large)
-    assert done.ending is Ending.finished
+    assert done.failed is None
     assert done.output == large
     (done,) = run("print('not read')", large)
-    assert (done.ending, done.output) == (Ending.finished, b"not read\n")
+    assert (done.failed, done.output) == (None, b"not read\n")
 
 
 @pytest.mark.parametrize(
     ("code", "ending", "stderr"),
     [
-        ("1 / 0", Ending.error, "ZeroDivisionError: division by zero"),
-        ("import sys; sys.exit(3)", Ending.error, ""),
-        ("import sys; sys.exit('wrong')", Ending.error, "wrong"),
-        ("import os; os.abort()", Ending.error, ""),
-        ("def", Ending.error, "SyntaxError"),
-        ("raise MemoryError", Ending.memory, "MemoryError"),
-        ("\0", Ending.error, "null byte"),
-        ("import atexit; atexit.register(print, 'late')", Ending.finished, ""),
-        ("import sys; sys.stdout.close()", Ending.finished, ""),
-        ("import numpy", Ending.error, "No module named 'numpy'"),
+        ("1 / 0", Verdict.runtime_error, "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", Verdict.runtime_error, ""),
+        ("import sys; sys.exit('wrong')", Verdict.runtime_error, "wrong"),
+        ("import os; os.abort()", Verdict.runtime_error, ""),
+        ("def", Verdict.runtime_error, "SyntaxError"),
+        ("raise MemoryError", Verdict.memory, "MemoryError"),
+        ("\0", Verdict.runtime_error, "null byte"),
+        ("import atexit; atexit.register(print, 'late')", None, ""),
+        ("import sys; sys.stdout.close()", None, ""),
+        ("import numpy", Verdict.runtime_error, "No module named 'numpy'"),
     ],
 )
-def test_how_programs_end(run: Run, code: str, ending: Ending, stderr: str) -> None:
+def test_how_programs_end(run: Run, code: str, ending: Verdict | None, stderr: str) -> None:
     (done,) = run(code)
-    assert done.ending is ending
+    assert done.failed is ending
     assert stderr in done.stderr
     assert "driver" not in done.stderr
 
@@ -118,7 +114,7 @@ if __name__ == "__main__":
 def test_calls_return_values(run: Run, function: str, arguments: list[object], value: object) -> None:
     test = json.dumps(arguments).encode()
     done = run(CALLS, test, test, function=function)
-    assert [one.ending for one in done] == [Ending.finished] * 2, done[0].stderr
+    assert [one.failed for one in done] == [None] * 2, done[0].stderr
     assert [json.loads(one.value or b"?") for one in done] == [value] * 2
 
 
@@ -134,7 +130,7 @@ def test_calls_return_values(run: Run, function: str, arguments: list[object], v
 )
 def test_calls_that_do_not_return(run: Run, function: str, test: bytes, stderr: str) -> None:
     (done,) = run(CALLS, test, function=function)
-    assert (done.ending, done.value) == (Ending.error, None)
+    assert (done.failed, done.value) == (Verdict.runtime_error, None)
     assert stderr in done.stderr
 
 
@@ -148,24 +144,24 @@ def test_recursion_goes_as_deep_as_memory_allows(run: Run) -> None:
 
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_the_standard_library_is_there(unsafe: bool) -> None:
-    program = Program("import fileinput, cProfile, pprint, email.message, sqlite3, zoneinfo\nprint(1)", None, (b"",))
-    (done,) = open_sandbox(unsafe=unsafe).run(program, QUICK)
-    assert (done.ending, done.output) == (Ending.finished, b"1\n"), done.stderr
+    code = "import fileinput, cProfile, pprint, email.message, sqlite3, zoneinfo\nprint(1)"
+    done = open_sandbox(unsafe=unsafe).run(code, None, b"", QUICK)
+    assert (done.failed, done.output) == (None, b"1\n"), done.stderr
 
 
 @pytest.mark.parametrize(
     ("code", "ending", "output"),
     [
-        ("print(input())", Ending.finished, b"in\n"),
-        ("while True: pass", Ending.timeout, b""),
-        ("bytearray(1 << 40)", Ending.memory, b""),
-        ("import sys; sys.stdout.close()", Ending.finished, b""),
-        ("import os\nwhile True: os.write(1, bytes(1 << 16))", Ending.output_limit, None),
+        ("print(input())", None, b"in\n"),
+        ("while True: pass", Verdict.timeout, b""),
+        ("bytearray(1 << 40)", Verdict.memory, b""),
+        ("import sys; sys.stdout.close()", None, b""),
+        ("import os\nwhile True: os.write(1, bytes(1 << 16))", Verdict.output_limit, None),
     ],
 )
-def test_without_a_sandbox_limits_hold(code: str, ending: Ending, output: bytes | None) -> None:
-    (done,) = open_sandbox(unsafe=True).run(Program(code, None, (b"in",)), QUICK)
-    assert done.ending is ending
+def test_without_a_sandbox_limits_hold(code: str, ending: Verdict | None, output: bytes | None) -> None:
+    done = open_sandbox(unsafe=True).run(code, None, b"in", QUICK)
+    assert done.failed is ending
     assert output is None or done.output == output
 
 
@@ -190,17 +186,17 @@ STEPS = [
 def test_what_is_not_returned_is_no_value(run: Run, body: str) -> None:
     head = "import os, sys\nclass EqualsAll:\n  def __eq__(self, other): return True\n"
     for done in run(f"{head}def f(one):\n  {body}\n  return one", b"[1]", b"[2]", function="f"):
-        assert (done.ending, done.value) == (Ending.error, None), done
+        assert (done.failed, done.value) == (Verdict.runtime_error, None), done
 
 
-def test_the_program_holds_its_four_pipes_and_nothing_else(run: Run) -> None:
+def test_the_program_holds_its_four_files_in_memory_and_nothing_else(run: Run) -> None:
     code = """
 import os, stat
 def f():
     kinds = []
     for fd in range(256):
         try:
-            kinds.append((fd, stat.S_ISFIFO(os.fstat(fd).st_mode)))
+            kinds.append((fd, stat.S_ISREG(os.fstat(fd).st_mode)))
         except OSError:
             pass
     return kinds

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.judge.sandbox import program_filter
+from packtrain.pipeline.judge.seccomp import program_filter
 from packtrain.schemas.errors import ConfigError
 
 TABLES = {

@@ -14,11 +14,13 @@ import json, sys, tempfile, threading, time
 from pathlib import Path
 import numpy as np
 from packtrain.pipeline.inputs.blocks import FileLines
-from packtrain.pipeline.pack.outcomes import PIECE, decide_together
+from packtrain.pipeline.pack.outcomes import decide_together
+from packtrain.pipeline.pack.rows import RowForm
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open_store import StoredFile
+from packtrain.schemas.alignment import Alignment
 from packtrain.schemas.config.config import RunConfig
 
 count = int(sys.argv[1])
@@ -48,7 +50,7 @@ with tempfile.TemporaryDirectory() as folder:
         here.first_digest[:] = random.integers(0, 2**63, len(here), dtype=np.uint64)
     sizes = np.diff(np.linspace(0, count, parts + 1).astype(np.int64)).tolist()
     files = [StoredFile(f"part-{i}", 0, "0" * 64) for i in range(parts)]
-    origins = Origins("", files, [0] * parts, [FileLines(("file",), (0,))] * parts, sizes, [1] * parts)
+    origins = Origins(files, [0] * parts, [FileLines(("file",), (0,))] * parts, sizes, [1] * parts)
     table = Table(documents, (), origins, origins.bounds(1), origins.starts, [0] * parts)
     before = anonymous()
     threading.Thread(target=watch, daemon=True).start()
@@ -56,7 +58,7 @@ with tempfile.TemporaryDirectory() as folder:
     selected = peak[0] - before
     out = LocalStore(Path(folder) / "out")
     for number, blocks in enumerate(windows(table, "train", config)):
-        plan_window(table, np.zeros(0, PIECE), "train", number, blocks, 0, config, out)
+        plan_window(table, "train", number, blocks, 0, config, RowForm(Alignment(), 0), out)
     print(json.dumps({"select": selected, "all": peak[0] - before}))
 """
 

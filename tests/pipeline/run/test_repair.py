@@ -106,7 +106,7 @@ def test_files_that_cannot_be_made_again_leave_the_manifest(little: Any, damaged
     content["splits"]["train"]["shards"][0]["hash"] = "0" * 64
     path.write_bytes(Manifest.from_json(content).to_bytes())
     before = little.files(damaged)
-    with pytest.raises(IntegrityError, match="do not match the manifest: its hash would be"):
+    with pytest.raises(IntegrityError, match=r"do not match .*manifest\.json"):
         repair(damaged)
     assert {name: data for name, data in little.files(damaged).items() if name in before} == before
     content["plan"]["versions"]["pyarrow"] = "1.0"

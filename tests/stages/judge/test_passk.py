@@ -8,7 +8,7 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.passk import ProblemTally, compare, estimate, pass_at_k, scores
+from packtrain.stages.judge.passk import compare, estimate, groups, pass_at_k, scores
 
 from tests.support.examples import examples
 
@@ -67,16 +67,20 @@ def test_an_interval_holds_the_mean_within_0_and_1(values: list[float]) -> None:
     assert 0 <= one.low <= one.value <= one.high <= 1
 
 
-def test_scores_by_difficulty_and_the_difference_from_another() -> None:
-    ours = {0: ProblemTally("interview", 4, 2), 1: ProblemTally("introductory", 2, 2), 2: ProblemTally("odd", 1, 0)}
-    found = scores(ours, (1, 2))
-    assert list(found) == ["all", "introductory", "interview", "odd"]
-    assert found["all"][1].value == pytest.approx((0.5 + 1 + 0) / 3)
-    assert found["all"][2].problems == 2, "the third has one sample"
-    assert 2 not in found["odd"]
-    theirs = {0: ProblemTally("interview", 4, 1), 2: ProblemTally("odd", 1, 1), 9: ProblemTally("odd", 1, 1)}
-    difference = compare(ours, theirs, (1,))["all"][1]
+def test_scores_and_the_difference_from_another() -> None:
+    ours = {0: (4, 2), 1: (2, 2), 2: (1, 0)}
+    found = scores(ours, (1, 2, 5))
+    assert found[1].value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert found[2].problems == 2, "the third has one sample"
+    assert 5 not in found
+    difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)}, (1,))[1]
     assert (difference.value, difference.problems) == ((0.25 - 1) / 2, 2)
     assert difference.low < difference.value < difference.high
-    same = compare(ours, ours, (1,))["all"][1]
+    same = compare(ours, ours, (1,))[1]
     assert (same.value, same.low, same.high) == (0, 0, 0)
+
+
+def test_groups_are_all_and_each_difficulty_the_easiest_first() -> None:
+    found = groups({0: "odd", 1: "interview", 2: "introductory", 3: "odd", 4: "even"})
+    assert found == {"all": [0, 1, 2, 3, 4], "introductory": [2], "interview": [1], "even": [4], "odd": [0, 3]}
+    assert list(found) == ["all", "introductory", "interview", "even", "odd"]

@@ -96,15 +96,6 @@ def test_sizes_beyond_sixteen_bits(capacity: int) -> None:
     assert place(sizes, capacity) == one_by_one(sizes, capacity)
 
 
-def test_group_moves_do_not_grow_with_the_sequences() -> None:
-    random = np.random.default_rng(3)
-    moves = []
-    for number in (10_000, 100_000):
-        sizes = random.integers(1, 257, number).astype(np.int32)
-        moves.append(best_fit_decreasing(sizes, size_counts(sizes, 256)).moves)
-    assert 0 < moves[1] < 2 * moves[0] < 10_000
-
-
 def test_l2_by_its_definition() -> None:
     """Against the formula written out threshold by threshold, for odd and even capacities."""
     random = np.random.default_rng(1)

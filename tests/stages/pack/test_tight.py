@@ -73,19 +73,6 @@ def test_fewer_rows_than_best_fit_decreasing() -> None:
     assert not plan_rows(sizes, 10).certificate.optimal
 
 
-def plain_greedy(sizes: list[int], capacity: int, max_docs: int) -> int:
-    """Rows if the largest goes first, into the emptiest row that has room for one more."""
-    rows: list[list[int]] = []
-    for size in sorted(sizes, reverse=True):
-        open_rows = [row for row in rows if len(row) < max_docs]
-        emptiest = min(open_rows, key=sum, default=None)
-        if emptiest is not None and sum(emptiest) + size <= capacity:
-            emptiest.append(size)
-        else:
-            rows.append([size])
-    return len(rows)
-
-
 @examples(250)
 @given(problems(60), st.none() | st.integers(1, 9), st.sampled_from([0, 300, 100_000]))
 def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None, work: int) -> None:
@@ -99,7 +86,6 @@ def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_
     assert rows <= plan_rows(sizes, capacity, max_docs=max_docs).rows
     if max_docs is not None:
         assert np.diff(placement.row_offsets).max() <= max_docs
-        assert rows <= plain_greedy(given_sizes, capacity, max_docs)
     again = tight_rows(sizes, counts, max_docs, work)
     assert again.order.tolist() == placement.order.tolist()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import Options, make_format, public_row
+from packtrain.stages.prep import Options, make_format
 from packtrain.stages.prep.sharegpt import ROLES
 
 from tests.kit import Row
@@ -28,6 +28,11 @@ def examples(name: str, options: Options, row: Row) -> list[Example]:
     return list(found.examples)
 
 
+def public(example: Example) -> Row:
+    """An example in the columns that show all of it."""
+    return make_format("python").public_row(example)
+
+
 def reasons(name: str, options: Options, row: Row) -> list[str]:
     """Why a row is rejected."""
     return [reason for _, reason, _ in make_format(name, options).prepare_rows([(0, row)]).rejects]
@@ -36,7 +41,7 @@ def reasons(name: str, options: Options, row: Row) -> list[str]:
 @pytest.mark.parametrize(("name", "options", "row", "wanted"), TABLE["rows"])
 def test_rows(name: str, options: Row, row: Row, wanted: list[Row]) -> None:
     found = examples(name, Options(**options), row)
-    assert [public_row(one, "any") for one in found] == wanted
+    assert [public(one) for one in found] == wanted
     assert [(one.line, one.sub) for one in found] == [(5, sub) for sub in (range(len(found)) if found[1:] else [-1])]
     assert len({one.group for one in found}) == 1
 
@@ -45,7 +50,7 @@ def test_rows(name: str, options: Row, row: Row, wanted: list[Row]) -> None:
 def test_the_nulls_of_arrow_are_dropped(name: str, row: Row, wanted: Row) -> None:
     given = copy.deepcopy(row)
     (made,) = make_format(name).prepare_rows([(0, given)]).examples
-    assert public_row(made, "any") == wanted
+    assert public(made) == wanted
     assert given == row, "the row itself is left alone"
 
 
@@ -84,14 +89,13 @@ def test_an_empty_prompt_alone_is_refused(row: Row) -> None:
 )
 def test_what_other_tools_read_is_read_back(name: str, row: Row) -> None:
     (made,) = examples(name, Options(), row)
-    assert public_row(made, make_format(name).form) == row
+    assert make_format(name).public_row(made) == row
 
 
 @pytest.mark.parametrize("style", ["chat", "classic"])
 def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
     options = Options(style=style)
-    form = make_format("apps", options).form
     made = examples("apps", options, {"question": "q", "solutions": ["a", "b"]})
-    again = [one for each in made for one in examples("prompt_completion", Options(), public_row(each, form))]
+    again = [one for each in made for one in examples("prompt_completion", Options(), public(each))]
     assert [one[3:5] for one in again] == [one[3:5] for one in made]
     assert len(made) == 2

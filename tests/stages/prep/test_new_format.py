@@ -53,7 +53,7 @@ def test_a_format_is_one_file_and_two_lines(tmp_path: Path) -> None:
 
     rows = [{"asked": f"Is {number} even?", "best": "Yes." if number % 2 == 0 else "No."} for number in range(20)]
     kit.write(tmp_path / "threads.jsonl", [*rows, {"asked": "Why?", "best": ""}])
-    source = {"name": "threads", "path": "threads.jsonl", "format": "forum"}
+    source = {"name": "threads", "path": "threads.jsonl", "format": "auto"}
     config = kit.saved(kit.configure(tmp_path, source))
     done = subprocess.run(
         [sys.executable, "-m", "packtrain.pipeline.cli", "run", str(config)],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowFilteredError, RowRejectedError
 from packtrain.schemas.rows import Example
-from packtrain.stages.prep import Options, ReaderCode, public_row
+from packtrain.stages.prep import Options, ReaderCode
 from packtrain.stages.prep.reader import ReaderFormat
 
 USER = {"role": "user", "content": "Hi"}
@@ -41,7 +41,7 @@ def test_every_form(give: Any, public: Any) -> None:
     (only,) = examples(give)
     assert (only.line, only.sub, only.group) == (2, -1, "")
     if public is not None:
-        assert public_row(only, "any") == public
+        assert reader().public_row(only) == public
 
 
 def test_several_rows_of_one() -> None:

@@ -1,11 +1,9 @@
 """ChatTemplate against transformers' own rendering, and what it refuses."""
 
-import dataclasses
 import datetime as dt
 import enum
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,33 +91,14 @@ class Colour(str, enum.Enum):  # noqa: UP042 - a StrEnum prints as its value, th
     RED = "red"
 
 
-@dataclasses.dataclass
-class Point:
-    """A rich object."""
-
-    x: Any
-
-
-class Dumped:
-    """What a pydantic model looks like from outside."""
-
-    def model_dump(self) -> dict[str, Any]:
-        """Its fields."""
-        return {"colour": Colour.RED}
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (Colour.RED, "red"),
         (True, True),
-        (np.bool_(False), False),
-        (np.int64(3), 3),
-        (np.float64(0.5), 0.5),
-        (Point((1, Colour.RED)), {"x": (1, "red")}),
-        ([Dumped()], [{"colour": "red"}]),
+        ((1, Colour.RED), (1, "red")),
+        ([Colour.RED], ["red"]),
         ({Colour.RED: None}, {"red": None}),
-        (np.zeros(2), "<ndarray>"),
         (dt.date(2024, 1, 2), "<date>"),
     ],
 )

@@ -1,0 +1,239 @@
+"""Lays out the rows of a plan: gathers the tokens and runs of its pieces from mapped parts, and counts what they hold.
+
+Shapes: D pieces, R rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.alignment import Alignment
+from ...schemas.ragged import offsets_of, sums_of
+from ...schemas.rows import PREFERENCE, packed_schema
+from ...stages.arrays import lists
+from ...stages.pack.row_columns import PlannedPieces, lay_out
+from ...stages.select.preference_limits import PairLimits
+from .segments import Segments
+from .table import Documents, pair_lengths
+from .window_plan import Pieces
+
+TOKEN_BYTES, WEIGHT_BYTES, PAIR_TOKEN_BYTES = 12, 4, 4
+"""Bytes per token of a row: input_ids, labels and position_ids; loss_weights beside them; the ids of a pair."""
+CHUNK_TOKENS = 1 << 18
+"""Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
+batch.
+"""
+
+
+@dataclass(slots=True)
+class Written:
+    """What rows hold of one source."""
+
+    trained: int = 0
+    """Trained labels."""
+    heads: int = 0
+    """Labels lost at first tokens of pieces."""
+    padding: int = 0
+    """Alignment padding."""
+    tokens: int = 0
+    """All tokens, with padding."""
+    cuts: int = 0
+    """Cuts through trained turns."""
+    together: int = 0
+    """Further copies of documents in one row."""
+    weight: float = 0.0
+    """The sum of the loss weights of trained labels; 0 without weights."""
+
+
+class Account(dict[int, Written]):
+    """Counts what is laid out, by the number of the source."""
+
+    def count(self, sources: NDArray[np.int64], **counts: NDArray[Any]) -> None:
+        """Add counts of pieces.
+
+        Args:
+            sources: (D,) the source of each piece.
+            counts: (D,) by the names of `Written`.
+        """
+        for source in np.unique(sources).tolist():
+            self.setdefault(source, Written())
+        for name, column in counts.items():
+            sums = np.bincount(sources, weights=column)
+            for source, one in self.items():
+                if source < len(sums):
+                    now = getattr(one, name)
+                    setattr(one, name, now + type(now)(sums[source]))
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """What the loss weights of runs are multiplied by."""
+
+    sources: tuple[float, ...]
+    """The weight of each source."""
+    by_document: bool
+    """Whether the weights of a piece are divided by its number of trained labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """What the rows of a run look like."""
+
+    alignment: Alignment
+    pad_id: int
+    """The token id for alignment padding."""
+    weights: LossWeights | None = None
+    """None for rows without `loss_weights`."""
+    pairs: PairLimits | None = None
+    """The limits of preference pairs; None for packed rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row."""
+        if self.pairs is not None:
+            return PREFERENCE
+        return packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes per token of a row."""
+        if self.pairs is not None:
+            return PAIR_TOKEN_BYTES
+        return TOKEN_BYTES + WEIGHT_BYTES * (self.weights is not None)
+
+
+class PlannedRows:
+    """R rows of a plan, whose tokens are gathered when they are laid out.
+
+    Args:
+        documents: of the table.
+        pieces: D pieces, row by row.
+        row_offsets: (R + 1,) first piece of each row, then D.
+        doc_ids: (D,) the ids of the pieces' documents; by default their places in the table.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        segments: Segments,
+        pieces: Pieces,
+        row_offsets: NDArray[np.int64],
+        form: RowForm,
+        doc_ids: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._documents, self._segments, self._pieces, self._form = documents, segments, pieces, form
+        self._row_offsets = row_offsets
+        self._doc_ids = pieces.documents if doc_ids is None else doc_ids
+        self._padded = form.alignment.padded(pieces.lengths, row_offsets)
+        self.tokens: NDArray[np.int64] = sums_of(self._padded, row_offsets)
+        """(R,) tokens of each row, with alignment padding."""
+
+    def batches(self, account: Account) -> Iterator[pa.RecordBatch]:
+        """Lay out and count all rows, some at a time."""
+        ends, first = np.cumsum(self.tokens), 0
+        while first < len(ends):
+            base = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, base + CHUNK_TOKENS, side="right")))
+            yield self.lay_out(first, last, account)
+            first = last
+
+    def lay_out(self, first: int, last: int, account: Account | None = None) -> pa.RecordBatch:
+        """Lay out rows `first` to `last - 1`, and count them if asked to."""
+        if first == last:
+            return pa.RecordBatch.from_pylist([], self._form.schema)
+        here = slice(*self._row_offsets[[first, last]].tolist())
+        pieces, offsets = self._pieces.at(here), self._row_offsets[first : last + 1] - here.start
+        some, form = self._documents.at(pieces.documents), self._form
+        sources, segments, weights = self._segments.sources[some.segment], self._segments, form.weights
+        if form.pairs is not None:
+            batch, heads = _lay_out_pairs(some, segments, self._doc_ids[here], form.pairs)
+            if account is not None:
+                account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=pieces.lengths)
+            return batch
+        run_ends, supervised = segments.runs(some)
+        planned = PlannedPieces(
+            tokens=segments.tokens(some, pieces.starts, pieces.lengths),
+            starts=pieces.starts,
+            lengths=pieces.lengths,
+            repeated=pieces.repeated,
+            doc_ids=self._doc_ids[here],
+            row_offsets=offsets,
+            run_ends=run_ends,
+            run_supervised=supervised,
+            run_offsets=offsets_of(some.run_count),
+            run_weights=segments.weights(some) if weights is not None else None,
+            scales=np.array(weights.sources)[sources] if weights is not None else None,
+            by_document=weights is not None and weights.by_document,
+        )
+        laid = lay_out(planned, form.alignment, form.pad_id)
+        if account is not None:
+            padded = self._padded[here]
+            account.count(
+                sources,
+                trained=laid.trained,
+                heads=laid.heads,
+                padding=padded - pieces.lengths,
+                tokens=padded,
+                cuts=_cuts_through_turns(some, segments, pieces),
+                together=_copies_together(some, pieces, offsets),
+                **({} if laid.weights is None else {"weight": laid.weights}),
+            )
+        return laid.batch
+
+
+def _lay_out_pairs(
+    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: PairLimits
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
+    predicts a completion's first token.
+    """
+    lengths = pair_lengths(segments.runs(some)[0])
+    cut = limits.cut(lengths)
+    begins, kept = cut.begins, cut.kept
+    chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected
+    starts, lengths_kept = (begins.prompt, chosen, rejected), (kept.prompt, kept.chosen, kept.rejected)
+    columns = [
+        lists(offsets_of(length), np.concatenate(segments.tokens(some, start, length)), field.type)
+        for start, length, field in zip(starts, lengths_kept, list(PREFERENCE)[:3], strict=True)
+    ]
+    columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
+    heads = np.where(kept.prompt == 0, 2, 0).astype(np.int64)
+    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
+
+
+def _cuts_through_turns(some: Documents, segments: Segments, pieces: Pieces) -> NDArray[np.int64]:
+    """(D,) cuts of each piece through a trained turn: before its first token that no earlier piece has, and after the
+    last one that the limits keep. A cut between two pieces counts with the second one.
+
+    Args:
+        some: (D,) the document of each piece.
+    """
+    begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
+    front, back = begins > 0, (ends == some.high) & (ends < some.length)
+    out = np.zeros(len(begins), np.int64)
+    for which, places in ((front, begins), (back, ends)):
+        here = np.flatnonzero(which)
+        if len(here):
+            index = segments.index(some.at(here))
+            out[here] += index.through_turn(index.bases[:-1] + places[here])
+    return out
+
+
+def _copies_together(some: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(D,) whether another copy of the same piece comes before it in its row.
+
+    Args:
+        some: (D,) the document of each piece.
+        row_offsets: (R + 1,) first piece of each row, then D.
+    """
+    out = np.zeros(len(pieces.documents), np.bool_)
+    if (some.copies > 1).any():
+        row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
+        order = np.lexsort((pieces.starts, pieces.documents, row))
+        keys = np.stack([row, pieces.documents, pieces.starts])[:, order]
+        out[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    return out
