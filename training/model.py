@@ -298,7 +298,8 @@ class ModelLimits:
                 f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
                 f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
             )
-        longest = rows.max_length if padded else rows.longest(self.document and self.document.tokens)
+        most = None if self.document is None else self.document.tokens
+        longest = rows.max_length if padded else rows.longest(most)
         if self.document is not None and longest > self.document.tokens:
             raise InputError(
                 f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "

@@ -176,7 +176,8 @@ class PackedRows:
     def row(self, index: int) -> Row:
         """Row `index`. Raises IndexError beyond the last one."""
         number = self.shard_of(index)
-        return self._shard(number).row(index - self._starts[number])
+        shard: Shard = self._shard(number)
+        return shard.row(index - self._starts[number])
 
     def locate(self, row: int) -> tuple[Part, int]:
         """(its dataset, number of the row in it)."""

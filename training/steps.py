@@ -277,7 +277,7 @@ def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str
             "state_dict() returned, or resume with the packtrain that wrote it"
         )
     for key in {**mine, **found}:
-        theirs = found.get(key)
+        theirs: Any = found.get(key)
         if key not in mine or type(theirs) is not type(mine[key]) or (key in counts and not 0 <= theirs <= 2**62):
             raise ConfigError(
                 f"the state of a {of} is damaged: {escape_line(str(key))} is {shown(theirs)}; "

@@ -19,6 +19,7 @@ from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
 from packtrain.training import ModelShape, PackedDataset, PackedLoader, Source, collate
 
 from tests import kit
+from tests.support import warm
 from tests.support.resumption import Shape, check_resumption
 from tests.training.conftest import MakePacked
 
@@ -404,7 +405,8 @@ except IntegrityError as error:
     print(error)
 cut(sys.argv[3], sys.argv[4], 2)
 """
-    done = python(program, copied, copied / "rows.arrow", other, shards(other)[0])
+    victims = (copied, copied / "rows.arrow", other, shards(other)[0])
+    done = warm.run(["python", "-c", program, *victims], modules=warm.TRAINING)
     assert done.returncode == 1, done.stderr
     assert "rows.arrow was changed while it was read" in done.stdout
     assert f"{shards(other)[0].name} was changed while it was read" in done.stderr

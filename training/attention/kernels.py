@@ -110,8 +110,10 @@ def per_document(
     lengths = [end - begin for begin, end in pairwise(bounds)]
     # Each tensor is split once, so that the backward pass joins gradients once.
     parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-    options = {"scale": query.shape[-1] ** -0.5 if scale is None else scale, "window": window}
-    pieces = [_attend(*part, **options, softcap=softcap, sinks=sinks) for part in parts if len(part[0])]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    pieces = [
+        _attend(*part, scale=scale, window=window, softcap=softcap, sinks=sinks) for part in parts if len(part[0])
+    ]
     return torch.cat(pieces) if pieces else query.new_zeros(0, query.shape[1], value.shape[2])
 
 
