@@ -250,8 +250,8 @@ def overlap_section(overlap: Overlap) -> Section:
         [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", one.match, share(one.share), one.kind, one.shared]
         for one in overlap.shown
     ]
-    head = ("example", "evaluation row", "match", "share of it", "of its", "the longest run of words that both share")
-    tables = [grid, Grid("Some of them, the strongest first", head, shown, text_columns=6)] if rows else []
+    words = ("example", "evaluation row", "match", "share of it", "of its", "the longest run of words that both share")
+    tables = [grid, Grid("Some of them, the strongest first", words, shown, text_columns=6)] if rows else []
     done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
     sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
     return Section("overlap", QUESTIONS["overlap"], sentence, tables)
