@@ -96,9 +96,10 @@ def _documents(
     out = []
     for number, piece in enumerate(listed):
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
-        trained = sum(len(ids) for flag, ids in piece.spans() if flag)
         texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
-        out.append(ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), trained, texts, shortened))
+        out.append(
+            ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
+        )
     return out
 
 
