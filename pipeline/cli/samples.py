@@ -77,8 +77,8 @@ def sample(
     """
     from ...schemas.samples import SampleSettings
     from ..samples.prompts import read_prompts
-    from ..samples.samples_file import check_place
     from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
+    from ..store.appended import check_place
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
         if not math.isfinite(value) or (name == "--top-p" and value == 0):

@@ -134,7 +134,7 @@ def draw_samples(
     groups = plan.groups(found.prompts)
     wanted = sum(map(len, groups))
     decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
-    with SamplesFile(out, options, [[request.key for _, request in group] for group in groups]) as file:
+    with SamplesFile(out, options, [*map(len, groups)]) as file:
         todo = groups[file.groups_done :]
         left = sum(map(len, todo))
         if 0 < left < wanted:
