@@ -65,8 +65,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
     "sample": (
-        "packtrain sample trained/model --data test.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
-        "packtrain sample trained/model --data test.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",
+        "packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
+        "packtrain sample trained/model --data prompts.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",
     ),
     "eval-apps": (
         "packtrain eval-apps samples.jsonl --data test.jsonl --out results",

@@ -11,7 +11,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Device, Format, Json, Set, load_run, measured, no_words, whole_numbers
+from .options import Device, Json, Set, load_run, measured, no_words, whole_numbers
 from .streams import print_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def sample(
         str,
         typer.Option(
             metavar="PATH",
-            help="What packtrain prep --prompt-only wrote, or test rows.",
+            help="What packtrain prep --prompt-only wrote.",
             autocompletion=no_words,
         ),
     ],
@@ -86,7 +86,6 @@ def sample(
     timeout: Annotated[
         float, measured("DURATION", "With --endpoint: time limit of a request.", default="10min")
     ] = 600.0,
-    format: Format = None,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -111,12 +110,12 @@ def sample(
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
-    config, place = load_run(None, settings, format, [data], folder, str(out))
+    config, place = load_run(None, settings, "prompt_completion", [data], folder, str(out))
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
-        prompts = read_prompts(config, place, observer)
+        prompts = read_prompts(config, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
@@ -244,9 +243,6 @@ def eval_apps(
         float, measured("DURATION", "CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
     ] = 10.0,
     memory: Annotated[int, measured("SIZE", "Memory of a program.", "--memory", default="1GiB")] = 1 << 30,
-    all_tests: Annotated[
-        bool, typer.Option("--all-tests", help="Run the tests after the first that fails, too.")
-    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Programs at once.", show_default="one per core")] = None,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run programs WITHOUT a sandbox, with all rights of this user.")
@@ -274,7 +270,7 @@ def eval_apps(
         raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
-    judging, ks = _judging(comparator, timeout, memory, all_tests), whole_numbers("-k", k, "1,5,10")
+    judging, ks = _judging(comparator, timeout, memory), whole_numbers("-k", k, "1,5,10")
     request = EvaluationRequest(data, out, samples, judging, unsafe, jobs, ks, calibration, compare)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
@@ -287,7 +283,7 @@ def eval_apps(
     say(console, f"{out}: results.jsonl has every sample, summary.json these numbers")
 
 
-def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "Judging":
+def _judging(comparator: str, timeout: float, memory: int) -> "Judging":
     from ...stages.judge.comparators import Comparator
     from ..judge.judging import Judging
     from ..judge.sandbox import ProgramLimits
@@ -297,4 +293,4 @@ def _judging(comparator: str, timeout: float, memory: int, all_tests: bool) -> "
     if not _LEAST_MEMORY <= memory < 1 << 48:
         raise ConfigError("--memory: give at least 64MiB, which Python needs itself")
     limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout, memory_bytes=memory)
-    return Judging(Comparator(comparator), limits, all_tests)
+    return Judging(Comparator(comparator), limits)

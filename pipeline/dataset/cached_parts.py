@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
 from ...schemas.rows import CALL_KINDS, THOUGHT_KINDS
 from ...stages.arrays import view
 from ...stages.tokenize.encode import MIXED, UNPROVED
-from ..encode.parts import EncodedPart, PartRecord
-from ..store.checksummed import unseal
+from ..encode.parts import EncodedPart, decode_record
 from ..store.open_store import Store
 from .documents import Address
 from .open_dataset import Finished
@@ -118,9 +115,8 @@ class CachedParts:
 
     def unproved_detail(self, one: EncodedDocument) -> str:
         """Return why turns of a document or their parts could not be located, from its part's record, or ""."""
-        data = unseal(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
-        record = PartRecord.from_json(decode_note(data, dict[str, Any]))
-        rows = (place for place in record.counts.places if place.kind in (UNPROVED, MIXED))
+        record = decode_record(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
+        rows = (place for place in record.counts.places if place.kind in (UNPROVED, MIXED)) if record else ()
         return next((place.detail for place in rows if (place.line, place.sub) == (one.line, one.sub)), "")
 
 

@@ -10,14 +10,12 @@ from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile
-from .cache_misses import FOLDER as HISTORY
-from .cache_misses import note_parts
 from .encode_spec import EncodeSpec
 from .first_look import LOOKS
 from .known_parts import KnownParts, wrong_engine
 from .parts import PartPlace, PartRecord
 from .prepared import Prepared
-from .task import EncodeResult, EncodeTask
+from .task import EncodeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +37,31 @@ class Encoded:
 def encode(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
-    """Encode what is missing in the cache, and note how all parts were made.
+    """Encode what is missing in the cache, after checking the cached parts against their hashes.
 
     Args:
         shared: whether other drivers may be encoding the same blocks.
 
     Raises:
         InputError: an input has changed since it was scanned.
-        IntegrityError: the engine or the trace was found wrong.
+        IntegrityError: the engine or the trace was found wrong; or a part vanished from the cache.
     """
-    encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
-    note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
-    return encoded
-
-
-def encode_missing(
-    prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
-) -> Encoded:
-    """Encode what is missing, after checking the cached parts against their hashes; see `encode`."""
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
     prepared.spec.save(cache)
-    found = parts.forget_damaged(tasks, observer)
-    missing = parts.missing(tasks, found)
-    for folder in ("specs", LOOKS, HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
+    found = parts.intact(tasks, observer)
+    first = {task.key: task for task in reversed(tasks)}  # of equal blocks only the first is encoded
+    missing = {key: task for key, task in first.items() if key not in found}
+    for folder in ("specs", LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     if missing:
-        observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
-        due = {task.key for task in missing}
+        observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
         # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
         look = shared or isinstance(cache, LocalStore)
         # Others that share the work or the cache may be encoding the same blocks.
         every = list({task.key: task for task in tasks}.values())
         try:
             for result in executor.map(
-                perform, every, lambda task: task.key not in due or (look and parts.holds(task))
+                perform, every, lambda task: task.key not in missing or (look and parts.holds(task))
             ):
                 assert isinstance(result, EncodeResult)
                 parts.add(result, prepared.spec)
@@ -82,17 +71,14 @@ def encode_missing(
             raise wrong_engine(prepared.spec, f"on {str(error)!r}") from error
         observer.end()
         found = parts.records(tasks)
-    records = tuple(_there(found[task.key], task) for task in tasks)
+    for task in tasks:
+        if task.key not in found:
+            raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
+    records = tuple(found[task.key] for task in tasks)
     not_taken = Counter[str]()
     for file in prepared.files:
         not_taken[file.source] += file.not_taken
     return Encoded(prepared.spec, cache, _places(prepared, cache, records), records, dict(not_taken))
-
-
-def _there(record: PartRecord | None, task: EncodeTask) -> PartRecord:
-    if record is None:
-        raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
-    return record
 
 
 def _places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> tuple[PartPlace, ...]:

@@ -13,11 +13,12 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...stages.mask.sampling_proof import StopTokens
 from ...stages.tokenize.encode import SpecialTokenAffixes
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import seal, unseal
 from ..store.open_store import Store
 
-FORMAT = 13
+FORMAT = 14
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
@@ -46,7 +47,7 @@ class EncodeSpec:
     generation_stops: tuple[int, ...] = ()
     """Ids at which the model's generation stops; the sampling proof asks for them."""
     prove: bool = False
-    """Whether the sampling proof tries all turns, not only those of a sample."""
+    """Whether the sampling proof tries all turns, not only those of the first rows."""
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
@@ -121,3 +122,5 @@ class Look:
     """The special tokens in the next message's header with which the chat template ends turns."""
     stops: tuple[str, ...] = ()
     """All special tokens with which it ends them."""
+    counts: tuple[EncodeCounts, ...] = ()
+    """What was found in the first rows of each source; see `first_look.first_blocks`."""

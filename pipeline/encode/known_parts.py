@@ -2,25 +2,24 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record, record_name
 from ...stages.tokenize.engine_check import compare
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..execute.checking import damaged
 from ..observer import Observer
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import seal
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile, ask_all
 from .encode_spec import EncodeSpec
-from .parts import PartRecord
+from .parts import PartRecord, decode_record
 from .task import EncodeResult, EncodeTask
 
 if TYPE_CHECKING:
@@ -41,45 +40,35 @@ class KnownParts:
         self._far: dict[str, PartRecord] = {}
         """Records found so far in a remote store."""
 
-    def records(self, tasks: Sequence[EncodeTask]) -> dict[str, PartRecord | None]:
-        """The records of the tasks, by key, in the order of the tasks; tasks without a record are missing."""
+    def records(self, tasks: Sequence[EncodeTask]) -> dict[str, PartRecord]:
+        """The records of the tasks, by key; tasks whose parts are not in the cache have none."""
         keys = list(dict.fromkeys(task.key for task in tasks))
         unknown = [key for key in keys if key not in self._far]
-        asked = dict(zip(unknown, ask_all(self.cache, self._record, unknown), strict=True))
+        asked = zip(unknown, ask_all(self.cache, self._record, unknown), strict=True)
+        found = {key: record for key, record in asked if record is not None}
         if not isinstance(self.cache, LocalStore):
             # Asking a remote store again would cost two requests per block. A local folder is asked again, because
             # parts may have been removed.
-            self._far.update((key, record) for key, record in asked.items() if record is not None)
-        return {key: self._far.get(key) or asked[key] for key in keys}
-
-    def missing(
-        self, tasks: Sequence[EncodeTask], found: Mapping[str, PartRecord | None] | None = None
-    ) -> list[EncodeTask]:
-        """Tasks whose parts are not in the cache; of equal blocks only the first.
-
-        Args:
-            found: the records of the tasks, if they have just been read.
-        """
-        first = {task.key: task for task in reversed(tasks)}
-        return [first[key] for key, record in (found or self.records(tasks)).items() if record is None]
+            self._far.update(found)
+        return {key: record for key in keys if (record := self._far.get(key) or found.get(key)) is not None}
 
     def holds(self, task: EncodeTask) -> bool:
         """Whether the cache has the part of a task now; asks the store again."""
         return self._record(task.key) is not None
 
-    def forget_damaged(self, tasks: Sequence[EncodeTask], observer: Observer) -> dict[str, PartRecord | None]:
-        """Check parts of earlier runs against their hashes. Damaged parts lose their record, and so count as
-        missing. Returns the records as `records` does."""
-        keys: dict[StoredFile, str] = {}
+    def intact(self, tasks: Sequence[EncodeTask], observer: Observer) -> dict[str, PartRecord]:
+        """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
         records = self.records(tasks)
-        for key, record in records.items():
-            if record is not None and record.part not in self._whole:
-                keys[StoredFile(record.part, record.bytes, record.hash)] = key
+        keys = {
+            StoredFile(record.part, record.bytes, record.hash): key
+            for key, record in records.items()
+            if record.part not in self._whole
+        }
         found = damaged(self.cache, keys)
         for file, key in keys.items():
             if file.name in found:
                 self.cache.remove(record_name(key))
-                records[key] = None
+                del records[key]
                 observer.note(f"{self.cache.where(file.name)} is damaged, and is made again")
             else:
                 self._whole.add(file.name)
@@ -103,8 +92,7 @@ class KnownParts:
             found = compare(result.samples, engine)
             if found.differing:
                 raise wrong_engine(spec, found.first)
-        data = seal(msgspec.json.encode(result.record.to_json()))
-        name = record_name(result.key)
+        name, data = record_name(result.key), seal(msgspec.json.encode(result.record))
         if not self.cache.put_bytes(name, data):
             earlier = self._noted(result.key)  # if missing or malformed, it is replaced
             if earlier is not None and earlier.hash != result.record.hash:
@@ -125,16 +113,9 @@ class KnownParts:
         return record
 
     def _noted(self, key: str) -> PartRecord | None:
-        """The record of a key, without its payload; None if it is missing, malformed, or the record of another key."""
-        data = unseal(self.cache.read(record_name(key)))
-        if data is None:
-            return None
-        # Leave out the key's payload, which would take gigabytes for a million parts.
-        try:
-            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
-        except (ValueError, KeyError, TypeError):
-            return None
-        return record if part_record(record.part) == record_name(key) else None
+        """The record of a key; None if it is missing, malformed, or the record of another key."""
+        record = decode_record(self.cache.read(record_name(key)))
+        return record if record is not None and part_record(record.part) == record_name(key) else None
 
 
 def _note_use(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,11 +20,13 @@ from ...stages.prep import sharegpt
 from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import InputFile
 from ..inputs.source_formats import what_it_is
 from .driver import Encoded
 from .encode_spec import Look
+from .first_look import first_blocks
 from .parts import DROPPED, REJECTED, PartRecord
 from .prepared import Prepared
 from .sampled import kinds_tried, sampled_turns
@@ -67,25 +69,26 @@ class Masked(NamedTuple):
     """Where the configuration has the mask: `mask`, or `sources.1.mask`."""
     mask: MaskConfig
     files: list[InputFile]
-    records: list[PartRecord]
+    counts: list[EncodeCounts]
     """One for each block of the files."""
 
 
-def by_mask(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[Masked]:
+def by_mask(config: RunConfig, files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> Iterator[Masked]:
     """Yield the sources that take the run's mask together, then each that has its own.
 
     Args:
         files: the files as they were encoded, in order.
+        counts: what was found in each of their blocks.
     """
     groups: dict[str, Masked] = {}
     of_source: dict[str, Masked] = {}
     for number, source in enumerate(config.sources):
         key = "mask" if source.mask == SourceMaskConfig() else f"sources.{number}.mask"
         of_source[source.name] = groups.setdefault(key, Masked(key, config.mask_of(source), [], []))
-    records = iter(encoded.records)
+    each = iter(counts)
     for file in files:
         of_source[file.source].files.append(file)
-        of_source[file.source].records.extend(islice(records, len(file.blocks)))
+        of_source[file.source].counts.extend(islice(each, len(file.blocks)))
     yield from sorted(groups.values(), key=lambda group: group.key != "mask")
 
 
@@ -95,27 +98,28 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
     Raises:
         InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
     """
-    files = prepared.joined
+    files, counts = prepared.joined, [record.counts for record in encoded.records]
     yield from unlocated(config, files, encoded)
-    lost = sum(record.counts.found.get(kind, {}).get(LOST, 0) for record in encoded.records for kind in _REFUSED)
-    details = [place.detail for record in encoded.records for place in record.counts.places if place.name == LOST]
+    lost = sum(one.found.get(kind, {}).get(LOST, 0) for one in counts for kind in _REFUSED)
+    details = [place.detail for one in counts for place in one.places if place.name == LOST]
     allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}
     if allowed:
         yield (
             f"the chat template leaves out content of {plural(lost, 'conversation')}, which are rejected. To lose it "
             f"where that can be allowed: tokenizer.allow_lost=[{', '.join(sorted(allowed))}]"
         )
-    roles, first, _ = found(files, encoded.records, ROLES)
+    roles, first, _ = found(files, counts, ROLES)
     if roles:
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
-    tokens, first, _ = found(files, encoded.records, TOKENS)
+    tokens, first, _ = found(files, counts, TOKENS)
     if tokens:
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
-    masks = list(by_mask(config, files, encoded))
+    seen = first_blocks(files), prepared.look.counts
+    masks = list(by_mask(config, *(seen if config.mask.prove is None else (files, counts))))
     for one in masks:
         yield from _not_sampled(one)
     if any(form.make().needs_template for form in prepared.formats.values()):
@@ -128,10 +132,10 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
     """
-    for key, mask, some, records in by_mask(config, files, encoded):
+    for key, mask, some, counts in by_mask(config, files, (record.counts for record in encoded.records)):
         needs = Mask.of(mask)
         for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
-            count, first, why = found(some, records, kind)
+            count, first, why = found(some, counts, kind)
             if not count or not needed:
                 continue
             said = {"count": plural(count.total(), "conversation"), "key": key, "policy": mask.policy}
@@ -143,27 +147,25 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
 
 
 def found(
-    files: Sequence[InputFile], records: Sequence[PartRecord], *kinds: str, names: Collection[str] | None = None
+    files: Sequence[InputFile], counts: Iterable[EncodeCounts], *kinds: str, names: Collection[str] | None = None
 ) -> tuple[Counter[str], str, str]:
     """The names that some kinds were found under, with their counts; the first place in words; and its detail.
 
     Args:
-        records: one per block of the files.
+        counts: one per block of the files.
         names: those that count; None for all.
     """
-    counts, first, detail = Counter[str](), "", ""
+    total, first, detail = Counter[str](), "", ""
     blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), record in zip(blocks, records, strict=True):
+    for (file, block), each in zip(blocks, counts, strict=True):
         for kind in kinds:
-            named = record.counts.found.get(kind, {})
-            counts.update({name: count for name, count in named.items() if names is None or name in names})
-        if counts and not first:
-            one = next(
-                one for one in record.counts.places if one.kind in kinds and (names is None or one.name in names)
-            )
+            named = each.found.get(kind, {})
+            total.update({name: count for name, count in named.items() if names is None or name in names})
+        if total and not first:
+            one = next(one for one in each.places if one.kind in kinds and (names is None or one.name in names))
             file, line = file.at(block, one.line)
             first, detail = f"{file.shown}, line {line}", one.detail
-    return counts, first, detail
+    return total, first, detail
 
 
 def _meant(role: str) -> str:
@@ -175,14 +177,14 @@ def _meant(role: str) -> str:
 
 def _not_sampled(masked: Masked) -> Iterator[str]:
     """Describe the turns that are not what a model would sample, if there are any."""
-    key, mask, files, records = masked
-    tried = sum((sampled_turns(record.counts, mask) for record in records), Counter[str]())
+    key, mask, files, counts = masked
+    tried = sum((sampled_turns(each, mask) for each in counts), Counter[str]())
     wrong = [outcome for outcome in _NOT_SAMPLED if tried[outcome]]
     if not wrong:
         return
     said = [_NOT_SAMPLED[one][tried[one] > 1].format(plural(tried[one], "turn")) for one in wrong]
-    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in a sample")
-    _, first, message = found(files, records, *kinds_tried(mask), names=wrong)
+    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in the first rows")
+    _, first, message = found(files, counts, *kinds_tried(mask), names=wrong)
     advice = []
     if tried[Outcome.PREFIX]:
         own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")

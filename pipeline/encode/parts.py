@@ -2,21 +2,22 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
+from ..store.checksummed import unseal
 from ..store.open_store import Store, StoredFile
 
 REJECTED, DROPPED = "rows_rejected", "examples_dropped"
@@ -32,8 +33,6 @@ class PartRecord:
     """Name of the part in the cache, with its hash."""
     bytes: int
     hash: str
-    payload: dict[str, Any]
-    """The fields that the part's key was made from."""
     rows: int
     blank: int
     bytes_read: int
@@ -56,21 +55,16 @@ class PartRecord:
             if more:
                 yield last, -1, "more", f"and {more:,} more {name or kind}, counted only"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "PartRecord":
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError: the record is malformed, or names a part outside the cache.
-        """
-        record = msgspec.convert(data, cls)
+def decode_record(sealed: bytes | None) -> PartRecord | None:
+    """Read a record; None if it is missing or damaged, or names a part outside the cache."""
+    try:
+        record = decode_note(unseal(sealed), PartRecord)
         check_name(record.part)
         check_hash(record.hash)
-        return record
+    except ValueError:
+        return None
+    return record
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def make_spec(
     Args:
         engine: the engine that encodes; the one in `section` is ignored.
         needs_template: whether there may be conversations.
-        prove: whether the sampling proof tries all turns.
+        prove: whether the sampling proof tries all turns, not only those of the first rows.
 
     Raises:
         TokenizerError: a template is needed, and the tokenizer has none.

@@ -1,15 +1,18 @@
-"""Counts what the sampling proof finds in a block."""
+"""Counts what the sampling proof finds, in the first look and, with `mask.prove: sampling`, in every block."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...schemas.rows import Example
 from ...stages.arrays import view
 from ...stages.mask.sampling_proof import Outcome, prove
-from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.prompts_alone import PromptAlone
+from ...stages.tokenize.encode import Encoder
+from ...stages.tokenize.encode_counts import EncodeCounts, Findings
+from ...stages.tokenize.preference_tokens import encode_pairs
+from .encode_spec import EncodeSpec
 
 if TYPE_CHECKING:
     from ...schemas.config.mask import MaskConfig
@@ -19,14 +22,19 @@ SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 numbers of messages."""
 
 
-def count_turns(
-    counts: EncodeCounts, batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: Collection[int]
-) -> None:
-    """Prove the turns of a batch; see `prove`."""
-    lines, subs = view(batch.column("line")), view(batch.column("sub"))
-    for document, message, earlier, outcome in prove(batch, alone, stops):
-        place = int(lines[document]), int(subs[document])
-        counts.add(EARLIER if earlier else SAMPLED, outcome.value, *place, str(message + 1))
+def encoded_batches(
+    encoder: Encoder, spec: EncodeSpec, examples: Iterable[Example], found: Findings, *, pairs: bool
+) -> Iterator[pa.RecordBatch]:
+    """Encode examples, and count the proofs of their turns if the encoder renders their prompts alone; see `prove`."""
+    for batch in encode_pairs(encoder, examples, found) if pairs else encoder.encode(examples, found):
+        if found.alone and encoder.renderer is not None:
+            stops = spec.stop_tokens(encoder.renderer.stop_tokens).ids
+            lines, subs = view(batch.column("line")), view(batch.column("sub"))
+            for document, message, earlier, outcome in prove(batch, found.alone, stops):
+                place = int(lines[document]), int(subs[document])
+                found.counts.add(EARLIER if earlier else SAMPLED, outcome.value, *place, str(message + 1))
+            found.alone.clear()
+        yield batch
 
 
 def kinds_tried(mask: "MaskConfig") -> tuple[str, ...]:

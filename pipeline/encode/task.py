@@ -19,11 +19,9 @@ from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import MOST_PLACES, EncodeCounts, Refused
+from ...stages.tokenize.encode_counts import MOST_PLACES, Findings
 from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
-from ...stages.tokenize.preference_tokens import encode_pairs
-from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.template_watchdog import note, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
@@ -32,7 +30,7 @@ from ..store.open_store import Store, scratch_of
 from ..store.store import Put
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
-from .sampled import count_turns
+from .sampled import encoded_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +134,20 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     prepared = block_examples(
         task.path, task.block, task.origin, form, task.max_row_bytes, where, scratch_of(store).root
     )
-    counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
+    found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    alone = list[PromptAlone]()
-    examples = noted(task, prepared.examples)
-    if task.pairs:
-        batches = encode_pairs(encoder, examples, counts, refused, samples)
-    else:
-        batches = encoder.encode(examples, counts, refused, samples, alone)
+    spec, examples = load_spec(store, task.spec), noted(task, prepared.examples)
     with store.draft(folder) as draft:
-        sink = pa.PythonFile(draft.file, mode="w")
-        with pa.ipc.new_file(sink, ENCODED) as writer:
-            for batch in batches:
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
+            for batch in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
                 writer.write_batch(batch)
-                if alone and encoder.renderer is not None:
-                    stops = load_spec(store, task.spec).stop_tokens(encoder.renderer.stop_tokens)
-                    count_turns(counts, batch, alone, stops.ids)
-                    alone.clear()
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, replace_damaged=True)
-    record = _record(task, prepared, counts, refused, name, put)
+    record = _record(task, prepared, found, name, put)
     after = encoder.renderer.mismatches if encoder.renderer else 0
-    return EncodeResult(key, record, samples, after - before, str(task))
+    return EncodeResult(key, record, found.samples, after - before, str(task))
 
 
 def noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
@@ -191,10 +179,14 @@ def load_encoder(store: Store, name: str) -> Encoder:
     return make_encoder(spec, engine)
 
 
-def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
-    """The encoder of a specification, with this engine."""
+def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Encoder:
+    """The encoder of a specification, with this engine.
+
+    Args:
+        look: whether it is for the first look, where all texts are compared and all turns proved.
+    """
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, prove=spec.prove)
+    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look, prove=look or spec.prove)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
@@ -210,9 +202,8 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     )
 
 
-def _record(
-    task: EncodeTask, prepared: PreparedBlock, counts: EncodeCounts, refused: list[Refused], name: str, put: Put
-) -> PartRecord:
+def _record(task: EncodeTask, prepared: PreparedBlock, findings: Findings, name: str, put: Put) -> PartRecord:
+    counts, refused = findings.counts, findings.refused
     for line, reason, detail in prepared.rejects:
         counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
     # A row counts as rejected if none of its examples could be rendered; else they are refused individually.
@@ -232,7 +223,6 @@ def _record(
         part=name,
         bytes=put.bytes,
         hash=put.hash,
-        payload=task.payload(),
         rows=prepared.rows + prepared.blank,
         blank=prepared.blank,
         bytes_read=task.block.end - task.block.start,

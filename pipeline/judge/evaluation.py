@@ -84,7 +84,6 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
             "samples": hash_file(samples).hash if samples is not None else REFERENCES,
             "comparator": request.judging.comparator.value,
             "limits": asdict(request.judging.limits),
-            "all_tests": request.judging.all_tests,
             "sandbox": sandbox.name,
             "python": platform.python_version(),
         }

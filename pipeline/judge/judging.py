@@ -21,8 +21,6 @@ class Judging:
 
     comparator: Comparator = Comparator.tokens_numbers
     limits: ProgramLimits = field(default_factory=ProgramLimits)
-    all_tests: bool = False
-    """Whether to go on after the first test that fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,54 +30,36 @@ class Judgement:
     verdict: Verdict
     rule: Rule | None = None
     """Of a program that passed: the loosest rule that one of its tests needed."""
-    tests_run: int = 0
-    tests_passed: int = 0
     failed_test: int | None = None
-    """Index of the first test that failed."""
+    """Index of the first test that failed, which is the last that ran."""
     actual: str | None = None
     """Start of what the program printed or returned in that test."""
     detail: str = ""
     """End of what it wrote to standard error in that test."""
     seconds: float = 0.0
-    """By the clock, in all tests."""
+    """By the clock, in all its tests."""
 
 
 def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
-    """Run a program on its problem's tests.
+    """Run a program on its problem's tests, up to the first that fails.
 
     Raises:
         SandboxError: the machine failed.
         StoppedError: `stop` was set meanwhile.
     """
     rule: Rule | None = None
-    failed: tuple[int, Verdict, Execution] | None = None
-    ran = passed = 0
     seconds = 0.0
     for at, test in enumerate(problem.inputs):
         execution = sandbox.run(code, problem.function, test, judging.limits, stop)
         if stop.is_set():
             raise StoppedError
-        ran += 1
-        seconds += execution.wall_seconds
+        seconds = round(seconds + execution.wall_seconds, 6)
         outcome = _judge_test(problem, at, execution, judging.comparator)
-        if isinstance(outcome, Rule):
-            passed += 1
-            rule = loosest(rule, outcome)
-        else:
-            failed = failed or (at, outcome, execution)
-            if not judging.all_tests:
-                break
-    number, verdict, first = failed or (None, Verdict.passed, None)
-    return Judgement(
-        verdict=verdict,
-        rule=rule if first is None else None,
-        tests_run=ran,
-        tests_passed=passed,
-        failed_test=number,
-        actual=_shown(problem, first) if first is not None else None,
-        detail=first.stderr[-_CLIP:] if first is not None else "",
-        seconds=round(seconds, 6),
-    )
+        if isinstance(outcome, Verdict):
+            said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+            return Judgement(verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
+        rule = loosest(rule, outcome)
+    return Judgement(verdict=Verdict.passed, rule=rule, seconds=seconds)
 
 
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:

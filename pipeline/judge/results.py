@@ -32,8 +32,8 @@ class SampleResult(Judgement):
         Raises:
             ValueError: as said.
         """
-        if not (0 <= self.tests_passed <= self.tests_run and self.seconds >= 0 and self.sample >= 0):
-            raise ValueError(f"sample {self.sample}: {self.tests_passed} of {self.tests_run} tests, {self.seconds} s")
+        if not min(self.sample, self.failed_test or 0, self.seconds) >= 0:
+            raise ValueError(f"sample {self.sample}, failed test {self.failed_test}, {self.seconds} s")
 
 
 Results = dict[tuple[int, int], SampleResult]

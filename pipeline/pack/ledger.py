@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
-from ...stages.mask.sampling_proof import Outcome
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
 from ..encode.parts import DROPPED, REJECTED, PartRecord
@@ -50,9 +49,6 @@ def open_ledger(
         _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
         entry.straddles += counts.straddles
         entry.boundaries += counts.boundaries
-    if config.mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
-        for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
-            entry.turns_sampled.clear()
     for name, count in not_taken.items():
         ledger.sources[name].rows_read += count
         _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})

@@ -87,9 +87,8 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.look.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-    default_mask = on_default_mask(config, prepared.formats)
-    for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
-        observer.note(note)
+    if default_mask := on_default_mask(config, prepared.formats):
+        observer.note(default_mask)
     return _Seen(config, work, prepared, encoded, sample)
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.config.config import SourceConfig
-from ...schemas.config.source import AUTO
 from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
@@ -27,6 +26,7 @@ from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
 _PARQUET_ROWS = 4096
+_NO_PROMPT = ("text", "tokenized", "preference", "python")
 
 
 @dataclass(slots=True)
@@ -67,10 +67,6 @@ def prepare_source(
         raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or choose another file")
-    if prompt_only and source.format not in ("apps", "prompt_completion", AUTO):
-        raise ConfigError(
-            f"--prompt-only: a row of format {source.format} has no separate prompt; leave --prompt-only out"
-        )
     observer = observer or Silent()
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
@@ -79,7 +75,7 @@ def prepare_source(
         found = resolve_format(source, base, files, prompt_only=prompt_only)
         if found.said is not None:
             observer.note(found.said)
-        if prompt_only and found.name not in ("apps", "prompt_completion"):
+        if prompt_only and found.name in _NO_PROMPT:
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )

@@ -12,7 +12,6 @@ from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination.compare import check_text
 from ..contamination.evaluation_index import Evaluation, prepare_evaluation
-from ..encode.cache_misses import why_missing
 from ..encode.encode_spec import Look
 from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
@@ -94,8 +93,6 @@ class RunEstimate:
     """Blocks whose encoded parts are in the cache."""
     missing_bytes: int
     """Input bytes that must be encoded."""
-    why_missing: tuple[str, ...]
-    """One sentence per source that says why the cached parts of the same rows cannot be used."""
     tokens: int
     """Estimated tokens of all blocks, cached ones included."""
     room_needed: int
@@ -109,7 +106,8 @@ class RunEstimate:
 def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
     """Find the missing parts, and estimate tokens and space from the blocks' bytes."""
     tasks = prepared.tasks(work.cache)
-    missing = work.parts.missing(tasks)
+    known = work.parts.records(tasks)
+    missing = list({task.key: task for task in tasks if task.key not in known}.values())
     missing_bytes = sum(task.block.end - task.block.start for task in missing)
     tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.look.tokens_per_byte)
     new_tokens = int(missing_bytes * prepared.look.tokens_per_byte)
@@ -118,7 +116,6 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
         blocks=len(tasks),
         cached=len(tasks) - len(missing),
         missing_bytes=missing_bytes,
-        why_missing=tuple(why_missing(work.cache, prepared.joined, tasks, missing)),
         tokens=tokens,
         # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
         # columns.

@@ -172,8 +172,6 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         packed = pack(selected, out, executor, observer)
     manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
-    for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
-        observer.note(why)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
     return Made(manifest, _write_report(config, work, manifest), tuple(advice))
 
@@ -184,8 +182,6 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     with open_workers(here, work) as executor:
         prepared = prepare(config, work, executor)
         estimate = estimate_run(prepared, work)
-    for why in estimate.why_missing:
-        work.observer.note(why)
     return prepared, estimate
 
 

@@ -29,7 +29,7 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import fingerprint, version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
-from ..encode.driver import Encoded, encode_missing
+from ..encode.driver import Encoded, encode
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..execute.executor import Executor, Result, Task, never
@@ -215,7 +215,7 @@ class LiveWindows:
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         files = tuple(self.blocks.select(blocks))
         some = replace(self._prepared, files=files, joined=files)
-        encoded = encode_missing(some, self._work.parts, self._executor, self._observer)
+        encoded = encode(some, self._work.parts, self._executor, self._observer)
         return decontaminate(self.config, some, encoded, self._work, self._executor)
 
 

@@ -36,7 +36,7 @@ class MaskConfig(ConfigModel):
     token with the turn before it. `turn` does not."""
     prove: Literal["sampling"] | None = None
     """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
-    count the outcomes in the ledger. Null: only for a sample of the turns. Encodes again."""
+    count the outcomes in the ledger. Null: only for the turns in the first rows of each source. Encodes again."""
 
 
 class SourceMaskConfig(ConfigModel):

@@ -10,7 +10,6 @@ Rows that are already tokens stay as they are.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +17,23 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.ragged import offsets_of
-from ...schemas.rows import Example, Messages, RunKind
+from ...schemas.ragged import lengths_of, offsets_of
+from ...schemas.rows import ENCODED, Example, Messages, RunKind
+from ..arrays import digests, lists, numbers, strings
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
 from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
-from .encode_counts import MOST_PLACES, EncodeCounts, Refused
-from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
+from .encode_counts import MOST_PLACES, EncodeCounts, Findings, Refused
 from .engine_check import EngineSample
-from .engines import Engine, EngineTokens, reference_tokenizer, tokenizer_head
-from .prompts_alone import PromptAlone, digest_bits, prompts_alone
-from .token_runs import TextRuns
+from .engines import Engine, reference_tokenizer, tokenizer_head
+from .prompts_alone import prompts_alone
+from .token_runs import TextRuns, token_lists
 from .token_spans import locate_boundaries
 
+BATCH_CHARACTERS = 1 << 20
+"""Characters encoded at once; their tokens still fit into a core's cache."""
+BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is returned for comparison with the reference tokenizer."""
 SAMPLE_CHARACTERS = 1 << 20
@@ -91,13 +93,60 @@ class Batch:
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
 
+@dataclass(slots=True)
+class TokenBatch:
+    """Examples that were given as tokens."""
+
+    examples: list[Example] = field(default_factory=list)
+    ids: list[NDArray[np.int32]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, example: Example, vocabulary: int) -> None:
+        """Append an example.
+
+        Raises:
+            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have; `bad_trained`.
+        """
+        ids = np.array(example.ids, dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
+            wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
+            raise RowRejectedError("bad_ids", f"the tokenizer has no id {wrong:,}: its ids are 0 to {vocabulary - 1:,}")
+        if example.trained is not None and len(example.trained) != len(ids):
+            raise RowRejectedError(
+                "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
+            )
+        self.examples.append(example)
+        self.ids.append(ids.astype(np.int32))
+        self.size += len(ids)
+
+    @property
+    def full(self) -> bool:
+        """See `Batch.full`."""
+        return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
+
+    def finish(self) -> pa.RecordBatch:
+        """The record batch."""
+        lengths = lengths_of(self.ids)
+        trained = [example.trained for example in self.examples]
+        weights = [example.weight for example in self.examples]
+        hashes = []
+        for ids, flags, weight in zip(self.ids, trained, weights, strict=True):
+            said = b"" if flags is None else np.asarray(flags, np.uint8).tobytes()
+            said += b"" if weight == 1 else repr(weight).encode()
+            hashes.append(xxhash.xxh3_128_digest(ids.tobytes() + said, seed=1 + (flags is not None)))
+        runs = token_lists(trained, weights, lengths)
+        straddles = np.zeros(len(lengths), np.int64)
+        return encoded_batch(self.examples, np.concatenate(self.ids), offsets_of(lengths), runs, hashes, straddles)
+
+
 class Encoder:
     """Turns examples into record batches; built once in a worker.
 
     Args:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
-        prove: whether the prompts of all turns are rendered alone too, not only those of a sample.
+        every: whether all texts are returned for comparison with the reference, not only a sample.
+        prove: whether the prompts of all turns are rendered alone, for the sampling proof.
     """
 
     def __init__(
@@ -107,69 +156,39 @@ class Encoder:
         renderer: Renderer | None,
         around: SpecialTokenAffixes,
         *,
+        every: bool = False,
         prove: bool = False,
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.around = around
-        self.prove = prove
+        self._every = every
+        self._prove = prove
         self._json = tokenizer_json
         self._table = ByteLengths.from_json(tokenizer_json)
         special = [token.content for token in tokenizer_head(tokenizer_json).added_tokens if token.special]
         self._contents = ContentCheck(special, renderer.template.source if renderer is not None else "")
 
-    def encode(
-        self,
-        examples: Iterable[Example],
-        counts: EncodeCounts,
-        refused: list[Refused],
-        samples: list[EngineSample],
-        alone: list[PromptAlone] | None = None,
-        *,
-        every: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
-
-        `counts`, `refused` and `samples` are filled while batches are made.
-
-        Args:
-            alone: gets the prompts of some turns of the last batch, rendered and tokenized alone; of all turns, with
-                `prove`.
-            every: whether `samples` gets all texts.
+    def encode(self, examples: Iterable[Example], found: Findings) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `found` is filled while they are
+        made.
         """
         batch: Batch | TokenBatch = Batch()
         for example in examples:
             kind = Batch if example.ids is None else TokenBatch
-            if batch.full or (batch.examples and type(batch) is not kind):  # examples stay in the order of rows
-                yield self._finished(batch, counts, samples, alone, every=every)
+            if batch.full or type(batch) is not kind:  # examples stay in the order of rows
+                if batch.examples:
+                    yield self.finish(batch, found)
                 batch = kind()
             try:
-                if example.ids is not None:
-                    batch = batch if isinstance(batch, TokenBatch) else TokenBatch()
-                    batch.add(example, self._vocabulary())
+                if isinstance(batch, Batch):
+                    batch.add(example, self.rendered(example, batch, found.counts))
                 else:
-                    batch = batch if isinstance(batch, Batch) else Batch()
-                    batch.add(example, self.rendered(example, batch, counts))
+                    batch.add(example, self._vocabulary())
             except RowRejectedError as error:
-                refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                found.refused.append(Refused(example.line, example.sub, error.reason, error.detail))
         if batch.examples:
-            yield self._finished(batch, counts, samples, alone, every=every)
-
-    def _finished(
-        self,
-        batch: Batch | TokenBatch,
-        counts: EncodeCounts,
-        samples: list[EngineSample],
-        alone: list[PromptAlone] | None,
-        *,
-        every: bool,
-    ) -> pa.RecordBatch:
-        if isinstance(batch, Batch):
-            return self.finish(batch, counts, samples, alone, every=every)
-        made = batch.finish()
-        counts.examples += made.num_rows
-        counts.tokens += len(made.column("input_ids").values)
-        return made
+            yield self.finish(batch, found)
 
     def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
@@ -207,53 +226,41 @@ class Encoder:
                 counts.add(kind, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def _reference(self) -> Any:
-        """The reference tokenizer, needed for the few texts whose boundaries only it can find."""
-        return reference_tokenizer(self._json)
-
     def _vocabulary(self) -> int:
         """Number of token ids of the tokenizer."""
         if self._table is not None:
             return len(self._table.lengths)
-        return int(self._reference().get_vocab_size(with_added_tokens=True))
+        return int(reference_tokenizer(self._json).get_vocab_size(with_added_tokens=True))
 
-    def finish(
-        self,
-        batch: Batch,
-        counts: EncodeCounts,
-        samples: list[EngineSample],
-        alone: list[PromptAlone] | None = None,
-        *,
-        every: bool = False,
-    ) -> pa.RecordBatch:
-        """Tokenize the batch; see `encode`."""
+    def finish(self, batch: Batch | TokenBatch, found: Findings) -> pa.RecordBatch:
+        """Tokenize a batch with at least one example; see `encode`."""
+        counts = found.counts
+        counts.examples += len(batch.examples)
+        if isinstance(batch, TokenBatch):
+            counts.tokens += batch.size
+            return batch.finish()
         texts, runs = batch.texts, TextRuns.of(batch.runs)
-        ids, offsets = self.engine.encode(texts)
+        tokens = self.engine.encode(texts)
         bounds, bound_offsets = runs.bounds()
-        found = locate_boundaries(
-            EngineTokens(ids, offsets), self._table, texts, bounds, bound_offsets, self._reference
+        places = locate_boundaries(
+            tokens, self._table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)
         )
         counts.boundaries += len(bounds) - runs.divisions
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
-        chosen = np.arange(len(texts)) if every else np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0)
-        for index in chosen.tolist():
+        chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & ENGINE_CHECK == 0
+        for index in np.flatnonzero(chosen | self._every).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
-                samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
+                own = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
+                found.samples.append(EngineSample(texts[index], own.tolist()))
 
-        counts.examples += len(texts)
+        ids, offsets, prefix = self._put_around(batch, tokens.ids, tokens.offsets)
         counts.tokens += len(ids)
+        counts.special += len(ids) - len(tokens.ids)
         counts.end_of_sequence += batch.ended
-        prefix = np.zeros(len(texts), dtype=np.int64)
-        if self.around.prefix or self.around.suffix:
-            before = len(ids)
-            ids, offsets, prefix = self._put_around(batch, ids, offsets)
-            counts.tokens += len(ids) - before
-            counts.special += len(ids) - before
-
-        token_runs, straddles = runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
+        token_runs, straddles = runs.tokens(places, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
-        if alone is not None and self.renderer is not None:
-            alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
+        if self._prove and self.renderer is not None:
+            found.alone = prompts_alone(batch.examples, self.renderer, self.engine)
         return encoded_batch(batch.examples, ids, offsets, token_runs, hashes, straddles)
 
     def _put_around(
@@ -264,6 +271,8 @@ class Encoder:
         """
         around, nothing = self.around, np.zeros(0, np.int32)
         prefix, suffix = np.array(around.prefix, np.int32), np.array(around.suffix, np.int32)
+        if not len(prefix) and not len(suffix):
+            return ids, offsets, np.zeros(len(batch.texts), np.int64)
         pieces: list[NDArray[np.int32]] = []
         for index, (example, text) in enumerate(zip(batch.examples, batch.texts, strict=True)):
             plain = example.prompt is None or isinstance(example.prompt, str)
@@ -271,7 +280,7 @@ class Encoder:
             ends = not plain or (around.suffix_text and text.endswith(around.suffix_text))
             own = ids[offsets[index] : offsets[index + 1]]
             pieces += [nothing if begins else prefix, own, nothing if ends else suffix]
-        sizes = np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 3)
+        sizes = lengths_of(pieces).reshape(-1, 3)
         return np.concatenate(pieces), offsets_of(sizes.sum(axis=1)), sizes[:, 0]
 
 
@@ -286,3 +295,30 @@ def two_runs(begin: int, length: int, *, text_only: bool = False) -> Runs:
     if not begin:
         return Runs((length,), (kind,), (NO_TURN,), (True,))
     return Runs((begin, length), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+
+
+def encoded_batch(
+    examples: list[Example],
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    runs: pa.ListArray,
+    hashes: list[bytes],
+    straddles: NDArray[np.int64],
+) -> pa.RecordBatch:
+    """A batch of `schemas.rows.ENCODED`: N examples with T tokens.
+
+    Args:
+        ids, offsets: (T,) and (N + 1,); see `EngineTokens`.
+        hashes: (N,) digests of 16 bytes.
+        straddles: (N,) tokens that span a boundary.
+    """
+    arrays = [
+        lists(offsets, ids, ENCODED.field("input_ids").type),
+        runs,
+        strings([example.group for example in examples]),
+        digests(hashes, 16),
+        numbers(np.array([example.line for example in examples], np.int32)),
+        numbers(np.array([example.sub for example in examples], np.int32)),
+        numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)

@@ -1,7 +1,10 @@
-"""What encoding a block found: counts, and the first places of each kind."""
+"""What encoding a block found: counts, the first places of each kind, and what must be looked at afterwards."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from .engine_check import EngineSample
+from .prompts_alone import PromptAlone
 
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
@@ -59,3 +62,15 @@ class EncodeCounts:
     def of(self, *kinds: str) -> int:
         """How many were found of some kinds."""
         return sum(sum(self.found.get(kind, {}).values()) for kind in kinds)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What encoding some examples gives besides their tokens."""
+
+    counts: EncodeCounts = field(default_factory=EncodeCounts)
+    refused: list[Refused] = field(default_factory=list)
+    samples: list[EngineSample] = field(default_factory=list)
+    """Texts to compare with the reference tokenizer."""
+    alone: list[PromptAlone] = field(default_factory=list)
+    """The prompts of turns of the last batch, for the sampling proof."""

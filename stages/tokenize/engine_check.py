@@ -5,7 +5,6 @@ The texts depend only on the tokenizer's added tokens.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -60,8 +59,7 @@ _LOOK_ALIKES = """
 _GLUE = ["", " ", "  ", "\n", "\n\n", "\t", "\r\n", " \n", "\n ", "'", "_", "-", ".", "\xa0", "\u200d", "\u0301"]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSample:
+class EngineSample(NamedTuple):
     """A text and the engine's tokens, for comparison with the reference."""
 
     text: str
@@ -77,18 +75,22 @@ class Comparison(NamedTuple):
     """The first difference as a sentence, or ""."""
 
 
+def samples_of(engine: Engine, texts: Sequence[str]) -> list[EngineSample]:
+    """Encode texts for a comparison."""
+    ids = engine.encode(texts).each()
+    return [EngineSample(text, own.tolist()) for text, own in zip(texts, ids, strict=True)]
+
+
 def compare(samples: Sequence[EngineSample], reference: Engine) -> Comparison:
     """Compare an engine's tokens of some texts with those of the reference."""
     differing, first = 0, ""
     for start in range(0, len(samples), _BATCH):
         batch = samples[start : start + _BATCH]
-        ids, offsets = reference.encode([sample.text for sample in batch])
-        for sample, begin, end in zip(batch, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            a, b = sample.ids, ids[begin:end].tolist()
+        for (text, a), (_, b) in zip(batch, samples_of(reference, [one.text for one in batch]), strict=True):
             if a != b:
                 at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-                text = sample.text if len(sample.text) <= _SHOWN else sample.text[: _SHOWN - 3] + "..."
-                first = first or f"on {text!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
+                shown = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+                first = first or f"on {shown!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
                 differing += 1
     return Comparison(differing, first)
 

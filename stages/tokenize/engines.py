@@ -1,7 +1,7 @@
 """Tokenizer engines: two libraries behind one interface. Both give the same tokens, or the fast one is refused.
 
-`tokenizers` is the reference. `fastokens` is 30 to 50 times faster, but young: it is refused for the configurations
-that it is known to encode wrongly, and `engine_check` compares it with the reference before it is used.
+`tokenizers` is the reference. `fastokens` is 30 to 50 times faster, but young: `engine_check` compares it with the
+reference before it is used.
 
 The caller sets how many threads an engine uses, in the environment and before the first import:
 FASTOKENS_BPE_THREADS, RAYON_NUM_THREADS, TOKENIZERS_PARALLELISM.
@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -38,6 +38,13 @@ class EngineTokens(NamedTuple):
     """(T,) the tokens of all texts, one text after another. May be read-only."""
     offsets: NDArray[np.int64]
     """(N + 1,) text i is `ids[offsets[i]:offsets[i + 1]]`."""
+    encodings: Sequence[Any] = ()
+    """(N,) what the reference says of each text, with the places of its tokens; nothing from the fast engine."""
+
+    def each(self) -> list[NDArray[np.int32]]:
+        """The tokens of each text."""
+        offsets = self.offsets.tolist()
+        return [self.ids[begin:end] for begin, end in pairwise(offsets)]
 
 
 class Engine(Protocol):
@@ -135,34 +142,26 @@ class TokenizersEngine:
     name = REFERENCE
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _package_version(self.name)
+        self.version = _installed(self.name)
         self.tokenizer = reference_tokenizer(tokenizer_json)
-        """Also used by `token_spans.reference_boundaries` for offsets."""
 
     def encode(self, texts: Sequence[str]) -> EngineTokens:
         """See Engine."""
-        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         offsets = offsets_of(lengths_of(encodings))
         flat = chain.from_iterable(encoding.ids for encoding in encodings)
-        return EngineTokens(np.fromiter(flat, np.int32, int(offsets[-1])), offsets)
+        return EngineTokens(np.fromiter(flat, np.int32, int(offsets[-1])), offsets, encodings)
 
 
 class FastokensEngine:
-    """`fastokens`: byte-level BPE. Its cache of whole segments is off, because new text would not gain from it."""
+    """`fastokens`: BPE. Its cache of whole segments is off, because new text would not gain from it."""
 
     name = FAST
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _package_version(self.name)
-        fastokens_supported(tokenizer_json)
+        self.version = _installed(self.name)
         try:
-            module = import_module(self.name)
-        except ImportError as error:
-            raise TokenizerError(
-                f"the tokenizer engine {self.name} cannot be imported ({error}); pip install packtrain[fast]"
-            ) from error
-        try:
-            self._tokenizer: Any = module.Tokenizer.from_json_str(tokenizer_json)
+            self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
 
@@ -176,18 +175,15 @@ ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine]] = {
     FAST: FastokensEngine,
     REFERENCE: TokenizersEngine,
 }
-"""Engines by name, the preferred one first."""
+"""Engines by name."""
 
 
 def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 
     Raises:
-        TokenizerError: there is no such engine, its package is missing, it refuses this tokenizer or is known to be
-            wrong on it, or the tokenizer is random (BPE dropout).
+        TokenizerError: its package is missing, it refuses this tokenizer, or the tokenizer is random (BPE dropout).
     """
-    if name not in ENGINES:
-        raise TokenizerError(f"no tokenizer engine {name!r}; choose from auto, {', '.join(ENGINES)}")
     if tokenizer_head(tokenizer_json).model.dropout:
         raise TokenizerError(
             "the tokenizer has BPE dropout, so the same text gives other tokens every time; "
@@ -197,19 +193,23 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
 
 
 load_engine = lru_cache(maxsize=1)(make_engine)
-"""`make_engine`, with the last engine kept: the first look, the encoder and the fork server use the same one."""
+"""`make_engine`, with the last engine kept: the first look and the encoder use the same one."""
 
 
 def preferred_engine(requested: str) -> tuple[str, str]:
     """The engine to try first, and its version.
 
     Args:
-        requested: an engine, or `auto`.
+        requested: an engine, or `auto` for the fast one if it is installed.
+
+    Raises:
+        TokenizerError: it is not installed.
     """
-    for name in ENGINES if requested == "auto" else [requested]:
+    if requested == "auto":
         with suppress(PackageNotFoundError):
-            return name, version(name)
-    return REFERENCE, version(REFERENCE)
+            return FAST, version(FAST)
+        requested = REFERENCE
+    return requested, _installed(requested)
 
 
 @lru_cache(maxsize=1)
@@ -235,22 +235,8 @@ def reference_tokenizer(tokenizer_json: str) -> Any:
     return tokenizer
 
 
-def fastokens_supported(tokenizer_json: str) -> None:
-    """Refuse the configurations that fastokens accepts and is known to encode wrongly.
-
-    Raises:
-        TokenizerError: names the setting.
-    """
-    head = tokenizer_head(tokenizer_json)
-    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if getattr(head.model, key):
-            raise TokenizerError(f"{FAST} is not trusted with a model with {key}")
-    for step in steps(head.pre_tokenizer, "pretokenizers"):
-        if step.get("add_prefix_space"):
-            raise TokenizerError(f"{FAST} is not trusted with {step.get('type')} with add_prefix_space")
-
-
-def _package_version(package: str) -> str:
+def _installed(package: str) -> str:
+    """The version of an engine's package."""
     try:
         return version(package)
     except PackageNotFoundError as error:

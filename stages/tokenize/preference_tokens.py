@@ -24,51 +24,43 @@ from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
 from .content_check import ROLES, TOKENS, count_names
 from .encode import DROPPED, NO_TURN, Batch, Encoder, two_runs
-from .encode_counts import EncodeCounts, Refused
-from .engine_check import EngineSample
+from .encode_counts import EncodeCounts, Findings, Refused
 from .token_runs import completion_starts, run_lists
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
 
 
-def encode_pairs(
-    encoder: Encoder,
-    examples: Iterable[Example],
-    counts: EncodeCounts,
-    refused: list[Refused],
-    samples: list[EngineSample],
-    *,
-    every: bool = False,
-) -> Iterator[pa.RecordBatch]:
+def encode_pairs(encoder: Encoder, examples: Iterable[Example], found: Findings) -> Iterator[pa.RecordBatch]:
     """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
 
-    `counts`, `refused` and `samples` are filled as by `Encoder.encode`. A prompt's tokens are counted once.
+    `found` is filled as by `Encoder.encode`. A prompt's tokens are counted once.
     """
-
-    def finished(batch: Batch) -> pa.RecordBatch:
-        folded, prompts, special = fold(encoder.finish(batch, counts, samples, every=every))
-        counts.examples -= len(prompts)
-        counts.tokens -= int(prompts.sum())
-        counts.special -= int(special.sum())
-        return folded
-
     batch = Batch()
     for example in examples:
         if batch.full:
-            yield finished(batch)
+            yield _finished(encoder, batch, found)
             batch = Batch()
         ended = batch.ended
         try:
-            sides = _sides(encoder, example, batch, counts)
+            sides = _sides(encoder, example, batch, found.counts)
         except RowRejectedError as error:
             batch.ended = ended
-            refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+            found.refused.append(Refused(example.line, example.sub, error.reason, error.detail))
             continue
         for side, rendered in sides:
             batch.add(side, rendered)
     if batch.texts:
-        yield finished(batch)
+        yield _finished(encoder, batch, found)
+
+
+def _finished(encoder: Encoder, batch: Batch, found: Findings) -> pa.RecordBatch:
+    folded, prompts, special = fold(encoder.finish(batch, found))
+    found.alone.clear()  # a preference loss does not depend on turns
+    found.counts.examples -= len(prompts)
+    found.counts.tokens -= int(prompts.sum())
+    found.counts.special -= int(special.sum())
+    return folded
 
 
 def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:

@@ -56,11 +56,10 @@ def locate_boundaries(
         found = _by_lengths(encoded, table, texts, bounds, bound_offsets)
     for i in np.flatnonzero(~found.exact & (np.diff(bound_offsets) > 0)).tolist():
         part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
-        ids, tokens, straddles = _by_offsets(reference(), texts[i], bounds[part])
-        if not np.array_equal(ids, encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]]):
+        told = encoded.encodings[i] if encoded.encodings else reference().encode(texts[i], add_special_tokens=False)
+        if told.ids != encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]].tolist():
             raise EngineMismatchError(texts[i][:80])
-        found.tokens[part] = tokens
-        found.straddles[part] = straddles
+        found.tokens[part], found.straddles[part] = _by_offsets(told.offsets, bounds[part])
     return found
 
 
@@ -78,18 +77,9 @@ def _by_lengths(
     first, last = encoded.offsets[:-1], encoded.offsets[1:]
     ends = np.zeros(len(encoded.ids) + 1, np.int64)
     np.cumsum(table.lengths[encoded.ids], dtype=np.int64, out=ends[1:])
-    origin = ends[first]
-    excess = ends[last] - origin - text_bytes
-    exact = excess == 0
-    if table.dummy != "none":
-        dummy = excess == 1
-        # No space is added before an added token, so the extra byte is not the text's first.
-        dummy[dummy] = ~table.added[encoded.ids[first[dummy]]]
-        exact |= dummy
-        origin = origin + dummy
-    exact &= table.trusted(texts)
+    exact = (ends[last] - ends[first] == text_bytes) & table.trusted(texts)
     owner = np.repeat(np.arange(len(texts)), np.diff(bound_offsets))
-    low, high, place = first[owner], last[owner], origin[owner] + bounds
+    low, high, place = first[owner], last[owner], ends[first][owner] + bounds
     # Tokens of no bytes must not move a boundary into the next document.
     found = np.minimum(np.searchsorted(ends[1:], place, side="right"), high)
     found = np.where(bounds <= 0, low, found)
@@ -118,24 +108,21 @@ def _in_bytes(
 
 
 def _by_offsets(
-    tokenizer: Any, text: str, char_bounds: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    offsets: Sequence[tuple[int, int]], bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Find the boundaries of one text by the offsets that `tokenizers` reports: slow, but right for normalised texts.
 
+    Args:
+        offsets: of T tokens, in characters.
+        bounds: (B,) in characters.
+
     Returns:
-        (T,) the tokens, (B,) index of the first token right of each boundary, (B,) whether it straddles.
+        (B,) index of the first token right of each boundary, (B,) whether it straddles.
     """
-    encoding = tokenizer.encode(text, add_special_tokens=False)
-    ids = np.asarray(encoding.ids, np.int32)
-    places = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
-    starts, ends = places[:, 0], places[:, 1]
-    tokens = np.zeros(len(char_bounds), np.int64)
-    straddles = np.zeros(len(char_bounds), np.bool_)
-    for b, bound in enumerate(char_bounds):
-        if bound <= 0:
-            continue
-        # Tokens that share a character have the same end, so take the first of equal ends.
-        right = np.flatnonzero((ends > bound) & (ends > starts))
-        tokens[b] = right[0] if len(right) else len(ids)
-        straddles[b] = bool(len(right)) and bool(starts[right[0]] < bound)
-    return ids, tokens, straddles
+    starts, ends = np.asarray(offsets, np.int64).reshape(-1, 2).T
+    # Tokens that share a character have the same end, so the first of equal ends is taken.
+    reached = np.maximum.accumulate(np.where(ends > starts, ends, 0))
+    tokens = np.where(bounds > 0, np.searchsorted(reached, bounds, side="right"), 0)
+    inside = (bounds > 0) & (tokens < len(ends))
+    inside[inside] = starts[tokens[inside]] < bounds[inside]
+    return tokens, inside

@@ -46,8 +46,7 @@ def write_sharded(model: Path, folder: Path) -> Path:
 
 
 def add_trained(folder: Path) -> None:
-    """What a training leaves, `trained/model` and `trained/checkpoint-2`, and `test.jsonl`, three APPS problems."""
+    """What a training leaves, `trained/model` and `trained/checkpoint-2`, and `prompts.jsonl`, three prompts."""
     write_sharded(write_model(folder / "trained" / "model"), folder / "trained" / "checkpoint-2")
-    rows = [{"id": f"p{row}", "question": f"Print {row}.", "difficulty": "interview", "solutions": "",
-             "input_output": '{"inputs": [""], "outputs": ["1"]}'} for row in range(3)]  # fmt: skip
-    (folder / "test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = [{"id": f"p{row}", "row": row, "prompt": [{"role": "user", "content": f"Print {row}."}]} for row in range(3)]
+    (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -45,7 +45,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("train train.yaml --dry-run", 0, {"out": str, "config": dict}),
     ("explain-loss train.yaml --step 1 --set model.config.vocab_size=4096", 0,
      {"step": int, "loss": float, "documents": list}),
-    ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
+    ("sample trained/model --data prompts.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
     ("export trained/checkpoint-2 --to model --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
     ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"scores": dict, "verdicts": dict}),

@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with trained/model, trained/checkpoint-2 and test.jsonl, as the working directory."""
+    """A folder with trained/model, trained/checkpoint-2 and prompts.jsonl, as the working directory."""
     add_trained(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sample(packtrain: Command, out: str, *more: object, model: str = "trained/model", code: int = 0) -> Any:
     """Draws four samples of twelve tokens for each row."""
-    common = ("--data", "test.jsonl", "-n", 4, "--max-new-tokens", 12, "--batch", 4, "--device", "cpu")
+    common = ("--data", "prompts.jsonl", "-n", 4, "--max-new-tokens", 12, "--batch", 4, "--device", "cpu")
     done = packtrain("sample", model, *common, "--out", out, *more)
     assert done.code == code, done.err
     return done

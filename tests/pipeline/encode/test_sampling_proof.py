@@ -75,6 +75,15 @@ def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
     assert plain.digest() == full.digest()
 
 
+def test_the_turns_of_the_first_rows_are_proved_in_every_run(proved: Proved) -> None:
+    for name in ("first", "again"):  # the look itself, and what the cache keeps of it
+        packed = proved.run(name, COUNTING, "assistant")
+        (said,) = [one for one in proved.notes if "the prompt that a model would be given" in one]
+        assert said.startswith("of 3 turns of the assistant in the first rows: the text before 3 turns is not")
+        assert "chats.jsonl, line 1, message 2" in said
+        assert not packed.ledger["chats"].get("turns_sampled")
+
+
 def test_stops_of_generation_config(proved: Proved) -> None:
     """A stop that only generation_config.json names counts; one that it does not name is reported."""
     added = json.loads((proved.tokenizer / "tokenizer.json").read_text())["added_tokens"]

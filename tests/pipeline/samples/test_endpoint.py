@@ -68,10 +68,10 @@ def test_a_real_server_gives_what_the_model_gives(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(endpoint.KEY, SECRET)
     url, model = served
-    rows = [{"prompt": f"print {row} ", "completion": ""} for row in range(5)]
-    rows += [{"prompt": "the mules left\n", "completion": ""}]
+    prompts = [*(f"print {row} " for row in range(5)), "the mules left\n"]
+    rows = [{"id": str(row), "row": row, "prompt": prompt} for row, prompt in enumerate(prompts)]
     Path("test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    common = ("--data", "test.jsonl", "--format", "prompt_completion", "--temperature", 0, "--max-new-tokens", 12)
+    common = ("--data", "test.jsonl", "--temperature", 0, "--max-new-tokens", 12)
     remote = ("--tokenizer", TOKENIZER, "--endpoint", url, "--concurrency", 3)
     asked = packtrain("sample", model, *common, *remote, "--out", "asked.jsonl")
     assert asked.code == 0, asked.err

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.configfile import load_config
-from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.prep_only import prepare_source
 from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import ConfigError, InputError, TokenizerError
+from packtrain.schemas.errors import InputError, TokenizerError
 
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
@@ -30,10 +29,18 @@ def data(tmp_path: Path) -> Write:
     return write
 
 
-def read(path: Path, tokenizer: Path, format: str = "auto", **source: Any) -> PromptSet:
-    keys = {"name": "a", "format": format, "path": str(path), **source}
-    made = {"out": "unused", "tokenizer": {"path": str(tokenizer)}, "sources": [keys]}
-    return read_prompts(*load_config(made, path.parent), Silent())
+def read(path: Path, tokenizer: Path) -> PromptSet:
+    source = {"name": "a", "format": "prompt_completion", "path": str(path)}
+    made = {"out": "unused", "tokenizer": {"path": str(tokenizer)}, "sources": [source]}
+    return read_prompts(*load_config(made, path.parent))
+
+
+def prepared(path: Path, **source: Any) -> Path:
+    """What `packtrain prep --prompt-only` makes of rows."""
+    out = path.with_suffix(".prompts.jsonl")
+    prepare_source(SourceConfig.model_validate({"name": "a", "path": str(path), **source}), path.parent, out,
+                   prompt_only=True)  # fmt: skip
+    return out
 
 
 def trained_prompts(config: Row, rows: list[Row]) -> list[tuple[int, ...]]:
@@ -73,7 +80,7 @@ def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, *sources: 
         "run": {"workers": 1, "report": False},
     }
     run(config)
-    prompts = [read(tokenizer=tokenizer, **source) for source in sources]
+    prompts = [read(prepared(**source), tokenizer) for source in sources]
     before = trained_prompts(config, read_rows(tmp_path / "packed"))
     assert [one.ids for each in prompts for one in each.prompts] == before
     assert len(before) >= 2 * len(sources)
@@ -109,52 +116,39 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
         assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
 
 
-def test_prep_and_the_rows_themselves_give_the_same_prompts(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
+def test_prompts_are_read_from_lines_and_parquet(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
     path = data([PROBLEMS[0], "", PROBLEMS[1]])
     source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(path)})
-    prepare_source(source, tmp_path, tmp_path / "prompts.jsonl", prompt_only=True)
     prepare_source(source, tmp_path, tmp_path / "prompts.parquet", prompt_only=True)
     tokenizer = make_tokenizer("prompts-plain")
-    rows = read(path, tokenizer, "apps")
-    for name in ("prompts.jsonl", "prompts.parquet"):
-        prepared = read(tmp_path / name, tokenizer)
-        assert prepared.prompts == rows.prompts
-    assert [(one.id, one.row) for one in rows.prompts] == [("5", 0), ("x", 2)]
+    rows = read(prepared(path, format="apps"), tokenizer).prompts
+    assert read(tmp_path / "prompts.parquet", tokenizer).prompts == rows
+    assert [(one.id, one.row) for one in rows] == [("5", 0), ("x", 2)]
 
 
 def test_a_conversation_that_ends_with_a_question_is_all_prompt(make_tokenizer: Any, data: Write) -> None:
-    tokenizer = make_tokenizer("prompts-plain")
     whole = CHATS[0]["messages"]
-    asked = [{"messages": whole[:-1]}, {"messages": whole}]
-    first, second = read(data(asked), tokenizer, "messages").prompts
+    path = prepared(data([{"messages": whole[:-1]}, {"messages": whole}]), format="messages")
+    first, second = read(path, make_tokenizer("prompts-plain")).prompts
     assert first.ids == second.ids
 
 
 def test_every_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) -> None:
     tokenizer = make_tokenizer("prompts-plain")
-    bad = [CHATS[0], "{", {"messages": [{"role": "assistant", "content": "first"}]}, {"messages": 5}]
+    good = {"id": "a", "row": 0, "prompt": CHATS[1]["messages"][:1]}
+    bad = [good, "{", good | {"prompt": []}, good | {"prompt": 5}, good | {"row": -1}, good | {"id": None}, PROBLEMS[0]]
     with pytest.raises(InputError) as said:
-        read(data(bad), tokenizer, "messages")
+        read(data(bad), tokenizer)
     text = str(said.value)
-    assert "3 rows cannot be used, and a test set without them would be another one" in text
-    assert "line 2: invalid_json" in text
-    assert "line 3: empty: there is nothing before the answer" in text
-    assert "line 4: wrong_type" in text
-    assert "packtrain prep --prompt-only writes the others" in text
+    assert "6 rows cannot be used, and a test set without them would be another one" in text
+    for part in ("line 2: invalid_json", "line 3: empty", "line 4: wrong_type", "line 5: wrong_type", "and 1 more"):
+        assert part in text
+    assert "Give what packtrain prep --prompt-only writes: id, row and prompt" in text
+    with pytest.raises(InputError, match="two prompts belong to row 0"):
+        read(data([good, good]), tokenizer)
 
 
-def test_what_cannot_be_sampled_is_refused(make_tokenizer: Any, data: Write) -> None:
-    tokenizer = make_tokenizer("prompts-plain")
-    bare = make_tokenizer("prompts-bare", template=None)
+def test_conversations_need_a_template(make_tokenizer: Any, data: Write) -> None:
+    rows = [{"id": "a", "row": 0, "prompt": CHATS[1]["messages"][:1]}]
     with pytest.raises(TokenizerError, match="has no chat template, which conversations need"):
-        read(data(CHATS), bare, "messages")
-    with pytest.raises(TokenizerError, match="has no chat template"):
-        read(data([{"id": "a", "row": 0, "prompt": CHATS[1]["messages"][:1]}]), bare)
-    with pytest.raises(ConfigError, match="a row of format text has no prompt"):
-        read(data([{"text": "a"}]), tokenizer, "text")
-    with pytest.raises(ConfigError, match="per_turn gives several prompts"):
-        read(data(CHATS), tokenizer, "messages", expand="per_turn")
-    with pytest.raises(InputError, match="two prompts belong to row 4"):
-        read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": "b", "row": 4, "prompt": "y"}]), tokenizer)
-    with pytest.raises(InputError, match="`id` must be a text, and `row` a whole number"):
-        read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": None, "row": -1, "prompt": "y"}]), tokenizer)
+        read(data(rows), make_tokenizer("prompts-bare", template=None))

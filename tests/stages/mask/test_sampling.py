@@ -1,14 +1,10 @@
 """The sampling proof: each outcome is planted, in tokens that a person can check."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.rows import Example, Messages
 from packtrain.stages.mask.sampling_proof import Outcome, StopTokens, outcome_of
-from packtrain.stages.tokenize.prompts_alone import chosen_turns
 
 from tests.support.examples import examples
 
@@ -54,25 +50,6 @@ def test_exact_means_that_generation_would_give_the_turn(data: st.DataObject) ->
     outcome = outcome_of(np.array(ids, np.int32), begin, end, np.array(prompt, np.int32), stops)
     assert (outcome is Outcome.EXACT) == (given_alone and stopped and generated == ids[begin:end])
     assert (outcome is Outcome.PREFIX) == (not given_alone)
-
-
-CHAT: Messages = [
-    {"role": "user", "content": "Hi"},
-    {"role": "assistant", "content": "Hm!Ho"},
-    {"role": "user", "content": "And"},
-    {"role": "assistant", "content": "So!Yes"},
-]
-
-
-def test_which_turns_are_tried_depends_on_the_content_alone() -> None:
-    example = Example(0, -1, "", CHAT[:3], CHAT[3:], None)
-    digests = [bytes([0, 0, *number.to_bytes(2, "little"), 0]) for number in range(1 << 16)]
-    turns = Counter(index for digest in digests for index in chosen_turns(example, digest, every=False))
-    assert turns == {1: 128, 3: 128}, "one conversation in 512, two turns each"
-    flagged = example._replace(completion=[CHAT[3] | {"train": False}])
-    assert list(chosen_turns(flagged, bytes(16), every=True)) == [1], "what is not trained is not tried"
-    assert list(chosen_turns(Example(0, -1, "", "a", "b", None), bytes(16), every=True)) == []
-    assert list(chosen_turns(Example(0, -1, "", None, None, "a"), bytes(16), every=True)) == []
 
 
 def test_whom_to_believe() -> None:

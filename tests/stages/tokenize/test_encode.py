@@ -1,7 +1,7 @@
 """Ids and runs of single examples: added tokens are added once, and what cannot be encoded is refused by name."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from packtrain.schemas.rows import ENCODED, Example
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts, Refused
+from packtrain.stages.tokenize.encode_counts import EncodeCounts, Findings, Refused
 from packtrain.stages.tokenize.engine_check import EngineSample, compare
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference_tokens import encode_pairs
@@ -63,11 +63,10 @@ def decode(tokenizer_json: str) -> Callable[[Sequence[int]], str]:
 def encoded(
     encoder: Encoder, examples: list[Example], *, pairs: bool = False
 ) -> tuple[list[dict[str, Any]], EncodeCounts, list[Refused]]:
-    counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
-    encode = partial(encode_pairs, encoder) if pairs else encoder.encode
-    batches = list(encode(examples, counts, refused, samples))
+    found = Findings()
+    batches = list(encode_pairs(encoder, examples, found) if pairs else encoder.encode(examples, found))
     assert all(batch.schema == ENCODED for batch in batches)
-    return pa.Table.from_batches(batches, ENCODED).to_pylist(), counts, refused
+    return pa.Table.from_batches(batches, ENCODED).to_pylist(), found.counts, found.refused
 
 
 def text(value: str, line: int = 0) -> Example:
@@ -127,16 +126,14 @@ def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder:
 
 
 def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
-    """About one text in 1,024, the same ones whatever stands around them; or all of them."""
+    """About one text in 1,024, the same ones whatever stands around them."""
     encoder = make_encoder()
     everything = [text(f"number {n}", n) for n in range(6000)]
 
-    def sampled(some: list[Example], *, every: bool = False) -> list[EngineSample]:
-        samples: list[EngineSample] = []
-        list(encoder.encode(some, EncodeCounts(), [], samples, every=every))
-        return samples
-
-    assert [sample.text for sample in sampled(everything[:3], every=True)] == [f"number {n}{END}" for n in range(3)]
+    def sampled(some: list[Example]) -> list[EngineSample]:
+        found = Findings()
+        list(encoder.encode(some, found))
+        return found.samples
 
     samples = sampled(everything)
     assert 1 <= len(samples) <= 20

@@ -23,10 +23,7 @@ from packtrain.stages.tokenize.token_spans import Boundaries, locate_boundaries
 from tests.support.examples import examples
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-PREPEND = [
-    {"type": "Prepend", "prepend": "▁"},
-    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-]
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
 
 def metaspace(scheme: str) -> dict[str, Any]:
@@ -59,10 +56,10 @@ def trained(kind: str) -> str:
     """A small tokenizer of each family, trained on the fuzz set."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-    byte_level = kind in ("bytes", "NFC", "NFD", "NFKC", "prefix")
+    byte_level = kind != "replace"
     tokenizer = Tokenizer(models.BPE())
     if byte_level:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefix")
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         if kind.startswith("NF"):
             tokenizer.normalizer = getattr(normalizers, kind)()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -79,12 +76,8 @@ def trained(kind: str) -> str:
         for byte in range(256):
             vocab.setdefault(f"<0x{byte:02X}>", len(vocab))
         whole["model"]["byte_fallback"] = True
-        if kind.startswith("metaspace"):
-            whole["pre_tokenizer"] = metaspace(kind.removeprefix("metaspace-"))
-        else:
-            whole["pre_tokenizer"] = None
-            steps = PREPEND if kind == "prepend" else PREPEND[1:]
-            whole["normalizer"] = {"type": "Sequence", "normalizers": steps}
+        whole["pre_tokenizer"] = None
+        whole["normalizer"] = {"type": "Sequence", "normalizers": [REPLACE]}
     size = max(whole["model"]["vocab"].values()) + 1
     whole["added_tokens"] = [
         added(size, "<|im_start|>"),
@@ -94,10 +87,7 @@ def trained(kind: str) -> str:
     return json.dumps(whole)
 
 
-FAMILIES = [
-    "bytes", "NFC", "NFD", "NFKC", "prefix",
-    "metaspace-never", "metaspace-first", "metaspace-always", "prepend", "replace",
-]  # fmt: skip
+FAMILIES = ["bytes", "NFC", "NFD", "NFKC", "replace"]
 
 
 def bounds_of(texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -172,7 +162,6 @@ def test_an_added_token_that_is_a_piece_too() -> None:
     one = ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(13, "<｜a｜>")]))
     assert one is not None
     assert one.lengths[13] == 9
-    assert one.added.tolist() == [False] * 13 + [True]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -183,7 +172,7 @@ def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
     texts = fuzz_texts(["<|im_start|>", "<|im_end|>"])
     places = [[*sorted(draw.randint(0, len(text)) for _ in range(4)), len(text)] for text in texts]
     exact, straddles = check(content, texts, places)
-    assert exact > len(texts) * (0.2 if kind in ("prefix", "metaspace-always", "prepend", "NFKC", "NFD") else 0.6)
+    assert exact > len(texts) * (0.2 if kind in ("NFKC", "NFD") else 0.6)
     assert straddles > 500
 
 
@@ -204,19 +193,15 @@ def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
     reordered = "q\u0307\u0323 and more"
     assert located(trained("NFC"), [reordered], [[1]]).exact.tolist() == [False]
     assert located(trained("bytes"), [reordered], [[1]]).exact.tolist() == [True]
-    # No space is put before " a", but one after <|im_end|>: one byte too many, in the wrong place.
-    for kind in ("prefix", "metaspace-always"):
-        assert located(trained(kind), [" a<|im_end|>b"], [[2]]).exact.tolist() == [False], kind
-        assert located(trained(kind), ["ab"], [[1]]).exact.tolist() == [True], kind
     # The space's mark in the text itself would count one byte for its three.
-    assert located(trained("metaspace-first"), ["a▁b"], [[1]]).exact.tolist() == [False]
+    assert located(trained("replace"), ["a▁b"], [[1]]).exact.tolist() == [False]
 
 
 def test_inexact_documents_are_asked_of_the_reference_and_only_they() -> None:
     content = trained("NFC")
     texts = ["plain text", "cafe\u0301 au lait", "café au lait"]
     chars, offsets = bounds_of(texts, [[5], [6], [5]])
-    encoded = make_engine("tokenizers", content).encode(texts)
+    encoded = make_engine("tokenizers", content).encode(texts)._replace(encodings=())  # as from the fast engine
     asked: list[int] = []
 
     def reference() -> Any:
@@ -245,7 +230,14 @@ UNSOUND: dict[str, dict[str, Any]] = {
     "Unigram": {"type": "Unigram"},
     "suffix": {"end_of_word_suffix": "</w>"},
     "Lowercase": {"normalizer": {"type": "Lowercase"}},
-    "Replace": {"normalizer": PREPEND[1]},
+    "Replace": {"normalizer": REPLACE},
+    "prefix": {"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}},
+    "Metaspace": {"pre_tokenizer": metaspace("always"), "byte_fallback": True},
+    "Prepend": {
+        "pre_tokenizer": None,
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, REPLACE]},
+        "byte_fallback": True,
+    },
     "no bytes": {"pre_tokenizer": {"type": "Digits", "individual_digits": True}},
     "Whitespace": {"pre_tokenizer": {"type": "Whitespace"}},
     "Removed": {
@@ -259,19 +251,13 @@ UNSOUND: dict[str, dict[str, Any]] = {
     },
     "unknown": {"unk_token": "a"},
     "two of them": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
-    "no fallback": {"pre_tokenizer": metaspace("first")},
+    "no fallback": {"pre_tokenizer": None, "normalizer": REPLACE},
 }
 
 
 @pytest.mark.parametrize("case", UNSOUND)
 def test_no_table_where_it_would_be_unsound(case: str) -> None:
     assert ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **UNSOUND[case])) is None
-
-
-def test_a_dummy_space_and_a_greedy_added_token_could_cancel_out() -> None:
-    whole = json.loads(trained("prefix"))
-    whole["added_tokens"][0]["lstrip"] = True
-    assert ByteLengths.from_json(json.dumps(whole)) is None
 
 
 def test_a_greedy_added_token_alone_is_found_by_the_sum() -> None:
