@@ -268,10 +268,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[_Place, int]]:
         if isinstance(error, BoundError):
             raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
         hint = "; indent with spaces, because YAML allows no tabs there" if "'\\t'" in problem else ""
-        hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else hint
+        hint = "; data is given with --input" if path.suffix in (".json", ".jsonl") else hint
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
     if path.suffix == ".jsonl":  # a file of one row is YAML, too
-        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --format and --input")
+        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --input")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[_Place, int] = {}

@@ -1,7 +1,7 @@
 """Around a run: `prep` writes examples alone, `wait`, `verify` and `clean` look after datasets and caches."""
 
-from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +10,13 @@ import typer
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
-from .options import Config, Folder, Format, Input, Json, Set, load_run, measured, no_words
-from .streams import print_json, print_line
+from .options import Config, Folder, Input, Json, Set, load_run, measured
+from .output import print_json, print_line, show
 
 if TYPE_CHECKING:
+    from ..dataset.clean import Item
     from ..dataset.verify import Verification
+    from ..report.grid import Lines
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
     from ..store.local import LocalStore
@@ -23,17 +25,18 @@ _SHOWN = 3
 
 
 def wait(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder that a run is writing, or its URL.")],
-    timeout: Annotated[
-        float, measured("DURATION", "Longest wait: seconds, or a time such as 90min.", default="1h")
-    ] = 3600.0,
-    grace: Annotated[
-        float,
-        measured("DURATION", "Time without a working process after which the run counts as dead.", default="1min"),
-    ] = 60.0,
+    folder: str,
+    timeout: Annotated[float, measured("DURATION", default="1h")] = 3600.0,
+    grace: Annotated[float, measured("DURATION", default="1min")] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Wait until a dataset is finished. Fails if its run fails or dies, or if the time runs out."""
+    """Wait until a dataset is finished. Fails if its run fails or dies, or if the time runs out.
+
+    Args:
+        folder (DIR): the folder that a run is writing, or its URL.
+        timeout: longest wait: seconds, or a time such as 90min.
+        grace: time without a working process after which the run counts as dead.
+    """
     from ...schemas.errors import RunDiedError, StalledError
     from ..dataset.wait import wait as wait_for
 
@@ -52,45 +55,44 @@ def wait(
 
 
 def verify(
-    folder: Folder,
-    deep: Annotated[bool, typer.Option("--deep", help="Also check every byte against its hash.")] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild damaged and missing files, byte for byte; leave the rest alone.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --repair: the run's configuration, if its inputs have moved.",
-            show_default="the one in the dataset",
-        ),
-    ] = None,
-    as_json: Json = False,
+    folder: Folder, deep: bool = False, repair: bool = False, config: Path | None = None, as_json: Json = False
 ) -> None:
-    """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged."""
+    """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged.
+
+    Args:
+        deep: also check every byte against its hash.
+        repair: rebuild damaged and missing files, byte for byte; leave the rest alone.
+        config: with --repair: the run's configuration, if its inputs have moved; by default the one in the dataset.
+    """
     if config is not None and not repair:
         raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
-    from ..report.printing import say
-    from ..run.repair import Repair
     from ..run.repair import repair as rebuild
-    from .console import ConsoleObserver, make_console
 
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        if repair:
-            done: Repair | Verification = rebuild(folder, config=config, observer=observer)
-        else:
-            done = check(folder, deep=deep, observer=observer)
-    if as_json:
-        print_json({"folder": folder, "sound": done.sound, "deep": deep, **_plain(done)})
+    def plain(done: "Verification | Repair") -> dict[str, Any]:
+        return {"folder": folder, "sound": done.sound, "deep": deep, **_plain(done)}
+
+    if repair:
+        rebuilt = show(
+            as_json,
+            lambda observer: rebuild(folder, config=config, observer=observer),
+            partial(_repaired, folder),
+            plain,
+        )
+        sound = rebuilt.sound
     else:
-        for line in _repaired(folder, done) if isinstance(done, Repair) else _checked(folder, done, deep):
-            say(console, line)
-    if not done.sound:
+        checked = show(
+            as_json,
+            lambda observer: check(folder, deep=deep, observer=observer),
+            partial(_checked, folder, deep),
+            plain,
+        )
+        sound = checked.sound
+    if not sound:
         raise typer.Exit(1)
 
 
-def _checked(folder: str, outcome: "Verification", deep: bool) -> Iterator[str]:
+def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     yield from map(str, outcome.findings)
     counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
     checked = ", ".join(plural(number, what) for number, what in counts)
@@ -102,7 +104,7 @@ def _checked(folder: str, outcome: "Verification", deep: bool) -> Iterator[str]:
     yield f"{folder} is sound: {checked}; {how}"
 
 
-def _repaired(folder: str, done: "Repair") -> Iterator[str]:
+def _repaired(folder: str, done: "Repair") -> "Lines":
     for finding in done.findings:
         yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
     yield from (f"  rebuilt: {name}" for name in done.rebuilt)
@@ -121,47 +123,33 @@ def _plain(outcome: "Verification | Repair | PrepCounts") -> dict[str, Any]:
 
 
 def clean(
-    config: Annotated[
-        Path | None,
-        typer.Argument(metavar="CONFIG", help="Clean the cache of this YAML configuration.", show_default=False),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="The cache to clean.",
-            show_default="the configuration's",
-            autocompletion=no_words,
-        ),
-    ] = None,
-    older_than: Annotated[
-        float,
-        measured("DAYS", "Keep files used within this many days, or a time such as 12h.", default="7"),
-    ] = 7.0,
-    everything: Annotated[bool, typer.Option("--all", help="Remove everything that can be made again.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: Config = None,
+    cache: str | None = None,
+    older_than: Annotated[float, measured("DAYS", default="7")] = 7.0,
+    yes: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Remove old encoded parts and copies, and what killed runs left behind. Lists the files first, and asks."""
+    """Remove old encoded parts and copies, and what killed runs left behind. Lists the files first, and asks.
+
+    Args:
+        config: clean the cache of this YAML configuration.
+        cache (DIR): the cache to clean; by default the configuration's.
+        older_than: keep files used within this many days, or a time such as 12h; 0 keeps none.
+        yes: do not ask.
+    """
     import sys
 
     from ..dataset.clean import old_files, remove_files
-    from ..report.printing import say
-    from .console import make_console
 
-    console = make_console()
     folder, out = _places(config, cache)
-    items = old_files(folder, days=0 if everything else older_than)
+    items = old_files(folder, days=older_than)
     total = sum(item.bytes for item in items)
     what = f"{plural(len(items), 'file')}, {size(total)}"
-    if not as_json and items:
-        say(console, f"everything: {what}" if everything else f"older than {plural(older_than, 'day')}: {what}")
-        for item in items[:_SHOWN]:
-            say(console, f"  {item.path} ({size(item.bytes)})")
-        if len(items) > _SHOWN:
-            say(console, f"  and {len(items) - _SHOWN:,} more")
-    asks = not as_json and bool(items) and sys.stdin.isatty()
-    if agreed := yes or (asks and typer.confirm(f"Remove {what}?")):
+    agreed = yes
+    if items and not as_json:
+        _list(items, f"older than {plural(older_than, 'day')}: {what}")
+        agreed = yes or (sys.stdin.isatty() and typer.confirm(f"Remove {what}?"))
+    if agreed:
         remove_files(folder, items)
         if out is not None:
             out.sweep()
@@ -169,11 +157,19 @@ def clean(
         listed = [{"path": str(item.path), "bytes": item.bytes} for item in items]
         print_json({"removed": agreed, "bytes": total, "files": listed})
     elif not items:
-        say(console, "nothing to remove")
+        print_line("nothing to remove")
     elif agreed:
-        say(console, f"removed {what}; a run makes again what it needs")
+        print_line(f"removed {what}; a run makes again what it needs")
     else:
-        say(console, f"nothing was removed: {what}; --yes removes them")
+        print_line(f"nothing was removed: {what}; --yes removes them")
+
+
+def _list(items: "list[Item]", what: str) -> None:
+    print_line(what)
+    for item in items[:_SHOWN]:
+        print_line(f"  {item.path} ({size(item.bytes)})")
+    if len(items) > _SHOWN:
+        print_line(f"  and {len(items) - _SHOWN:,} more")
 
 
 def _places(config: Path | None, cache: str | None) -> "tuple[LocalStore, LocalStore | None]":
@@ -209,43 +205,47 @@ def _places(config: Path | None, cache: str | None) -> "tuple[LocalStore, LocalS
 
 def prep(
     config: Config = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", "--out", help="The file to write: .jsonl or .parquet.")
-    ] = None,
-    prompt_only: Annotated[bool, typer.Option("--prompt-only", help="Write prompts only, for test sets.")] = False,
-    source: Annotated[str | None, typer.Option(help="Which source, if the configuration has several.")] = None,
-    format: Format = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", "--out")] = None,
+    prompt_only: bool = False,
+    source: str | None = None,
     input: Input = None,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
-    from ..report.printing import say
+    """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed.
+
+    Args:
+        output: the file to write: .jsonl or .parquet.
+        prompt_only: write prompts only, for test sets.
+        source: which source, if the configuration has several.
+    """
     from ..run.prep_only import prepare_source
-    from .console import ConsoleObserver, make_console
 
     if output is None:
         raise ConfigError(
             "--output is needed: the file to write, such as examples.jsonl; and a configuration file or --input says "
             "what to read"
         )
-    loaded, base = load_run(config, settings, format, input)
+    loaded, base = load_run(config, settings, input)
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:
         names = [one.name for one in loaded.sources]
         raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer)
-    if as_json:
-        print_json({"output": output, **_plain(counts)})
-        return
-    say(console, f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}")
+    show(
+        as_json,
+        lambda observer: prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer),
+        partial(_prepared, output),
+        lambda counts: {"output": output, **_plain(counts)},
+    )
+
+
+def _prepared(output: Path, counts: "PrepCounts") -> "Lines":
+    yield f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}"
     for label in ("rejected", "filtered", "skipped"):
         for reason, number in sorted(getattr(counts, label).items()):
-            say(console, f"  {'never made' if label == 'skipped' else label}: {reason} {number:,}")
+            yield f"  {'never made' if label == 'skipped' else label}: {reason} {number:,}"
     for reject in counts.rejects:
         where = f"{reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"
-        say(console, f"  {escape_line(where)}")
+        yield f"  {escape_line(where)}"
     if (hidden := counts.rejected.total() - len(counts.rejects)) > 0:
-        say(console, f"  and {hidden:,} more rejected rows")
+        yield f"  and {hidden:,} more rejected rows"

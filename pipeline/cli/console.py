@@ -1,4 +1,4 @@
-"""The console that commands print to, and a run's progress on it."""
+"""The console that commands print to, and a run's progress on it. Text from data is escaped."""
 
 import sys
 import time
@@ -7,14 +7,44 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from ...schemas.escape import escape
+from ...schemas.escape import escape, escape_line
 from ...schemas.units import duration, rate
-from ..report.printing import say
+from ..report.grid import Grid, Line, clipped
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this print nothing."""
+_WHOLE = 34
+"""Cells of the first column with at most this many characters are kept on one line."""
+
+
+def put(console: Console, line: Line) -> None:
+    """Print a text without wrapping, so that a path can be copied; or a table."""
+    if not isinstance(line, Grid):
+        text, style = (line, "") if isinstance(line, str) else line
+        console.print(Text(escape(text), style=style), soft_wrap=True)
+        return
+    table, narrow = _table(line), line.narrow
+    if narrow is not None:
+        unbounded = console.options.update(max_width=1 << 20)
+        if console.measure(table, options=unbounded).maximum > console.width:
+            line, table = narrow, _table(narrow)
+    if line.caption:
+        console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
+    console.print(table)
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for at, name in enumerate(grid.head):
+        whole = at == 0 and all(len(row[0]) <= _WHOLE for row in grid.rows)
+        table.add_column(name, justify="left" if grid.is_words(at) else "right", overflow="fold", no_wrap=whole)
+    for number, row in enumerate(grid.rows):
+        style = grid.styles[number] if grid.styles else ""
+        table.add_row(*(Text(escape_line(clipped(cell)), style="" if at else style) for at, cell in enumerate(row)))
+    return table
 
 
 class ConsoleObserver:
@@ -23,15 +53,9 @@ class ConsoleObserver:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._progress: Progress | None = None
-        self._task: int = 0
-        self._stage = ""
-        self._began = 0.0
-        self._said = 0.0
-        self._total = 0
-        self._done = 0
-        self._rows = 0
-        self._tokens = 0
-        self._what = "rows"
+        self._stage, self._what = "", "rows"
+        self._total = self._done = self._rows = self._tokens = 0
+        self._began = self._said = 0.0
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -45,12 +69,13 @@ class ConsoleObserver:
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
         self._what = unit if unit == "samples" else "rows"
-        if self._live():
+        # With FORCE_COLOR, rich takes a pipe for a terminal; it asks for colours, not for bars in a log.
+        if self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
             if total:
-                columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(), TimeRemainingColumn()]
+                columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(self), TimeRemainingColumn()]
             self._progress = Progress(*columns, console=self.console, transient=True)
-            self._task = self._progress.add_task(stage, total=total or None, rows=0, tokens=0, what=self._what)
+            self._progress.add_task(stage, total=total or None)
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
@@ -59,27 +84,28 @@ class ConsoleObserver:
         self._rows += rows
         self._tokens += tokens
         if self._progress is not None:
-            self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
+            self._progress.update(self._progress.task_ids[0], advance=done)
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
+            put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self.rates()}")
 
     def end(self) -> None:
         """See `Observer`."""
         self._stop()
-        if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
-            seconds = time.monotonic() - self._began
-            rates = f", {self._rates()}" if self._total else ""
-            say(self.console, f"{self._stage}: done in {duration(seconds)}{rates}")
+        seconds = time.monotonic() - self._began
+        if self._stage and seconds >= QUIET_SECONDS:
+            put(self.console, f"{self._stage}: done in {duration(seconds)}{f', {self.rates()}' if self._total else ''}")
         self._stage = ""
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        say(self.console, text)
+        put(self.console, text)
 
-    def _live(self) -> bool:
-        # With FORCE_COLOR, rich takes a pipe for a terminal; it asks for colours, not for bars in a log.
-        return self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty()
+    def rates(self) -> str:
+        """Rows, or samples, and tokens per second."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
+        return f"{rate(self._rows / seconds, self._what)}{tokens}"
 
     def _stop(self) -> None:
         # A bar left running hides the cursor, and is drawn again below an error message.
@@ -87,22 +113,15 @@ class ConsoleObserver:
             self._progress.stop()
             self._progress = None
 
-    def _rates(self) -> str:
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
-        return f"{rate(self._rows / seconds, self._what)}{tokens}"
-
 
 class _Rates(ProgressColumn):
-    """Rows, or samples, and tokens per second."""
+    def __init__(self, observer: ConsoleObserver) -> None:
+        super().__init__()
+        self._observer = observer
 
     def render(self, task: Task) -> Text:
         """See rich."""
-        seconds = task.elapsed or 0.0
-        if seconds <= 0:
-            return Text("")
-        rows, tokens = task.fields["rows"] / seconds, task.fields["tokens"] / seconds
-        return Text(f"{rate(rows, task.fields['what'])}  {rate(tokens, 'tokens')}", style="cyan")
+        return Text(self._observer.rates(), style="cyan")
 
 
 class EscapingConsole(Console):

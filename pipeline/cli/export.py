@@ -1,18 +1,23 @@
 """`packtrain export`: a dataset in the format of another trainer or on the Hub, a sharded checkpoint as one model."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural, size
-from .options import Json, no_words
-from .streams import print_json
+from .options import Json
+from .output import show
 
 if TYPE_CHECKING:
-    from .console import ConsoleObserver
+    from ...training.sharded import ExportedModel
+    from ..export.export import Exported
+    from ..export.publish import Published
+    from ..observer import Observer
+    from ..report.grid import Lines
 
 _ONLY = {
     "a format": ("--dtype", "--eos-id", "--pad-seq-to-mult", "--drop-weights"),
@@ -28,73 +33,40 @@ def _targets(incomplete: str) -> list[str]:
 
 
 def export(
-    folder: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="A finished dataset, or its URL; with --to model, a sharded checkpoint such as trained/checkpoint-2.",
-            autocompletion=no_words,
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="FORMAT",
-            help="megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets); hf://OWNER/NAME, or "
-            "hf://OWNER/NAME@BRANCH, to publish; model, to gather a checkpoint.",
-            autocompletion=_targets,
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="DIR", help="A new or empty folder to write.", autocompletion=no_words),
-    ] = None,
-    dtype: Annotated[
-        Literal["int32", "uint32", "uint16"] | None,
-        typer.Option(
-            metavar="TYPE",
-            help="megatron, olmo-core: the type of token ids. uint16 takes half the space, for vocabularies up to "
-            "65,536.",
-            show_default="int32 for megatron, uint32 for olmo-core",
-        ),
-    ] = None,
-    eos_id: Annotated[
-        int | None, typer.Option(help="olmo-core: the eos_token_id of the TokenizerConfig that you train with.")
-    ] = None,
-    pad_seq_to_mult: Annotated[
-        int | None,
-        typer.Option(
-            help="megatron-bridge: pad each document so that its length at run time is a multiple of N, the "
-            "pad_seq_to_mult that you train with.",
-            show_default="what pack.parallel asks for, else 1",
-        ),
-    ] = None,
-    drop_weights: Annotated[
-        bool,
-        typer.Option("--drop-weights", help="Leave out loss_weights, if the format has no place for them."),
-    ] = False,
-    private: Annotated[
-        bool, typer.Option("--private", help="hf://: make a new repository private. Otherwise everybody can read it.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="hf://: print the card and what would go, without asking the Hub.")
-    ] = False,
-    base: Annotated[
-        Path | None,
-        typer.Option(help="model: the folder of the model that was trained, for checkpoints without a config.json."),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="model: a tokenizer's folder, to copy beside the weights.")
-    ] = None,
+    folder: str,
+    to: Annotated[str, typer.Option(autocompletion=_targets)],
+    out: Annotated[str | None, typer.Option("--out", "-o")] = None,
+    dtype: Literal["int32", "uint32", "uint16"] | None = None,
+    eos_id: int | None = None,
+    pad_seq_to_mult: int | None = None,
+    drop_weights: bool = False,
+    private: bool = False,
+    dry_run: bool = False,
+    base: Path | None = None,
+    tokenizer: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Write a dataset in another trainer's format, publish it on the Hub, or gather a sharded checkpoint into a model.
 
     An export has the same rows, order, splits and masks. To the Hub go the shards and the card, and nothing private.
-    """
-    from ..report.printing import say
-    from .console import ConsoleObserver, make_console
 
+    Args:
+        folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
+            trained/checkpoint-2.
+        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets); hf://OWNER/NAME, or
+            hf://OWNER/NAME@BRANCH, to publish; model, to gather a checkpoint.
+        out (DIR): a new or empty folder to write.
+        dtype (TYPE): megatron, olmo-core: the type of token ids: int32 (of megatron, by default), uint32 (of
+            olmo-core), or uint16, which takes half the space, for vocabularies up to 65,536.
+        eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
+        pad_seq_to_mult: megatron-bridge: pad each document so that its length at run time is a multiple of N, the
+            pad_seq_to_mult that you train with; by default what pack.parallel asks for, else 1.
+        drop_weights: leave out loss_weights, if the format has no place for them.
+        private: hf://: make a new repository private. Otherwise everybody can read it.
+        dry_run: hf://: print the card and what would go, without asking the Hub.
+        base: model: the folder of the model that was trained, for checkpoints without a config.json.
+        tokenizer: model: a tokenizer's folder, to copy beside the weights.
+    """
     kind = "hf://OWNER/NAME" if to.startswith("hf://") else "model" if to == "model" else "a format"
     given = {
         "--dtype": dtype, "--eos-id": eos_id, "--pad-seq-to-mult": pad_seq_to_mult, "--drop-weights": drop_weights,
@@ -107,63 +79,61 @@ def export(
     if (out is None) is not (kind == "hf://OWNER/NAME"):
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        if kind == "model":
-            _gather(Path(folder), Path(str(out)), base, tokenizer, observer, as_json)
-        elif out is None:
-            _publish(folder, to, private, dry_run, observer, as_json)
-        else:
-            from ..export.export import export as export_dataset
+    if kind == "model":
+        model = partial(_gather, Path(folder), Path(str(out)), base, tokenizer)
+        show(as_json, model, partial(_model_lines, str(out)), lambda made: {"out": out, **asdict(made)})
+    elif out is None:
+        from ..export.publish import publish
 
-            made = export_dataset(
-                folder, out, to, dtype=dtype, eos_id=eos_id, pad_seq_to_mult=pad_seq_to_mult,
-                drop_weights=drop_weights, observer=observer,
-            )  # fmt: skip
-            if as_json:
-                print_json({"out": out, **asdict(made)})
-                return
-            for name, split in made.splits.items():
-                rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
-                say(console, f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained")
-            if made.not_carried:
-                lost = " and ".join(made.not_carried)
-                say(console, f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it")
-            say(console, f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}")
+        show(
+            as_json,
+            lambda observer: publish(folder, to, private=private, dry_run=dry_run, observer=observer),
+            partial(_published_lines, to),
+        )
+    else:
+        from ..export.export import export as export_dataset
+
+        options: dict[str, Any] = {
+            "dtype": dtype, "eos_id": eos_id, "pad_seq_to_mult": pad_seq_to_mult, "drop_weights": drop_weights,
+        }  # fmt: skip
+        show(
+            as_json,
+            lambda observer: export_dataset(folder, out, to, **options, observer=observer),
+            partial(_exported_lines, out),
+            lambda made: {"out": out, **asdict(made)},
+        )
 
 
-def _publish(
-    folder: str, target: str, private: bool, dry_run: bool, observer: "ConsoleObserver", as_json: bool
-) -> None:
-    from ..export.publish import publish
-    from ..report.printing import say
+def _exported_lines(out: str, made: "Exported") -> "Lines":
+    for name, split in made.splits.items():
+        rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
+        yield f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained"
+    if made.not_carried:
+        lost = " and ".join(made.not_carried)
+        yield f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it"
+    yield f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}"
 
-    done, console = publish(folder, target, private=private, dry_run=dry_run, observer=observer), observer.console
-    if as_json:
-        print_json(asdict(done))
-        return
-    for line in done.card.splitlines() if dry_run else ():
-        say(console, line)
-    say(console, f"{target}: {plural(len(done.files), 'file')}, {size(sum(done.files.values()))}")
-    for name, held in done.files.items():
-        say(console, f"  {name} ({size(held)})")
-    say(console, "nothing was published: --dry-run" if dry_run else f"{done.url}: commit {str(done.commit)[:12]}")
+
+def _published_lines(target: str, done: "Published") -> "Lines":
+    if done.commit is None:
+        yield from done.card.splitlines()
+    yield f"{target}: {plural(len(done.files), 'file')}, {size(sum(done.files.values()))}"
+    yield from (f"  {name} ({size(held)})" for name, held in done.files.items())
+    yield f"{done.url}: commit {done.commit[:12]}" if done.commit is not None else "nothing was published: --dry-run"
 
 
 def _gather(
-    checkpoint: Path, out: Path, base: Path | None, tokenizer: Path | None, observer: "ConsoleObserver", as_json: bool
-) -> None:
+    checkpoint: Path, out: Path, base: Path | None, tokenizer: Path | None, observer: "Observer"
+) -> "ExportedModel":
     try:
         from ...training.sharded import export_checkpoint
     except ImportError as error:
         raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
-    from ..report.printing import say
-
     observer.begin("gather", 0, "B")
     made = export_checkpoint(checkpoint, out, base=base, tokenizer=tokenizer)
     observer.end()
-    if as_json:
-        print_json({"out": str(out), "files": made.files, "tensors": made.tensors, "bytes": made.bytes})
-        return
-    files = plural(made.files, "file")
-    say(observer.console, f"{out}: {plural(made.tensors, 'tensor')}, {size(made.bytes)}, in {files}")
+    return made
+
+
+def _model_lines(out: str, made: "ExportedModel") -> "Lines":
+    yield f"{out}: {plural(made.tensors, 'tensor')}, {size(made.bytes)}, in {plural(made.files, 'file')}"

@@ -1,5 +1,7 @@
 """The help texts: commands in groups, in the order of use, with examples below each."""
 
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -25,12 +27,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain run --demo",
         "packtrain run mix.yaml --dry-run",
         "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
-        "packtrain run --format messages --input chats.jsonl --tokenizer tokenizer --out packed-chats",
+        "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
     ),
     "plan": ("packtrain plan mix.yaml", "packtrain plan mix.yaml --rows 20000"),
     "prep": (
         "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
-        "packtrain prep --format messages --input chats.jsonl -o chats-prepared.parquet",
+        "packtrain prep --input chats.jsonl -o chats-prepared.parquet",
     ),
     "wait": ("packtrain wait packed --timeout 2h",),
     "report": ("packtrain report packed",),
@@ -38,7 +40,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
     "contamination": (
         "packtrain contamination mix.yaml --against test.jsonl",
-        "packtrain contamination --format messages --input chats.jsonl --against test.jsonl --out hits.jsonl",
+        "packtrain contamination --input chats.jsonl --against test.jsonl --out hits.jsonl",
     ),
     "loader": (
         "packtrain loader packed --steps 5",
@@ -77,15 +79,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Command → the command lines below its help. A test runs them as they are."""
 
 
+_ARGUMENT = re.compile(r"    (\w+)(?: \((.+?)\))?: (.+)", re.DOTALL)
+"""`name: help` or `name (PLACEHOLDER): help`, in a docstring."""
+
+
 class Commands(TyperGroup):
-    """A click group that lists its commands under headings."""
+    """A click group that lists its commands under headings. What a command's docstring says of its arguments is the
+    help of its options.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command, with its examples below its help."""
+        """A command, with its help and examples."""
         command = self.commands.get(cmd_name)
         if command is not None and command.epilog is None:
-            command.epilog = _epilog(cmd_name)
-            _name_values(command)
+            _explain(command)
+            lines = EXAMPLES.get(cmd_name, ())
+            # \b keeps click from wrapping the paragraph.
+            command.epilog = "\n".join(["\b", f"Example{'s' * (len(lines) > 1)}:", *(f"  {one}" for one in lines)])
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -96,22 +106,24 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in names])
 
 
-def _name_values(command: Any) -> None:
-    """Show plain placeholders such as `N` instead of Python types."""
+def _explain(command: Any) -> None:
+    """Take the help of options from the docstring, show placeholders such as `N` instead of Python types, and let flags
+    only be set.
+    """
     callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
+    command.help, _, listed = (inspect.getdoc(callback) or "").partition("\n\nArgs:\n")
+    said = {found[1]: found for one in re.split(r"\n(?=    \w)", listed) if (found := _ARGUMENT.fullmatch(one))}
     hints = get_type_hints(callback)
     for parameter in command.params:
         hint = hints.get(parameter.name)
         kinds = {hint, *get_args(hint), *(inner for one in get_args(hint) for inner in get_args(one))}
         word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
-        if word is not None and parameter.metavar is None and not getattr(parameter, "is_flag", False):
+        is_flag = getattr(parameter, "is_flag", False)
+        if (found := said.get(parameter.name)) is not None:
+            text = " ".join(found[3].split())
+            parameter.help = text[0].upper() + text[1:] if re.match("[a-z]+ ", text) else text
+            word = found[2] or word
+        if is_flag:
+            parameter.secondary_opts = []
+        elif word is not None and parameter.metavar is None:
             parameter.metavar = word
-
-
-def _epilog(command: str) -> str | None:
-    """The examples below a command's help; None if it has none."""
-    lines = EXAMPLES.get(command)
-    if not lines:
-        return None
-    # \b keeps click from wrapping the paragraph.
-    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {one}" for one in lines)])

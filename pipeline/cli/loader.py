@@ -2,78 +2,64 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import duration, plural, rate
-from .options import Json, no_words
-from .streams import print_json
+from .options import Count, Json
+from .output import show
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ...training.loader import PackedLoader
+    from ..report.grid import Lines
 
 
 def loader(
-    folders: Annotated[
-        list[str],
-        typer.Argument(metavar="DIR", help="Finished datasets, or their URLs; all are mixed.", autocompletion=no_words),
-    ],
-    steps: Annotated[int, typer.Option(min=1, help="How many batches to take.")] = 5,
-    rows_per_step: Annotated[int, typer.Option(min=1, help="Rows per step, over all ranks.")] = 8,
-    start: Annotated[int, typer.Option(help="The first step.")] = 0,
-    rank: Annotated[int | None, typer.Option(help="The rank to show.", show_default="from the environment")] = None,
-    world_size: Annotated[
-        int | None, typer.Option(help="The number of ranks.", show_default="from the environment")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the order.")] = 0,
-    split: Annotated[str, typer.Option(help="Which split.")] = "train",
-    explain: Annotated[bool, typer.Option("--explain", help="List the documents of the first step.")] = False,
+    folders: list[str],
+    steps: Count = 5,
+    rows_per_step: Count = 8,
+    start: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    explain: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a trainer would get: batches, their fill and balance, and how fast they come."""
-    from .console import make_console
+    """Show what a trainer would get: batches, their fill and balance, and how fast they come.
 
+    Args:
+        folders (DIR): finished datasets, or their URLs; all are mixed.
+        steps: how many batches to take.
+        rows_per_step: rows per step, over all ranks.
+        start: the first step.
+        rank: the rank to show; by default from the environment.
+        world_size: the number of ranks; by default from the environment.
+        explain: list the documents of the first step.
+    """
     try:
-        import torch
-    except ModuleNotFoundError:
-        raise ConfigError("the loader needs torch, which is not installed; pip install 'packtrain[train]'") from None
-    from ...training.loader import PackedLoader
-    from ...training.order import Source
-
-    options: dict[str, Any] = {"split": split} if len(folders) == 1 else {}
+        from ...training.loader import PackedLoader
+        from ...training.order import Source
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the loader needs {error.name}, which is not installed; pip install 'packtrain[train]'"
+        ) from None
     began = time.perf_counter()
     given = PackedLoader(
         folders[0] if len(folders) == 1 else [Source(one) for one in folders],
         rows_per_step=rows_per_step,
         rank=0 if rank is None and world_size is not None else rank,
         world_size=world_size,
-        seed=seed,
-        **options,
     )
     opened, whole = time.perf_counter() - began, len(given)
     if not 0 <= start < whole:
         raise ConfigError(f"--start {start:,}: the order has {whole:,} steps; choose 0 to {whole - 1:,}")
     given.load_state_dict({**given.state_dict(), "rows": start * given.rows_per_step})
-    seen: list[dict[str, Any]] = []
-    tensors: dict[str, str] = {}
-    last = time.perf_counter()
-    for batch in given:
-        wait = time.perf_counter() - last
-        if not seen:
-            tensors = {
-                name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-                if isinstance(value, torch.Tensor)
-                else f"{type(value).__name__} {value}"
-                for name, value in batch.items()
-            }
-        seen.append({**_seen(given, start + len(seen), batch), "wait": wait})
+    seen, batches, tensors = list[dict[str, Any]](), iter(given), dict[str, str]()
+    for number in range(start, min(start + steps, whole)):
         last = time.perf_counter()
-        if len(seen) == steps:
-            break
+        batch = next(batches)
+        wait = time.perf_counter() - last
+        tensors = tensors or {name: _is(value) for name, value in batch.items()}
+        seen.append({**_seen(given, number, batch), "wait": wait})
     view = {
         "where": folders,
         "rank": given.place.rank,
@@ -90,10 +76,13 @@ def loader(
         "seen": seen,
         "documents": [asdict(one) for one in given.explain(start)] if explain else [],
     }
-    if as_json:
-        print_json(view)
-    else:
-        _print_view(make_console(), view)
+    show(as_json, lambda _: view, _lines)
+
+
+def _is(value: Any) -> str:
+    if hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"{type(value).__name__} {value}"
 
 
 def _seen(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> dict[str, Any]:
@@ -120,13 +109,13 @@ def _seen(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> dict[st
     }
 
 
-def _print_view(console: "Console", view: dict[str, Any]) -> None:
-    from ..report.printing import Grid, print_grids, say
+def _lines(view: dict[str, Any]) -> "Lines":
+    from ..report.grid import Grid
 
     steps = f"{plural(view['steps'], 'step')} of {plural(view['rows_per_step'], 'row')}"
-    say(console, f"{', '.join(view['where'])}: {steps}, order {view['order']}")
-    say(console, f"rank {view['rank']} of {view['world_size']} ({view['place']})", "dim")
-    say(console, view["balance"], "dim")
+    yield f"{', '.join(view['where'])}: {steps}, order {view['order']}"
+    yield f"rank {view['rank']} of {view['world_size']} ({view['place']})", "dim"
+    yield view["balance"], "dim"
     head = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
     rows = [
         [
@@ -139,21 +128,20 @@ def _print_view(console: "Console", view: dict[str, Any]) -> None:
         ]
         for one in view["seen"]
     ]
-    grids = [Grid("What this rank gets", head, rows, 0)]
-    grids.append(Grid("A batch", ("tensor", "is"), list(view["batch"].items()), 2))
+    yield ""
+    yield Grid("What this rank gets", head, rows, 0)
+    yield ""
+    yield Grid("A batch", ("tensor", "is"), list(view["batch"].items()), 2)
     if view["documents"]:
         documents = [
             (one["source"], one["id"], *(f"{one[name]:,}" for name in ("rank", "row", "tokens")))
             for one in view["documents"]
         ]
         first = f"{view['seen'][0]['step']:,}"
-        grids.append(Grid(f"Documents of step {first}", ("source", "id", "rank", "row", "tokens"), documents, 2))
-    for grid in grids:
-        say(console)
-        print_grids(console, [grid])
-    say(console)
-    say(
-        console,
+        yield ""
+        yield Grid(f"Documents of step {first}", ("source", "id", "rank", "row", "tokens"), documents, 2)
+    yield ""
+    yield (
         f"opened in {duration(view['opened'])}, first batch after {duration(view['first'])}, "
-        f"{rate(view['tokens_per_second'], 'tokens')} over {plural(len(view['seen']), 'step')}",
+        f"{rate(view['tokens_per_second'], 'tokens')} over {plural(len(view['seen']), 'step')}"
     )

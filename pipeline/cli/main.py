@@ -19,13 +19,14 @@ from .help import WIDTH, Commands
 from .inspect import inspect
 from .loader import loader
 from .options import config_keys
+from .output import lost_output, open_streams, print_json, print_line
 from .reports import contamination, diff, plan, report
 from .run import run
 from .samples import eval_apps, sample
-from .streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
 from .training import doctor, explain_loss, probe, train
 
-_INTERRUPTED = 130
+_INTERRUPTED, _READER_LEFT = 130, 141
+"""The codes that shells report for programs ended by SIGINT and SIGPIPE."""
 _SHOWN = 80
 """Maximum number of characters of a name in a message."""
 # The usage error of the click that typer uses: its own copy, or the package.
@@ -97,25 +98,33 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop jobs with SIGTERM
-    guard_streams()
+    open_streams()
     atexit.register(gc.freeze)  # else Python looks through all that is loaded once more as it exits: 0.3 s
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
+    code = _code_of_command()
+    if (lost := lost_output()) is not None:
+        code = _not_written(lost)
+    sys.exit(code)
+
+
+def _code_of_command() -> int:
+    """Run the command of this process's arguments; errors become messages and exit codes."""
     try:
+        # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
         code = command()(sys.argv[1:], prog_name="packtrain", standalone_mode=False)
-        flush_output()
-    except ReaderLeftError as error:
-        sys.exit(error.exit_code)
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except OSError as error:  # such as a name that is too long, which any path of a command line can be
         if error.filename is None:
-            raise
+            if (lost := lost_output("\n")) is None:
+                raise
+            return _not_written(lost)
         name = str(error.filename)
         shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
         print_line(f"packtrain: {shown}: {error.strerror}; check the name, or give another", file=sys.stderr)
-        sys.exit(1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2)
+        return 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
     except _UsageError as error:
         if key := _key_of(error):
             error.message = f"{error.message}. It is a key of the configuration: --set {key}="
@@ -125,16 +134,31 @@ def main() -> None:
             error.possibilities = None
         error.message = escape(error.message)
         error.show()
-        sys.exit(error.exit_code)
+        return int(error.exit_code)
     except typer.Exit as leave:
-        sys.exit(leave.exit_code)
+        return leave.exit_code
+    except SystemExit as leave:  # of click and rich, if the reader of the output has left
+        if isinstance(leave.__context__, BrokenPipeError):
+            return _READER_LEFT
+        raise
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # typer turns any EOFError into Abort
             raise error.__cause__ from None
         code = _INTERRUPTED
-    # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
     if code == _INTERRUPTED:
         # Only a training may have nothing to continue from: a run keeps each finished part.
         saved = ", from the last checkpoint if there is one" if sys.argv[1:2] == ["train"] else ""
         print_line(f"packtrain: interrupted; run the same command again to continue{saved}", file=sys.stderr)
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
+
+
+def _not_written(error: OSError) -> int:
+    """Say that output is lost; nothing to somebody who has closed the pipe, as `head` does."""
+    if error.errno == errno.EPIPE:
+        return _READER_LEFT
+    print_line(
+        f"packtrain: standard output cannot be written ({error.strerror}), so what was printed is incomplete. Make "
+        "room, or redirect it elsewhere, and run the same command again",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,4 +1,7 @@
-"""Options that several commands share, how shells complete them, and what turns them into a configuration."""
+"""Options that several commands share, how shells complete them, and what turns them into a configuration.
+
+The help of other options stands in the docstrings of their commands; see `help.py`.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +17,6 @@ from ...schemas.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
-    from ..report.report_options import ReportOptions
 
 
 def no_words(incomplete: str) -> list[str]:
@@ -45,11 +47,11 @@ def _keys(model: Any, before: str = "") -> Iterator[str]:
             yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
 
 
-def _keys_of(training: bool) -> Callable[[str], list[str]]:
+def _settings(example: str, *, training: bool) -> Any:
     def complete(incomplete: str) -> list[str]:
         return [f"{key}=" for key in config_keys(training=training) if key.startswith(incomplete)]
 
-    return complete
+    return typer.Option("--set", metavar="KEY=VALUE", help=f"Override a key, e.g. {example}.", autocompletion=complete)
 
 
 def _days(text: str) -> float:
@@ -64,7 +66,7 @@ def _days(text: str) -> float:
 _UNITS: dict[str, Callable[[str], float]] = {"DURATION": parse_duration, "DAYS": _days, "SIZE": parse_size}
 
 
-def measured(unit: str, help: str, *names: str, default: str) -> Any:
+def measured(unit: str, *, default: str) -> Any:
     """An option that takes a DURATION, a number of DAYS, or a SIZE in bytes.
 
     Args:
@@ -77,7 +79,7 @@ def measured(unit: str, help: str, *names: str, default: str) -> Any:
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
-    return typer.Option(*names, parser=parse, metavar=unit, help=help, show_default=default)
+    return typer.Option(parser=parse, metavar=unit, show_default=default)
 
 
 Config = Annotated[
@@ -85,37 +87,16 @@ Config = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key, e.g. pack.strategy=tight, or tokenizer.allow_lost='[system, tools]'.",
-        autocompletion=_keys_of(training=False),
-    ),
+    _settings("truncate.max_length=2048, or tokenizer.allow_lost='[system, tools]'", training=False),
 ]
-TrainSet = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key, e.g. trainer.max_steps=100, or out=trained-2.",
-        autocompletion=_keys_of(training=True),
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="Without a configuration: messages, sharegpt, alpaca, prompt_completion, preference, tokenized, text, "
-        "apps or python:module:function.",
-        show_default="detected from the first rows",
-    ),
-]
+TrainSet = Annotated[list[str] | None, _settings("trainer.max_steps=100, or out=trained-2", training=True)]
 Input = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
         metavar="PATH",
-        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated.",
+        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated. "
+        "--set sources.0.format= names its format, if the first rows do not tell.",
         autocompletion=no_words,
     ),
 ]
@@ -129,8 +110,6 @@ Out = Annotated[
         metavar="DIR", help="The folder of the run, or its URL; overrides the configuration.", autocompletion=no_words
     ),
 ]
-Workers = Annotated[int | None, typer.Option(help="Worker processes.", show_default="one per core")]
-MaxLength = Annotated[int | None, typer.Option(help="Tokens per packed row; overrides the configuration.")]
 Mask = Annotated[
     MaskPolicy | None,
     typer.Option(
@@ -140,30 +119,15 @@ Mask = Annotated[
     ),
 ]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=no_words)]
-Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train")]
+Count = Annotated[int, typer.Option(min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="CUDA if available")]
 Lengths = Annotated[
     str | None,
     typer.Option(
-        metavar="N,N,…", help="Lengths to compare; the configured one is added.", show_default="256 to 131072"
-    ),
-]
-MaxLengthLimit = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        metavar="N",
-        help="The longest max_length that fits your memory; longer ones are never advised.",
-        show_default="the model's positions",
-    ),
-]
-Model = Annotated[
-    Path | None,
-    typer.Option(
-        help="Advise no length above the positions of this model: its folder or config.json.",
-        show_default="the model in the tokenizer's folder",
-        autocompletion=no_words,
+        metavar="N,N,…",
+        help="Lengths to compare, none of which is too long for your memory; the configured one is added.",
+        show_default="256 to 131072",
     ),
 ]
 Output = Annotated[
@@ -176,17 +140,13 @@ Output = Annotated[
     ),
 ]
 
-_STANDS_FOR = {
-    "out": "out", "workers": "run.workers", "shard": "run.shard", "max_length": "truncate.max_length",
-    "mask": "mask.policy",
-}  # fmt: skip
+_STANDS_FOR = {"out": "out", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against"}
 """Option → the key that it stands for."""
 
 
 def load_run(
     config: "Path | dict[str, Any] | None",
     settings: list[str] | None,
-    format: str | None,
     inputs: list[str] | None,
     tokenizer: Path | None = None,
     out: str | None = None,
@@ -212,56 +172,22 @@ def load_run(
     from ..configfile import load_config
     from ..store.open_store import resolve_place
 
-    given = {"--format": format, "--input": inputs, "--tokenizer": tokenizer, "--out": out}
+    given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
     if config is None:
         missing = [name for name in needs if not given[name]]
         if missing:
             raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
-        source = {"name": default_name(format or AUTO), "format": format or AUTO, "path": list(inputs or [])}
+        source = {"name": default_name(AUTO), "path": list(inputs or [])}
         config = {"out": out or "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
         config |= {"cache": cache} if cache is not None else {}
         base = Path.cwd()
-    elif isinstance(config, Path) and (format is not None or inputs or tokenizer is not None):
-        names = "--format, --input and --tokenizer" if "--tokenizer" in needs else "--format and --input"
+    elif isinstance(config, Path) and (inputs or tokenizer is not None):
+        names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
         raise ConfigError(f"give either a configuration file, or {names}; not both")
     if out is not None:
         options["out"] = resolve_place(out, Path.cwd())
     stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
     return load_config(config, base, [*(settings or []), *stand])
-
-
-def check_page(output: Path | None) -> None:
-    """Refuse a bad page name before anything is read. Missing folders are created later.
-
-    Raises:
-        ConfigError: the name does not end in .html, is a folder, or has a file as its parent.
-    """
-    if output is None:
-        return
-    if output.is_dir():
-        raise ConfigError(f"--output: {output} is a folder; name a file in it, such as {output / 'page.html'}")
-    if output.suffix != ".html":
-        raise ConfigError(f"--output: {output} must end in .html, such as {output.stem}.html")
-    there = next(path for path in output.absolute().parents if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"--output: {there} is a file, not a folder; choose another place than {output}")
-
-
-def report_options(lengths: str | None, max_length_limit: int | None, model: Path | None) -> "ReportOptions":
-    """The report's options from those of the command line.
-
-    Raises:
-        ConfigError: a length is invalid, or the model's configuration cannot be read.
-    """
-    from ...stages.forecast.sweep import CANDIDATES
-    from ..report.lengths import check_length
-    from ..report.report_options import ReportOptions, limit_of_model
-
-    found = whole_numbers("--lengths", lengths, "1024,2048,4096") or CANDIDATES
-    for length in found:
-        check_length(length)
-    limit = limit_of_model(model) if model is not None else None
-    return ReportOptions(lengths=found, max_length_limit=max_length_limit, limit=limit)
 
 
 def whole_numbers(option: str, text: str | None, example: str) -> tuple[int, ...] | None:

@@ -11,8 +11,8 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Device, Json, Set, load_run, measured, no_words, whole_numbers
-from .streams import print_json
+from .options import Count, Device, Json, Set, load_run, measured, whole_numbers
+from .output import show
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ...training.generate import ModelFolder
     from ..judge.judging import Judging
     from ..observer import Observer
+    from ..report.grid import Lines
     from ..samples.prompts import PromptSet
+    from ..samples.sampling import SampleCounts
+
+    Drawn = tuple[int, SampleCounts]
+    """The number of prompts, and what was drawn."""
 
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
@@ -30,72 +35,50 @@ _LEAST_MEMORY = 64 << 20
 
 
 def sample(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.",
-            autocompletion=no_words,
-        ),
-    ],
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH",
-            help="What packtrain prep --prompt-only wrote.",
-            autocompletion=no_words,
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The samples file, one JSON object a line; resumed if it is there.")
-    ],
-    tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="MODEL")] = None,
-    n: Annotated[int, typer.Option("-n", "--samples", min=1, help="Samples of each prompt.")] = 1,
-    temperature: Annotated[
-        float, typer.Option(min=0, metavar="X", help="0 takes the most probable token every time.")
-    ] = 0.8,
-    top_p: Annotated[
-        float, typer.Option(min=0, max=1, metavar="X", help="Draw from the likeliest tokens with this probability.")
-    ] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Other seeds draw other samples.")] = 0,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Part I of N, from 0, into a file of its own, for several machines."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences at once.", show_default="64 on CUDA, else 16")
-    ] = None,
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(help="float32, bfloat16 or float16.", show_default="that of the weights"),
-    ] = "auto",
+    model: str,
+    data: Annotated[str, typer.Option()],
+    out: Annotated[Path, typer.Option("--out", "-o")],
+    tokenizer: Path | None = None,
+    n: Annotated[int, typer.Option("-n", "--samples", min=1)] = 1,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.8,
+    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
+    max_new_tokens: Count = 1024,
+    seed: int = 0,
+    shard: str | None = None,
+    batch: Annotated[int | None, typer.Option(min=1)] = None,
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     device: Device = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="The model under an adapter or a sharded checkpoint.",
-            show_default="what the folder says",
-            autocompletion=no_words,
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server, such as http://host:8000/v1.")
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="With --endpoint: requests at once.")] = 16,
-    timeout: Annotated[
-        float, measured("DURATION", "With --endpoint: time limit of a request.", default="10min")
-    ] = 600.0,
+    base: Path | None = None,
+    endpoint: str | None = None,
+    concurrency: Count = 16,
+    timeout: Annotated[float, measured("DURATION", default="10min")] = 600.0,
     settings: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Draw samples of a model's answers, in a file that a stopped run resumes."""
+    """Draw samples of a model's answers, in a file that a stopped run resumes.
+
+    Args:
+        model (MODEL): a model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.
+        data (PATH): what packtrain prep --prompt-only wrote.
+        out: the samples file, one JSON object a line; resumed if it is there.
+        tokenizer: the tokenizer's folder; by default MODEL.
+        n: samples of each prompt.
+        temperature: 0 takes the most probable token every time.
+        top_p: draw from the likeliest tokens with this probability.
+        max_new_tokens: maximum number of tokens in an answer.
+        seed: other seeds draw other samples.
+        shard (I/N): part I of N, from 0, into a file of its own, for several machines.
+        batch: sequences at once; by default 64 on CUDA, else 16.
+        dtype: float32, bfloat16 or float16; by default that of the weights.
+        base: the model under an adapter or a sharded checkpoint; by default what the folder says.
+        endpoint (URL): ask an OpenAI-compatible server, such as http://host:8000/v1.
+        concurrency: with --endpoint: requests at once.
+        timeout: with --endpoint: time limit of a request.
+    """
     from ...schemas.samples import SampleSettings
-    from ..report.printing import say
     from ..samples.prompts import read_prompts
     from ..samples.samples_file import check_place
     from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
-    from .console import ConsoleObserver, make_console
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
@@ -110,9 +93,9 @@ def sample(
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
-    config, place = load_run(None, settings, "prompt_completion", [data], folder, str(out))
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
+    config, place = load_run(None, settings, [data], folder, str(out))
+
+    def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
         prompts = read_prompts(config, place)
@@ -132,18 +115,24 @@ def sample(
                 EndpointEngine, endpoint, model, drawn, prompts.tokenizer, prompts.stop, concurrency=concurrency,
                 seconds=timeout,
             )  # fmt: skip
-
         made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
-        counts = draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
-    if as_json:
-        print_json({"out": str(out), "prompts": len(prompts.prompts), **asdict(counts)})
-        return
+        return len(prompts.prompts), draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
+
+    def plain(drawn: "Drawn") -> dict[str, Any]:
+        return {"out": str(out), "prompts": drawn[0], **asdict(drawn[1])}
+
+    show(as_json, make, partial(_drawn_lines, out, n), plain)
+
+
+def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
+    counts = drawn[1]
     said = ", ".join(f"{reason} {number:,}" for reason, number in counts.reasons.items())
     if not counts.made:
-        say(console, f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing")
-    say(console, f"{out}: {plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}, "
-        f"{plural(counts.tokens, 'token')}{f' ({said})' if said else ''}")  # fmt: skip
+        yield f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing"
+    reasons = f" ({said})" if said else ""
+    of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
+    yield f"{out}: {of}, {plural(counts.tokens, 'token')}{reasons}"
 
 
 def _check_tokenizer(model: Path, base: Path | None) -> None:
@@ -210,60 +199,38 @@ def _fitted(
 
 
 def eval_apps(
-    samples: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="SAMPLES",
-            help="What `packtrain sample` wrote, or JSON lines with id, row, sample and text.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="APPS rows with their tests: the data that the samples were made from.", show_default=False),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder for results; the same command continues there.",
-            show_default=False,
-            metavar="DIR",
-        ),
-    ] = None,
-    k: Annotated[
-        str | None, typer.Option("-k", metavar="K,K,…", help="The k of pass@k.", show_default="1,5,10 up to n")
-    ] = None,
-    comparator: Annotated[
-        Literal["exact", "tokens+numbers"],
-        typer.Option(help="exact or tokens+numbers.", metavar="NAME"),
-    ] = "tokens+numbers",
-    timeout: Annotated[
-        float, measured("DURATION", "CPU time of one test; twice as much by the clock.", "--timeout", default="10s")
-    ] = 10.0,
-    memory: Annotated[int, measured("SIZE", "Memory of a program.", "--memory", default="1GiB")] = 1 << 30,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Programs at once.", show_default="one per core")] = None,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Run programs WITHOUT a sandbox, with all rights of this user.")
-    ] = False,
-    references: Annotated[
-        bool, typer.Option("--references", help="Run the data's own solutions in place of samples, to calibrate.")
-    ] = False,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The --out of such a run of the same data.")
-    ] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The --out of another evaluation of the same data: do they differ?"),
-    ] = None,
+    samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
+    data: Path | None = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
+    k: Annotated[str | None, typer.Option("-k")] = None,
+    comparator: Literal["exact", "tokens+numbers"] = "tokens+numbers",
+    timeout: Annotated[float, measured("DURATION", default="10s")] = 10.0,
+    memory: Annotated[int, measured("SIZE", default="1GiB")] = 1 << 30,
+    jobs: Annotated[int | None, typer.Option(min=1)] = None,
+    unsafe: bool = False,
+    references: bool = False,
+    calibration: Path | None = None,
+    compare: Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty."""
+    """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty.
+
+    Args:
+        samples (SAMPLES): what `packtrain sample` wrote, or JSON lines with id, row, sample and text.
+        data: APPS rows with their tests: the data that the samples were made from.
+        out (DIR): folder for results; the same command continues there.
+        k (K,K,…): the k of pass@k; by default 1,5,10 up to n.
+        comparator: exact or tokens+numbers.
+        timeout: CPU time of one test; twice as much by the clock.
+        memory: memory of a program.
+        jobs: programs at once; by default one per core.
+        unsafe: run programs WITHOUT a sandbox, with all rights of this user.
+        references: run the data's own solutions in place of samples, to calibrate.
+        calibration (DIR): the --out of such a run of the same data.
+        compare (DIR): the --out of another evaluation of the same data: do they differ?
+    """
     from ..judge.evaluation import EvaluationRequest, run_evaluation
     from ..judge.summary import lines
-    from ..report.printing import say
-    from .console import ConsoleObserver, make_console
 
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
     if data is None or out is None:
@@ -272,15 +239,12 @@ def eval_apps(
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     judging, ks = _judging(comparator, timeout, memory), whole_numbers("-k", k, "1,5,10")
     request = EvaluationRequest(data, out, samples, judging, unsafe, jobs, ks, calibration, compare)
-    console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        summary = run_evaluation(request, observer)
-    if as_json:
-        print_json(summary)
-        return
-    for line in lines(summary):
-        say(console, line)
-    say(console, f"{out}: results.jsonl has every sample, summary.json these numbers")
+
+    def view(summary: dict[str, Any]) -> "Lines":
+        yield from lines(summary)
+        yield f"{out}: results.jsonl has every sample, summary.json these numbers"
+
+    show(as_json, lambda observer: run_evaluation(request, observer), view)
 
 
 def _judging(comparator: str, timeout: float, memory: int) -> "Judging":

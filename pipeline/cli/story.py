@@ -52,13 +52,13 @@ def tell(console: Console, story: Story, *, full: bool = False) -> None:
     Args:
         full: shorten nothing.
     """
-    colour, most = has_colour(console), (1 << 60) if full else _LINES * console.width
+    most = (1 << 60) if full else _LINES * console.width
     for text in (
         *_origin(story, most, full),
-        *_text(story, most, colour),
+        *_text(story, most, has_colour(console)),
         *_tokens(story, full),
         *_outcome(story),
-        *(Text(f"note: {note}", "yellow") for note in story.notes),
+        *(_line(f"note: {note}", "yellow") for note in story.notes),
     ):
         # Only the terminal wraps lines, so that text can be copied as it is.
         console.print(text, soft_wrap=True, highlight=False)
@@ -69,7 +69,7 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _title(number: int, text: str) -> Text:
-    return Text(f"\n{number} {escape(text)}", "bold")
+    return _line(f"\n{number} {text}", "bold")
 
 
 def _origin(story: Story, most: int, full: bool) -> Iterator[Text]:
@@ -79,10 +79,8 @@ def _origin(story: Story, most: int, full: bool) -> Iterator[Text]:
     yield _line(_verdict(story), "bold")
     yield _title(1, "where it comes from")
     yield _line(f"source {address.source}, file {address.file}, line {address.line:,}")
-    if origin.path and not origin.said.startswith(origin.path):
-        yield _line(f"{origin.path}: {origin.said}")
-    else:
-        yield _line(origin.said, "" if origin.state == "same" else "yellow")
+    path = f"{origin.path}: " if origin.path and not origin.said.startswith(origin.path) else ""
+    yield _line(f"{path}{origin.said}", "" if origin.state == "same" else "yellow")
     if origin.item is None:
         return
     shown = origin.value if full else _shortened(origin.value, most)
@@ -91,7 +89,7 @@ def _origin(story: Story, most: int, full: bool) -> Iterator[Text]:
     kept = len(lines) if full else 10 * _LINES
     yield from (_line(line, MASKED) for line in lines[:kept])
     if len(lines) > kept:
-        yield Text(f"… {len(lines) - kept:,} more lines (--full)", "italic")
+        yield _line(f"… {len(lines) - kept:,} more lines (--full)", "italic")
 
 
 def _text(story: Story, most: int, colour: bool) -> Iterator[Text]:
@@ -100,11 +98,10 @@ def _text(story: Story, most: int, colour: bool) -> Iterator[Text]:
     yield _title(2, "its text, decoded from its tokens")
     kinds = dict.fromkeys(stretch.kind for stretch in story.stretches if stretch.kind is not None)
     if not colour:
-        yield Text("legend: ⟦trained⟧ · not trained")
+        yield _line("legend: ⟦trained⟧ · not trained")
     elif kinds:
-        yield Text(" · ").join(
-            [*(Text(_word(kind), STYLES[kind]) for kind in kinds), Text("underlined: trained", "underline")]
-        )
+        words = [*(_line(_word(kind), STYLES[kind]) for kind in kinds), _line("underlined: trained", "underline")]
+        yield Text(" · ").join(words)
     out = Text()
     for stretch in story.stretches:
         body, trained = escape(_shortened(stretch.text, most)), stretch.fate is TokenFate.TRAINED
@@ -132,6 +129,13 @@ def _tokens(story: Story, full: bool) -> Iterator[Text]:
         yield out
 
 
+def _stretch(stretch: Stretch) -> str:
+    kind = f" · {_word(stretch.kind)}" if stretch.kind is not None else ""
+    turn = f" · message {stretch.turn + 1}" if stretch.turn >= 0 else ""
+    often = f", in {stretch.stands:,} pieces, trained in {stretch.trained:,}" if stretch.stands > 1 else ""
+    return f"{_range(stretch.begin, stretch.begin + len(stretch.ids))}{kind}{turn} · {stretch.fate.value}{often}"
+
+
 def _outcome(story: Story) -> Iterator[Text]:
     yield _title(4, "what happened to it")
     inspect = f"packtrain inspect {shlex.quote(story.folder)}"
@@ -151,24 +155,20 @@ def _outcome(story: Story) -> Iterator[Text]:
         weight = "" if piece.weights is None else f", loss weights add up to {sum(piece.weights):.4g}"
         yield _line(
             f"row {one.row:,} of {one.split} (row {one.shard_row:,} of {one.shard}), positions {one.at:,} to "
-            f"{one.at + len(piece.ids) - 1:,}: tokens {piece.start:,} to {piece.start + len(piece.ids) - 1:,} of the "
-            f"example, {piece.trained:,} trained{weight}"
+            f"{one.at + len(piece.ids) - 1:,}: {_range(piece.start, piece.start + len(piece.ids))} of the example, "
+            f"{piece.trained:,} trained{weight}"
         )
         yield _line(f"  {inspect} --row {one.row} --split {one.split}", MASKED)
     for cut in story.cuts:
-        where = f"token {cut.begin:,}" if cut.end == cut.begin + 1 else f"tokens {cut.begin:,} to {cut.end - 1:,}"
-        yield _line(f"cut: {where} ({cut.end - cut.begin:,}), by {cut.reason}", "red")
+        yield _line(f"cut: {_range(cut.begin, cut.end)} ({cut.end - cut.begin:,}), by {cut.reason}", "red")
 
 
 def _shortened(value: Any, most: int) -> Any:
     """Texts of at most so many characters, without their middle; of long lists the first items."""
     if isinstance(value, str):
         half = most // 2
-        return (
-            value
-            if len(value) <= most
-            else (f"{value[:half]} … {len(value) - 2 * half:,} characters more … {value[-half:]}")
-        )
+        left_out = f" … {len(value) - 2 * half:,} characters more … "
+        return value if len(value) <= most else value[:half] + left_out + value[-half:]
     if isinstance(value, dict):
         return {str(key): _shortened(item, most) for key, item in value.items()}
     if isinstance(value, list):
@@ -184,37 +184,23 @@ def _state(story: Story) -> str:
 
 def _verdict(story: Story) -> str:
     """What happened to the example, in one sentence with numbers."""
-    of_pair = "" if story.row is None else f", in row {story.row[1]:,} of {story.row[0]}"
     if story.state != "packed" or not story.standings:
-        none = (
-            f"; none of its {plural(story.total, 'token')} is trained"
-            if story.total and story.state != "packed" and story.row is None
-            else ""
-        )
-        return f"{_state(story)}{of_pair}{none}"
+        none = f"; none of its {plural(story.total, 'token')} is trained"
+        of_pair = f", in row {story.row[1]:,} of {story.row[0]}" if story.row is not None else ""
+        return f"{_state(story)}{of_pair or (none if story.total and story.state != 'packed' else '')}"
     where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
     rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
     pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"
     copies = f", {story.copies:,} times" if story.copies > 1 else ""
-    cut = (
-        f"; {plural(lost, 'token is', 'tokens are')} cut off"
-        if (lost := sum(one.end - one.begin for one in story.cuts))
-        else ""
-    )
+    lost = sum(one.end - one.begin for one in story.cuts)
+    cut = f"; {plural(lost, 'token is', 'tokens are')} cut off" if lost else ""
     of = plural(story.total, "token is", "tokens are")
     mask = f" (mask {story.policy})" if story.policy else ""
     return f"packed in {rows}{pieces}{copies}: {story.trained:,} of {of} trained{mask}{cut}"
 
 
-def _stretch(stretch: Stretch) -> str:
-    last = stretch.begin + len(stretch.ids) - 1
-    where = f"token {last:,}" if last == stretch.begin else f"tokens {stretch.begin:,} to {last:,}"
-    kind = f" · {_word(stretch.kind)}" if stretch.kind is not None else ""
-    turn = f" · message {stretch.turn + 1}" if stretch.turn >= 0 else ""
-    often = ""
-    if stretch.stands > 1:
-        often = f", in {stretch.stands:,} pieces, trained in {stretch.trained:,}"
-    return f"{where}{kind}{turn} · {stretch.fate.value}{often}"
+def _range(begin: int, end: int) -> str:
+    return f"token {begin:,}" if end == begin + 1 else f"tokens {begin:,} to {end - 1:,}"
 
 
 def _word(kind: RunKind) -> str:

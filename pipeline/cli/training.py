@@ -11,36 +11,37 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, Device, Json, TrainSet, measured
-from .streams import print_json, print_line
+from .options import Config, Count, Device, Json, TrainSet, measured
+from .output import print_json, print_line, show
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ...training.attention import Applied
     from ...training.probe import ProbeReport
     from ...training.trainer.explain_loss import StepLoss
     from ...training.trainer.train_config import TrainConfig
+    from ..report.grid import Lines
+
+    Probed = tuple[ProbeReport, Applied, str] | AttentionError
+    """What a probe found, how attention was done, and of what model; or why the model cannot be trained packed."""
 
 
 def train(
     config: Config = None,
     settings: TrainSet = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Train a tiny random model on the output of packtrain run --demo.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check configuration, data and model, and stop.")] = False,
-    recipe: Annotated[
-        Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node, "
-            "slurm-nodes) that starts a training, and stop.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the whole configuration.")] = False,
+    demo: bool = False,
+    dry_run: bool = False,
+    recipe: Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None = None,
+    as_json: Json = False,
 ) -> None:
-    """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices."""
+    """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices.
+
+    Args:
+        demo: train a tiny random model on the output of packtrain run --demo.
+        dry_run: check configuration, data and model, and stop.
+        recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node,
+            slurm-nodes) that starts a training, and stop.
+        as_json: with --dry-run: print the whole configuration.
+    """
     if recipe is not None:
         from ...training.launch.recipes import recipe as text_of
 
@@ -57,8 +58,6 @@ def train(
         raise ConfigError("--json works with --dry-run only; add --dry-run")
     from ...training.trainer.train import check
     from ...training.trainer.train import train as start
-    from ..report.printing import say
-    from .console import make_console
 
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
@@ -70,10 +69,7 @@ def train(
         print_json({"out": str(base / loaded.out), "config": loaded.model_dump(mode="json")})
         return
     if dry_run:
-        say(
-            make_console(),
-            f"the configuration, its data and its model are valid; training would write to {base / loaded.out}",
-        )
+        print_line(f"the configuration, its data and its model are valid; training would write to {base / loaded.out}")
         return
     start(loaded, base, say=partial(print_line, flush=True))
 
@@ -109,34 +105,38 @@ def _embedded() -> dict[str, Any]:
 
 
 def explain_loss(
-    step: Annotated[int, typer.Option(min=1, help="Which step, from 1.")],
+    step: Annotated[int, typer.Option(min=1)],
     config: Config = None,
     settings: TrainSet = None,
-    demo: Annotated[bool, typer.Option("--demo", help="The training of packtrain train --demo.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many documents to show.")] = 20,
+    demo: bool = False,
+    top: Count = 20,
     as_json: Json = False,
 ) -> None:
-    """Show the documents of a training step by their losses, computed from the last checkpoint before it."""
+    """Show the documents of a training step by their losses, computed from the last checkpoint before it.
+
+    Args:
+        step: which step, from 1.
+        demo: the training of packtrain train --demo.
+        top: how many documents to show.
+    """
     try:
         from ...training.trainer.explain_loss import explain_step
     except ModuleNotFoundError as error:
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
-    from .console import make_console
-
     loaded, base = load_training(config, demo, settings or [])
-    found = explain_step(loaded, base, step)
-    if as_json:
-        print_json(replace(found, documents=found.documents[:top]))
-    else:
-        _print_documents(make_console(), found, top)
+
+    def plain(found: "StepLoss") -> "StepLoss":
+        return replace(found, documents=found.documents[:top])
+
+    show(as_json, lambda _: explain_step(loaded, base, step), partial(_step_lines, top), plain)
 
 
-def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
-    from ..report.printing import Grid, print_grids, say
+def _step_lines(top: int, step: "StepLoss") -> "Lines":
+    from ..report.grid import Grid
 
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
-    say(console, f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}")
+    yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
     words = ("source", "id", "dataset") if len({one.dataset for one in step.documents}) > 1 else ("source", "id")
     rows = [
         (
@@ -145,86 +145,88 @@ def _print_documents(console: "Console", step: "StepLoss", top: int) -> None:
         )
         for one in step.documents[:top]
     ]
-    print_grids(console, [Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))])
+    yield Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))
     if step.documents:
         first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
-        say(console, f"the first: {escape_line(first)}")
+        yield f"the first: {escape_line(first)}"
 
 
 def probe(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder: its config.json is enough.")],
-    attention: Annotated[
-        Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"], typer.Option(help="Which attention.")
-    ] = "auto",
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(help="In which precision.", show_default="bfloat16 on CUDA, else float32"),
-    ] = None,
+    model: Path,
+    attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto",
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     device: Device = None,
-    random: Annotated[
-        bool, typer.Option("--random", help="Use random weights, even if the folder has weights.")
-    ] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Use a tiny model of the same architecture.")] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="A packed dataset: also probe with documents as long as its longest.", metavar="PACKED"),
-    ] = None,
+    random: bool = False,
+    tiny: bool = False,
+    data: Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
-    from ..report.printing import say
-    from .console import make_console
+    """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does.
 
+    Args:
+        model (MODEL): a model's folder: its config.json is enough.
+        attention: which attention.
+        dtype: in which precision; by default bfloat16 on CUDA, else float32.
+        random: use random weights, even if the folder has weights.
+        tiny: use a tiny model of the same architecture.
+        data (PACKED): a packed dataset: also probe with documents as long as its longest.
+    """
     try:
         from ...training.probe_command import probe_model
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
         ) from None
-    console = make_console()
-    try:
-        report, applied, made = probe_model(
-            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
-        )
-    except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
-        if as_json:
-            print_json({"model": str(model), "isolated": False, "reason": str(error)})
-        else:
-            say(console, f"NOT isolated: {error}")
-        raise typer.Exit(1) from None
-    if as_json:
-        print_json({**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made})
-    else:
-        _print_report(console, report, applied, made)
-    if not report.isolated:
+
+    def look(_: object) -> "Probed":
+        try:
+            return probe_model(
+                model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
+            )
+        except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
+            return error
+
+    def plain(found: "Probed") -> dict[str, Any]:
+        if isinstance(found, AttentionError):
+            return {"model": str(model), "isolated": False, "reason": str(found)}
+        report, applied, made = found
+        return {**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made}
+
+    found = show(as_json, look, _probe_lines, plain)
+    if isinstance(found, AttentionError) or not found[0].isolated:
         raise typer.Exit(1)
 
 
-def _print_report(console: "Console", report: "ProbeReport", applied: "Applied", made: str) -> None:
+def _probe_lines(found: "Probed") -> "Lines":
     """The table of checks, then the verdict and what to do."""
-    from ..report.printing import Grid, print_grids, say
+    from ..report.grid import Grid
 
-    say(console, f"{report.model}, {made}")
-    say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
-    say(console)
+    if isinstance(found, AttentionError):
+        yield f"NOT isolated: {found}"
+        return
+    report, applied, made = found
+    yield f"{report.model}, {made}"
+    yield f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim"
+    yield ""
     rows = [(one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks]
-    print_grids(console, [Grid("", ("check", "", "found", "should be", " "), rows, 5)])
-    say(console)
-    say(console, report.verdict)
+    yield Grid("", ("check", "", "found", "should be", " "), rows, 5)
+    yield ""
+    yield report.verdict
     if report.hint:
-        say(console, f"  fix: {report.hint}")
+        yield f"  fix: {report.hint}"
 
 
 def doctor(
-    ranks: Annotated[
-        bool, typer.Option("--ranks", help="Under torchrun or accelerate launch: do all ranks reach each other?")
-    ] = False,
-    timeout: Annotated[
-        float, measured("DURATION", "With --ranks: how long to wait for a rank.", default="1min")
-    ] = 60.0,
+    ranks: bool = False,
+    timeout: Annotated[float, measured("DURATION", default="1min")] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Check what is installed for training, what is wrong with it, and how to fix it."""
+    """Check what is installed for training, what is wrong with it, and how to fix it.
+
+    Args:
+        ranks: under torchrun or accelerate launch: do all ranks reach each other?
+        timeout: with --ranks: how long to wait for a rank.
+    """
     from ...training.launch.doctor import report
 
     if ranks:

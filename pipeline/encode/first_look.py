@@ -41,6 +41,8 @@ LOOKS = "engines"
 """The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
 _FORMAT = 3
 """Version of the look; increase it when other texts are compared."""
+_SHIFT = 40
+"""Rows are noted with the number of their task, shifted left by this many bits."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
@@ -85,10 +87,11 @@ class LookTask:
         added = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
         size, rows = 0.0, []
-        for task in self.tasks:
-            rows.append(Findings())
-            size += _encode_first(task, encoder, spec, rows[-1])
-            samples += rows[-1].samples
+        with rows_of(self.at):
+            for number, task in enumerate(self.tasks):
+                rows.append(Findings())
+                size += _encode_first(task, encoder, spec, rows[-1], number << _SHIFT)
+                samples += rows[-1].samples
         if engine is not reference:
             found = compare(samples, reference)
             if found.differing:
@@ -103,6 +106,10 @@ class LookTask:
         tokens = sum(one.counts.tokens for one in rows)
         counts = tuple(one.counts for one in rows)
         return Look(engine.name, engine.version, tokens / size if size else 0.0, "", header, stops, counts)
+
+    def at(self, number: int) -> str:
+        """The file and the number of a row, for messages."""
+        return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
 
     def __str__(self) -> str:
         return f"the first look at the rows, with the tokenizer engine {self.requested}"
@@ -150,9 +157,12 @@ def _about(spec: EncodeSpec) -> dict[str, str | int]:
     }
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: Findings) -> float:
+def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: Findings, base: int) -> float:
     """Encode the first rows of a block; return how many bytes they have. Rows that cannot be used are left out:
     encoding will reject them, and name their lines.
+
+    Args:
+        base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
     path = here(task.path, block, task.origin, scratch_of(task.cache).root)
@@ -161,12 +171,12 @@ def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: F
     lines = ((len(one[1]), form.prepare([one])) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
     records = ((mean, form.prepare_rows([one])) for one in rows.records or () if mean <= _ROW_BYTES)
     total, characters = 0.0, 0
-    with rows_of(task.at):
-        for size, prepared in chain(lines, records):
-            done, total = len(found.samples), total + size
-            for _ in encoded_batches(encoder, spec, noted(task, prepared.examples), found, pairs=task.pairs):
-                pass
-            characters += sum(len(sample.text) for sample in found.samples[done:])
-            if characters > _CHARACTERS:
-                break
+    for size, prepared in chain(lines, records):
+        done, total = len(found.samples), total + size
+        examples = noted(base + block.first_line, prepared.examples)
+        for _ in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
+            pass
+        characters += sum(len(sample.text) for sample in found.samples[done:])
+        if characters > _CHARACTERS:
+            break
     return total

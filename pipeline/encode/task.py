@@ -22,7 +22,7 @@ from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, Findings
 from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
-from ..execute.template_watchdog import note, rows_of, watch_templates
+from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
@@ -137,7 +137,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    spec, examples = load_spec(store, task.spec), noted(task, prepared.examples)
+    spec, examples = load_spec(store, task.spec), noted(task.block.first_line, prepared.examples)
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
             for batch in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
@@ -150,10 +150,14 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     return EncodeResult(key, record, found.samples, after - before, str(task))
 
 
-def noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, after noting each one's row, which errors of its template name."""
+def noted(first: int, examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples, after noting each one's row, which errors of its template name.
+
+    Args:
+        first: the number of line 0 of their block.
+    """
     for example in examples:
-        note.row = task.block.first_line + example.line
+        note_row(first + example.line)
         yield example
 
 

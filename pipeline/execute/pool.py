@@ -25,7 +25,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from ...schemas.errors import TaskError, TemplateError
+from ...schemas.errors import StoppedTemplateError, TaskError
 from ...schemas.units import duration
 from .executor import (
     RENDERING_KILLED,
@@ -57,6 +57,8 @@ _START_PAUSES = (0.1, 1.0)
 class _Worker:
     process: BaseProcess
     pipe: "connection.Connection[Any, Any]"
+    row: Any
+    """A number in shared memory: the row that it renders, or -1."""
     task: Any = None
     busy: bool = False
     tries: int = 0
@@ -173,8 +175,9 @@ class Pool(Executor):
             TaskError: no worker can be started.
         """
         ours, theirs = self._context.Pipe()
+        row = self._context.RawValue("q", -1)
         for pause in (*_START_PAUSES, None):
-            process: BaseProcess = self._context.Process(target=_serve, args=(theirs,), name="packtrain-worker")
+            process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
             try:
                 _start_server()
                 with _without_main():
@@ -188,7 +191,7 @@ class Pool(Executor):
                     ) from error
                 time.sleep(pause)
         theirs.close()
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, row)
         self._pool.append(worker)
         return worker
 
@@ -221,7 +224,7 @@ class Pool(Executor):
         """Remove a worker that died over a task, and describe how it ended.
 
         Raises:
-            TemplateError: the kernel killed it for its template, as it would each time.
+            StoppedTemplateError: the kernel killed it for its template, as it would each time.
         """
         self._pool.remove(worker)
         worker.process.join()
@@ -230,9 +233,10 @@ class Pool(Executor):
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         code = worker.process.exitcode or 0
         if code == -RENDERING_KILLED:
-            raise TemplateError(
-                f"{task}: the chat template was stopped: one step on one of these rows took so long that the process "
-                "had to be killed. Fix the template, or leave the row out"
+            row, at = worker.row.value, getattr(task, "at", None)
+            raise StoppedTemplateError(
+                f"{task if at is None or row < 0 else at(row)}: the chat template was stopped: it rendered for too "
+                "long. Fix the template, or leave the row out"
             )
         return exit_reason(code, self._killed_before)
 
@@ -272,7 +276,7 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(pipe: "connection.Connection[Any, Any]") -> None:
+def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
     from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
 
@@ -283,7 +287,7 @@ def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
-    may_be_killed()
+    may_be_killed(row)
     with suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_run(pipe.recv_bytes()))

@@ -1,80 +1,39 @@
-"""Watches templates: the kernel enforces limits while a template renders.
+"""Limits of chat templates, which the kernel enforces while one renders.
 
-- Processor time: a timer's signal, which Python handles between two instructions.
-- Memory: RLIMIT_AS makes an allocation fail.
-- One instruction that never ends, such as comparing deeply nested lists, handles no signals. In a worker, a second
-  timer makes the kernel kill the process, and the driver names its task.
-
-An error of a template names the row that was being rendered.
+- Memory: RLIMIT_AS makes an allocation fail, which the template's error says.
+- Time: a timer makes the kernel kill the worker, which no instruction can hold up, such as a comparison of deeply
+  nested lists. The driver names the row that the worker noted in shared memory.
 """
 
-import importlib
 import os
 import resource
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
+from types import SimpleNamespace
 from typing import Any
 
 from ...schemas.errors import TemplateError
-from ...stages.template.environment import TemplateLimitError, watch_by
+from ...stages.template.environment import watch_by
 from .executor import RENDERING_KILLED
 
-
-class RenderingNote:
-    """The row that is being rendered."""
-
-    row: int | None = None
-    """Counted from 0."""
-
-
-note = RenderingNote()
-"""The note of this process."""
-
-
-@contextmanager
-def rows_of(where: Path | Callable[[int], str]) -> Iterator[None]:
-    """Add the file and the noted row to template errors raised inside.
-
-    Args:
-        where: the file; or names the file and the row of a noted number.
-
-    Raises:
-        TemplateError: the same error, with the file and the row in its message.
-    """
-    note.row = None
-    try:
-        yield
-    except TemplateError as error:
-        if note.row is None:
-            raise
-        place = f"{where}, row {note.row + 1:,}" if isinstance(where, Path) else where(note.row)
-        raise TemplateError(f"{place}: {error}") from error
-
-
-SECONDS = 5.0
+SECONDS = 10.0
 """Seconds of processor time per rendering; most take a millisecond."""
 SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
-KILL_SECONDS = 15.0
-"""Seconds of processor time after which the kernel kills a worker that does not respond."""
-_AGAIN = 1.0
-"""Seconds after which the error is raised again, in case something swallows it, as destructors do."""
+NO_ROW = -1
 _NEVER = float("-inf")
 _SPACE_SECONDS = 0.05
 """Seconds for which a measurement of the address space is reused."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal
-"""`signal.getsignal`, which would look for the handler among the members of an enum: 2 µs for every rendering."""
 
 
 class _Process:
     """What is known of this process. Renderings are not nested."""
 
+    row: Any = SimpleNamespace(value=NO_ROW)
+    """`value` is the number of the row that is being rendered; in a worker it is shared with the driver."""
     rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
@@ -85,40 +44,42 @@ class _Process:
     looked = _NEVER
 
 
-def _ring(_number: int, _frame: FrameType | None) -> None:
-    """The timer's signal handler; called once more after the timer is stopped."""
-    if _Process.rendering:
-        raise TemplateLimitError(f"it ran for more than {SECONDS:g} seconds of processor time")
+def note_row(row: int) -> None:
+    """Note the row that is rendered next, by a number that the task's `at` understands."""
+    _Process.row.value = row
 
 
-def _install() -> bool:
-    """Install the signal handler. False if the signal is in use, or this thread gets no signals."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    handler = _handler_of(signal.SIGPROF)
-    if handler is _ring:
-        return True
-    if handler not in (signal.SIG_DFL, signal.SIG_IGN):
-        return False
-    signal.signal(signal.SIGPROF, _ring)
-    return True
+@contextmanager
+def rows_of(at: Callable[[int], str]) -> Iterator[None]:
+    """Add the file and the noted row to template errors raised inside.
+
+    Args:
+        at: names the file and the row of a noted number.
+
+    Raises:
+        TemplateError: the same error, with the file and the row in its message.
+    """
+    note_row(NO_ROW)
+    try:
+        yield
+    except TemplateError as error:
+        row = _Process.row.value
+        if row == NO_ROW:
+            raise
+        raise TemplateError(f"{at(row)}: {error}") from error
 
 
 class Watched:
-    """A context that ends its body after SECONDS, or when it allocates more than SPACE_GROWTH of memory.
-
-    Works in the main thread of a process, as in every worker.
+    """A context whose body may allocate SPACE_GROWTH of memory and, in a worker, use SECONDS of processor time.
 
     Raises:
-        TemplateLimitError: it took too long.
         MemoryError: it took too much memory.
     """
 
     __slots__ = ("_limited", "_watches")  # entered for every rendering, so it is no generator
 
     def __enter__(self) -> None:
-        self._limited = False
-        self._watches = not _Process.rendering and _install()
+        self._limited, self._watches = False, not _Process.rendering
         if not self._watches:
             return
         now = time.monotonic()
@@ -129,18 +90,16 @@ class Watched:
         if _Process.space and (soft == resource.RLIM_INFINITY or space < soft):
             resource.setrlimit(resource.RLIMIT_AS, (space, hard))
             self._limited = True
-        if _Process.kills:
-            signal.setitimer(signal.ITIMER_VIRTUAL, KILL_SECONDS)
         _Process.rendering = True
-        signal.setitimer(signal.ITIMER_PROF, SECONDS, _AGAIN)
+        if _Process.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> None:
         if not self._watches:
             return
-        _Process.rendering = False
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        _Process.rendering = False
         if isinstance(error, MemoryError):
             _Process.looked = _NEVER
         if self._limited:
@@ -161,7 +120,13 @@ def watch_templates() -> None:
     watch_by(Watched)
 
 
-def may_be_killed() -> None:
-    """Let the kernel kill this process, a worker, if a rendering does not respond."""
+def may_be_killed(row: Any = None) -> None:
+    """Let the kernel kill this process, a worker, if a rendering takes too long.
+
+    Args:
+        row: a number in memory that is shared with the driver, for rows that are noted.
+    """
     signal.signal(RENDERING_KILLED, signal.SIG_DFL)
     _Process.kills = True
+    if row is not None:
+        _Process.row = row

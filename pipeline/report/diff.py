@@ -4,7 +4,7 @@ The first dataset is A, the second B.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from rich.console import Console
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line
@@ -26,7 +25,7 @@ from ..dataset.wait import refuse_unfinished
 from ..observer import Observer
 from .collect import packing_of
 from .digests import Documents, read_documents
-from .printing import Grid, print_grids, say
+from .grid import Grid, Lines
 
 NAMED = 20
 """Examples of each kind that are named."""
@@ -96,7 +95,7 @@ class Difference:
     """None if the datasets are identical."""
 
 
-def compare(a: str | Path, b: str | Path, *, quick: bool, observer: Observer) -> Difference:
+def compare(a: str | Path, b: str | Path, quick: bool, observer: Observer) -> Difference:
     """Compare two finished datasets, given by their folders or URLs.
 
     Args:
@@ -226,30 +225,30 @@ def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
 # In the terminal
 
 
-def print_difference(console: Console, found: Difference, *, everything: bool) -> None:
-    """Print a table for each section, and the examples that differ.
+def difference_lines(everything: bool, found: Difference) -> Lines:
+    """A table for each section, and the examples that differ.
 
     Args:
-        everything: print all changes, not about a screen.
+        everything: all changes, not about a screen.
     """
     if found.identical:
-        say(console, f"A and B are the same dataset, byte for byte: manifest {found.manifests[0][:16]}")
+        yield f"A and B are the same dataset, byte for byte: manifest {found.manifests[0][:16]}"
         return
     for side, where, manifest in zip("AB", (found.a, found.b), found.manifests, strict=True):
-        say(console, f"{side}: {where}, manifest {manifest[:16]}")
+        yield f"{side}: {where}, manifest {manifest[:16]}"
     if found.same_rows:
-        say(console, "The rows of A and B are identical.")
+        yield "The rows of A and B are identical."
     left = 0
     for section in dict.fromkeys(change.section for change in found.changes):
         changes = [change for change in found.changes if change.section == section]
         shown = changes if everything else changes[:MOST]
         left += len(changes) - len(shown)
-        say(console)
-        print_grids(console, [Grid("", (section, "A", "B", "change"), [_cells(one) for one in shown])])
+        yield ""
+        yield Grid("", (section, "A", "B", "change"), [_cells(one) for one in shown])
     if found.examples is not None:
-        _print_examples(console, found, found.examples, None if everything else FIRST)
+        yield from _example_lines(found, found.examples, None if everything else FIRST)
     if left:
-        say(console, f"\n{exact(left)} more differ; --all shows them")
+        yield f"\n{exact(left)} more differ; --all shows them"
 
 
 def _cells(one: Change) -> list[str]:
@@ -275,20 +274,20 @@ def _value(value: Any, part: bool) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _print_examples(console: Console, found: Difference, examples: Examples, most: int | None) -> None:
+def _example_lines(found: Difference, examples: Examples, most: int | None) -> Iterator[str]:
     rows_read = examples.alike is not None
-    say(console, f"\n{exact(examples.same)} examples are {'the same' if rows_read else 'of the same length'} in both")
+    yield f"\n{exact(examples.same)} examples are {'the same' if rows_read else 'of the same length'} in both"
     for kind, named in examples.named.items():
         words = KINDS[kind] if rows_read or kind != "tokens" else "in both, of another length"
         shown = named[:most]
         more = examples.counts[kind] - len(shown)
         listed = ", ".join(map(_example, shown)) + (f", and {exact(more)} more" if more else "")
-        say(console, f"  {exact(examples.counts[kind])} {words}: {listed}")
+        yield f"  {exact(examples.counts[kind])} {words}: {listed}"
     if examples.alike is not None and examples.alike > examples.same + examples.counts["labels"]:
-        say(console, f"  {exact(examples.alike)} have the same tokens in both, whatever their ids")
+        yield f"  {exact(examples.alike)} have the same tokens in both, whatever their ids"
     for kind, where, side in (("only_a", found.b, "B"), ("only_b", found.a, "A")):
         if (name := _of_both_inputs(found, examples.named.get(kind, []))) is not None:
-            say(console, f"packtrain inspect {shlex.quote(where)} --id {shlex.quote(name)} says why {side} lacks it")
+            yield f"packtrain inspect {shlex.quote(where)} --id {shlex.quote(name)} says why {side} lacks it"
 
 
 def _example(one: NamedExample) -> str:

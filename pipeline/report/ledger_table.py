@@ -1,10 +1,11 @@
 """The ledger as a table, for terminal, page and card."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN
-from .printing import Grid
+from .grid import Grid
 
 _SOURCES = 6
 """Maximum number of sources that have a column of their own."""
@@ -48,17 +49,26 @@ a line a reason.
 """
 
 
-def ledger_grid(ledger: Ledger, *, most: int = _SOURCES) -> Grid:
+def ledger_grid(ledger: Ledger) -> Grid:
     """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
-    more than `most` sources.
+    many sources.
     """
-    names = list(ledger.sources) if len(ledger.sources) <= most else []
+    several = len(ledger.sources) > 1
+    total = (
+        _grid(f"Ledger of {len(ledger.sources):,} sources; the report shows each one", ledger, []) if several else None
+    )
+    if total is not None and len(ledger.sources) > _SOURCES:
+        return total
+    return replace(_grid("Ledger", ledger, list(ledger.sources)), narrow=total)
+
+
+def _grid(caption: str, ledger: Ledger, names: list[str]) -> Grid:
     columns = [ledger.sources[name] for name in names]
     if len(names) != 1:
         names, columns = [*names, "all"], [*columns, ledger.total()]
     lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
     rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
-    return Grid("Ledger", ("", *names), rows, styles=[style for style, *_ in lines])
+    return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
 
 
 def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> Iterator[tuple[str, list[float]]]:

@@ -8,7 +8,7 @@ import yaml
 
 from ...schemas.config.yamltext import parse_yaml
 from ...schemas.escape import escape, escape_line
-from .printing import Grid
+from .grid import Grid
 
 CLIP = 120
 """Most characters of a text in a table."""

@@ -17,8 +17,8 @@ from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
 from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
 from ...schemas.units import exact, share
+from .grid import clipped
 from .lengths import lost_at
-from .printing import clipped
 from .sections import facts, lead, sections
 
 MOST = 300_000

@@ -3,10 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rich.console import Console
-from rich.text import Text
-
-from ...schemas.escape import escape
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN
 from ...schemas.report import (
@@ -20,10 +16,10 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.units import exact, large, plural, share
+from .grid import Grid, Lines
 from .ledger_table import ledger_grid
 from .length_words import advice_sentence, by_loss, counted_tokens, lost_share, own_point, warnings_of
 from .lengths import lost_at
-from .printing import Grid, print_grids
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -80,16 +76,15 @@ def sections(report: Report) -> list[Section]:
     return out
 
 
-def print_report(console: Console, report: Report) -> None:
-    """Print the report: each section's answer, and its tables."""
-    console.print(Text(escape(lead(report)), style="bold"))
+def report_lines(report: Report) -> Lines:
+    """Each section's answer, and its tables."""
+    yield lead(report), "bold"
     for section in sections(report):
-        console.print()
-        console.print(Text(section.title, style="bold cyan"))
-        console.print(Text(escape(section.sentence)))
-        for warning in section.warnings:
-            console.print(Text(escape(warning), style="yellow"))
-        print_grids(console, section.tables)
+        yield ""
+        yield section.title, "bold cyan"
+        yield section.sentence
+        yield from ((warning, "yellow") for warning in section.warnings)
+        yield from section.tables
 
 
 def lead(report: Report) -> str:

@@ -245,7 +245,7 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
         return "All are blank: remove the file, or fill it"
     too_short = sum(total.examples_dropped.get(reason, 0) for reason in _UNDONE)
     if 2 * too_short > total.rows_read:
-        return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
+        return "A packed row is too short for them: raise truncate.max_length, or the other limits"
     if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
         return (
             "They have one token each, and the first token of a document is never trained: check which column is read "

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...schemas.config.config import DecontaminateConfig, RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import OutputError
 from ...schemas.report import Overlap
 from ..contamination.compare import check_text, compare
@@ -18,17 +18,15 @@ from .workers import open_workers, open_workspace
 
 def find_contamination(
     config: RunConfig,
-    section: DecontaminateConfig,
     base: Path,
     observer: Observer,
     *,
     hits: Path | None = None,
     named: str = "decontaminate.against",
 ) -> Overlap:
-    """Compare the configuration's sources with evaluation files.
+    """Compare the configuration's sources with the evaluation files of its `decontaminate`.
 
     Args:
-        section: with what, and how; instead of the configuration's own.
         hits: where to write all hits, as JSON lines; None writes no file.
         named: what the user calls the list of evaluation files, for messages.
 
@@ -36,6 +34,8 @@ def find_contamination(
         ConfigError, InputError: something that the user can fix.
         OutputError: `hits` exists, or cannot be written.
     """
+    section = config.decontaminate
+    assert section is not None
     if hits is not None and hits.exists():
         raise OutputError(f"--out {hits} exists; remove it, or choose another file")
     if hits is not None and not (there := next(path for path in hits.absolute().parents if path.exists())).is_dir():

@@ -36,7 +36,6 @@ from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
 from ..inputs.in_memory import called, written
-from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
@@ -110,12 +109,9 @@ class Made:
     """Sentences on what the user may want to change."""
 
 
-def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = False) -> Manifest | None:
+def find_finished(config: RunConfig, work: Workspace) -> Manifest | None:
     """Return the manifest if this same run is already finished, else None. Takes milliseconds, because inputs are
     compared by size and time.
-
-    Args:
-        verify_inputs: also compare the inputs by content.
 
     Raises:
         OutputError: the folder holds something else.
@@ -126,10 +122,6 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
     manifest = read_manifest(work.out)
     if manifest is None or not is_asked_again(work.out, request) or not all_there(work.out, manifest):
         return None
-    if verify_inputs:
-        files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
-        if plan_inputs(files) != manifest.plan["inputs"]:
-            return None
     work.observer.note(f"{work.out.url} is already finished; nothing to do")
     if config.run.report and not work.out.exists(REPORT):
         work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")

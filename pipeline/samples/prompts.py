@@ -27,7 +27,7 @@ from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
-from ..execute.template_watchdog import note, rows_of
+from ..execute.template_watchdog import note_row, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, prepare_rows, read_rows
 from ..inputs.scan_cache import scan_inputs
@@ -121,6 +121,10 @@ class _RenderTask:
     block: Block
     max_row_bytes: int
 
+    def at(self, row: int) -> str:
+        """The file and the number of a row, for messages."""
+        return f"{self.file.path}, row {row + 1:,}"
+
     def __str__(self) -> str:
         return f"{self.file.path} (rows from {self.block.first_line + 1:,} on)"
 
@@ -154,9 +158,9 @@ def _render(task: _RenderTask) -> _RenderedBlock:
         reject(line, reason, detail)
     tokenizer = _tokenizer(spec.tokenizer_json)
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    with rows_of(path):
+    with rows_of(task.at):
         for example in prepared.examples:
-            note.row = task.block.first_line + example.line
+            note_row(task.block.first_line + example.line)
             id, row = given[example.line]
             prompt, prefix = example.prompt, spec.around.prefix
             if row is None or not id:

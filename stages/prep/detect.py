@@ -144,7 +144,7 @@ def _hint(objects: Sequence[Row]) -> str:
         return f"If `{min(texts)}` is the text: format: text, keys: {{text: {min(texts)}}}"
     return (
         "Say format, and keys for columns of other names, such as format: prompt_completion, "
-        "keys: {prompt: question, completion: answer} (as options: --format prompt_completion --set "
+        "keys: {prompt: question, completion: answer} (as options: --set sources.0.format=prompt_completion --set "
         "sources.0.keys.prompt=question --set sources.0.keys.completion=answer); or read the rows yourself with "
         "format: python:module:function"
     )

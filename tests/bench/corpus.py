@@ -82,7 +82,14 @@ class Corpus:
         with whole.open("wb") as sink:
             for name, (format, _) in FILES.items():
                 part = self.folder / f"{name}-prepared.jsonl"
-                words = ["--format", format, "--input", str(self.folder / f"{name}.jsonl"), "-o", str(part)]
+                words = [
+                    "--set",
+                    f"sources.0.format={format}",
+                    "--input",
+                    str(self.folder / f"{name}.jsonl"),
+                    "-o",
+                    str(part),
+                ]
                 subprocess.run([PROGRAM, "prep", *words], check=True, capture_output=True)
                 for line in part.read_bytes().splitlines():
                     row = json.loads(line)

@@ -20,7 +20,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("verify",),
     ("verify", "--deep"),
     ("inspect",),
-    ("inspect", "--doc", "1"),
+    ("inspect", "--id", "1"),
     ("report",),
     ("loader", "--steps", "1", "--rows-per-step", "2"),
     ("verify", "--repair"),
@@ -171,7 +171,7 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
     for cache in (True, False):
         if not cache:
             shutil.rmtree(with_reader / "cache")
-        commands: list[tuple[str, ...]] = [("inspect", "--id", "own/rows:2"), ("inspect", "--doc", "1"), ("inspect",)]
+        commands: list[tuple[str, ...]] = [("inspect", "--id", "own/rows:2"), ("inspect", "--id", "1"), ("inspect",)]
         for command in commands:
             assert outcome(command, out)[0] == 0, command
             assert not (tmp_path / "ran").exists(), command

@@ -123,14 +123,14 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
         ("report", out),
         ("inspect", out),
         ("inspect", out, "--row", "0"),
-        ("inspect", out, "--doc", "1"),
+        ("inspect", out, "--id", "1"),
         ("inspect", out, "--id", one),
         ("diff", out, folder / "second"),
         ("contamination", config, "--against", folder / "against.jsonl"),
         ("prep", config, "--source", "s", "-o", folder / "prepared.jsonl"),
         ("verify", out),
         ("wait", out),
-        ("clean", config, "--all"),
+        ("clean", config, "--older-than", "0"),
         ("export", out, "--to", "hf://me/packed", "--dry-run"),
     ]
     return [
@@ -171,13 +171,13 @@ def test_no_command_prints_control(made: Callable[[str], Path]) -> None:
             shown += "\\u202eevil" in done.out + done.err
     assert shown > 20
     assert values > 11
-    one = cli("inspect", output(folder), "--doc", "1", "--full").out
+    one = cli("inspect", output(folder), "--id", "1", "--full").out
     assert "[red]:smile:[/red]" in one, "markup of rich is text"
 
 
 def test_json_has_the_values_themselves(made: Callable[[str], Path]) -> None:
     folder = made(EVIL)
-    story = json.loads(cli("inspect", output(folder), "--doc", "0", "--json").out)
+    story = json.loads(cli("inspect", output(folder), "--id", "0", "--json").out)
     assert story["source"]["row"]["messages"][0]["content"] == EVIL
     assert "".join(one["text"] for one in story["tokens"]).count(EVIL) >= 2
 
@@ -252,7 +252,7 @@ def shown(made: Callable[[str], Path], warm_program: Path) -> Callable[..., str]
     return show
 
 
-ONE = ("--doc", "0", "--full")
+ONE = ("--id", "0", "--full")
 
 
 def test_colours_are_the_only_control_in_a_terminal(made: Callable[[str], Path], shown: Callable[..., str]) -> None:
@@ -269,7 +269,7 @@ def test_colours_are_the_only_control_in_a_terminal(made: Callable[[str], Path],
 @pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_lines(made: Callable[[str], Path], shown: Callable[..., str]) -> None:
     folder = made(EVIL)
-    plain = shown("run", folder / "config.json", "--out", folder / "dumb", "--workers", "1", TERM="dumb")
+    plain = shown("run", folder / "config.json", "--out", folder / "dumb", "--set", "run.workers=1", TERM="dumb")
     assert not ACTIVE.search(plain.replace("\r\n", "\n"))
     assert "is finished: " in " ".join(plain.split())
 

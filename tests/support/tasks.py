@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,34 @@ def linger_over(task: tuple[str, bool]) -> str:
     if slow:
         linger(path)
     return Path(path).name
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A row rendered by a worker, and what the worker computes then."""
+
+    source: str
+    seconds: float
+    """Processor time that a rendering may take."""
+    afterwards: float = 0.0
+    """Processor time that is used between two renderings."""
+
+    def at(self, row: int) -> str:
+        return f"theirs.jsonl, row {row + 1}"
+
+    def run(self) -> str:
+        from packtrain.pipeline.execute import template_watchdog
+        from packtrain.stages.template.chat_template import ChatTemplate
+
+        template_watchdog.SECONDS = self.seconds
+        template_watchdog.watch_templates()
+        template_watchdog.note_row(7)
+        template = ChatTemplate(self.source, {}, "theirs")
+        template.render([{"role": "user", "content": "abc"}])
+        began = time.process_time()
+        while time.process_time() - began < self.afterwards:
+            sum(range(10_000))
+        return template.render([{"role": "user", "content": "def"}])
 
 
 def sleep(seconds: float) -> float:

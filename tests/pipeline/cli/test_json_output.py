@@ -145,6 +145,6 @@ def test_a_mistake_stays_text_on_the_other_stream(packtrain: Command, here: Path
 
 def test_a_run_in_a_process_of_its_own_says_nothing_else(program: Command, here: Path) -> None:
     """Workers and libraries write to the stream itself, if they write."""
-    done = program("run", "mix.yaml", "--out", "two", "--workers", 2, "--json", cwd=here)
+    done = program("run", "mix.yaml", "--out", "two", "--set", "run.workers=2", "--json", cwd=here)
     assert done.code == 0, done.err
     assert json.loads(done.out)["state"] == "finished"

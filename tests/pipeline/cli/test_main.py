@@ -1,7 +1,6 @@
 """The command line, as a person meets it."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import kit
 from tests.support import warm
 from tests.support.terminal import in_terminal
 
@@ -99,18 +97,8 @@ def test_a_finished_run_imports_nothing_heavy(demo: tuple[Path, str]) -> None:
     assert not {"torch", "transformers", "datasets", "pandas", "polars", "tokenizers"} & set(done.stdout.split())
 
 
-def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path) -> None:
-    config = kit.saved(kit.configure(tmp_path, "texts"))
-    data = tmp_path / "texts.jsonl"
-    content, stat = data.read_bytes(), data.stat()
-    assert packtrain("run", config).code == 0
-    data.write_bytes(content.replace(b"mules", b"ponys"))
-    os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert packtrain("run", config, "--verify-inputs").code == 2
-
-
 def test_a_dry_run_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
-    done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
+    done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--set", "run.workers=1")
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "deep" / "out").exists()
 
@@ -133,7 +121,9 @@ def test_the_schema_validates_as_a_schema(packtrain: Command) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_gets_colours_and_progress(tmp_path: Path, warm_program: Path) -> None:
-    code, seen = in_terminal([warm_program, "run", "--demo", "--set", "run.report=false", "--workers", "1"], tmp_path)
+    code, seen = in_terminal(
+        [warm_program, "run", "--demo", "--set", "run.report=false", "--set", "run.workers=1"], tmp_path
+    )
     assert code == 0
     assert "\x1b[1;32m" in seen, "colours"
     for stage in ("encode", "pack"):

@@ -38,7 +38,16 @@ def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> l
     kit.write(folder / "train.jsonl", train)
     kit.write(folder / "test.jsonl", test)
     (folder / "hits.jsonl").unlink(missing_ok=True)
-    words = ["--input", "train.jsonl", "--against", "test.jsonl", "--out", "hits.jsonl", "--ngram", ngram]
+    words = [
+        "--input",
+        "train.jsonl",
+        "--against",
+        "test.jsonl",
+        "--out",
+        "hits.jsonl",
+        "--set",
+        f"decontaminate.ngram={ngram}",
+    ]
     done = kit.cli("contamination", *words, "--set", "run.workers=1", cwd=folder)
     assert done.code == 0, done.err
     hits = [json.loads(line) for line in (folder / "hits.jsonl").read_text().splitlines()]

@@ -160,7 +160,16 @@ def test_a_name_on_the_hub_is_found_in_the_local_cache(
         (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:040}")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "in.jsonl").write_text('{"text": "hello"}\n')
-    options = ("--format", "text", "--input", "in.jsonl", "--workers", 1, "--set", "run.report=false")
+    options = (
+        "--input",
+        "in.jsonl",
+        "--set",
+        "sources.0.format=text",
+        "--set",
+        "run.workers=1",
+        "--set",
+        "run.report=false",
+    )
     done = program("run", *options, "--tokenizer", "someone/tiny", "--out", "out")
     assert done.code == 0, done
     assert program("run", *options, "--tokenizer", make_tokenizer("tiny"), "--out", "local").code == 0

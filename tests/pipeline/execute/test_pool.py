@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from packtrain.pipeline.execute.executor import TRIES
+from packtrain.pipeline.execute.executor import TRIES, perform
 from packtrain.pipeline.execute.pool import Pool
-from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
+from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TaskError, TemplateError
 
 from tests import kit
 from tests.support import tasks
@@ -64,6 +64,24 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tmp_pat
     assert done == ["a", "b", "c"]
     assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
     executor.close()
+
+
+NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+"""Printing it, or comparing it with another one, is one instruction without an end."""
+
+
+@pytest.mark.parametrize("source", ["{% for i in range(99999) %}" * 4 + "{% endfor %}" * 4, NESTED + "{{ ns.x }}"])
+def test_a_template_that_takes_too_long_is_killed_and_its_row_is_named(pool: Pool, source: str) -> None:
+    with pytest.raises(
+        StoppedTemplateError, match=r"^theirs\.jsonl, row 8: the chat template was stopped: .* too long"
+    ):
+        list(pool.map(perform, [tasks.Rendering(source, seconds=0.5)]))
+    assert list(pool.map(tasks.double, [1])) == [2]
+
+
+def test_the_time_between_renderings_is_not_counted(pool: Pool) -> None:
+    work = [tasks.Rendering("{{ messages[0].content }}", seconds=1.0, afterwards=1.5)]
+    assert list(pool.map(perform, work)) == ["def"]
 
 
 def test_a_map_that_is_left_early_leaves_nothing_behind(pool: Pool) -> None:

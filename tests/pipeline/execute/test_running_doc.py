@@ -29,7 +29,7 @@ def test_the_array_and_the_indexed_job_run_what_they_say(tmp_path: Path) -> None
         assert (done.returncode, done.stderr) == (0, "")
 
     (array,) = (text for kind, text in BLOCKS if kind == "sh" and "--array" in text)
-    command = array.splitlines()[-1].removeprefix("srun ").replace("--workers 16", "--workers 1")
+    command = array.splitlines()[-1].removeprefix("srun ").replace("run.workers=16", "run.workers=1")
     for index in ("1", "0"):
         shell(command, SLURM_ARRAY_TASK_ID=index, SLURM_ARRAY_TASK_COUNT="2")
     jobs = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml"]

@@ -56,8 +56,24 @@ def write_corpus(path: Path, megabytes: int) -> None:
 @pytest.fixture
 def command(tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., list[str]]:
     def build(data: Path, *settings: str) -> list[str]:
-        words = [str(PROGRAM), "run", "--format", "text", "--input", str(data), "--tokenizer", str(tiny_tokenizer)]
-        words += ["--out", str(tmp_path / "out"), "--max-length", "1024", "--set", "tokenizer.engine=tokenizers"]
+        words = [
+            str(PROGRAM),
+            "run",
+            "--set",
+            "sources.0.format=text",
+            "--input",
+            str(data),
+            "--tokenizer",
+            str(tiny_tokenizer),
+        ]
+        words += [
+            "--out",
+            str(tmp_path / "out"),
+            "--set",
+            "truncate.max_length=1024",
+            "--set",
+            "tokenizer.engine=tokenizers",
+        ]
         return [*words, *(word for setting in settings for word in ("--set", setting))]
 
     return build

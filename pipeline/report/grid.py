@@ -1,0 +1,36 @@
+"""What is shown to people: sentences, and tables of plain text. Whatever shows them escapes them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_CELL = 1_000
+"""Maximum number of characters of a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table. Its cells are plain text."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+    """Number of columns, counted from the left, that hold words. The others hold numbers, aligned right."""
+    styles: Sequence[str] = ()
+    """Style of each row's first cell in a terminal, as rich names it; empty for no styles."""
+    narrow: "Grid | None" = None
+    """What a terminal shows instead if it is not wide enough; None to fold cells."""
+
+    def is_words(self, column: int) -> bool:
+        """Whether a column holds words; those without a name do, too."""
+        return column < self.text_columns or not self.head[column]
+
+
+Line = str | tuple[str, str] | Grid
+"""A text, a text with its style in a terminal, or a table."""
+Lines = Iterator[Line]
+
+
+def clipped(text: str, limit: int = _CELL) -> str:
+    """The text; if it is too long, its start and its length."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
