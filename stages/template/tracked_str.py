@@ -98,6 +98,10 @@ class TrackedStr(str):
         """`str.rsplit`."""
         return self._placed(str.rsplit(self, sep, maxsplit))
 
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """`str.splitlines`, with which jinja2 indents."""
+        return self._placed(str.splitlines(self, keepends))
+
     def partition(self, sep: str) -> tuple[str, str, str]:
         """`str.partition`."""
         head, middle, tail = self._placed(str.partition(self, sep))
