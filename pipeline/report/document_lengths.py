@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig, SourceConfig
@@ -34,7 +33,7 @@ from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select, splitter_of
-from ..pack.table import HELD_OUT, Table, read_table
+from ..pack.table import HELD_OUT, Table, place_of, read_table
 from ..pack.window_plan import mix64
 from ..store.open_store import scratch_of
 from .lengths import candidates
@@ -266,11 +265,7 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
         starts: (parts + 1,) over documents.
     """
     part = int(np.searchsorted(starts, document, side="right")) - 1
-    place, row = places[part], document - int(starts[part])
-    columns = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"]).slice(row, 1).to_pydict()
-    (line,), (sub,) = columns["line"], columns["sub"]
-    index, number = place.lines.find(line)
-    return Address(names[place.source], place.lines.files[index], number, sub).id
+    return Address(names[places[part].source], *place_of(places[part], document - int(starts[part]))).id
 
 
 def _runs_of(

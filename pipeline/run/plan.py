@@ -191,19 +191,8 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
     splits = list(figures)
     if sample is not None and estimated:
         more = sample.rows_estimated / max(sample.rows, 1)
-        splits = [
-            SplitFigures(
-                one.split,
-                rows=round(one.rows * more),
-                bound=0,
-                fill=one.fill,
-                tokens=round(one.tokens * more),
-                labels=round(one.labels * more),
-                pieces=round(one.pieces * more),
-                padding=round(one.padding * more),
-            )
-            for one in figures
-        ]
+        counted = ("rows", "tokens", "labels", "pieces", "padding")
+        splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
     length = seen.config.truncate.max_length
     return Packing(length, pack.strategy, splits, pack.padded_for, expected=True, estimated=estimated)
 

@@ -26,12 +26,9 @@ from .length_stats import LengthStats
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """256 to 131,072."""
 STRATEGIES = ("wrapped", "bfd", "bfd_split")
-"""Those of `plan.Strategy` that are quick. `bfd` truncates, drops or splits documents that are too long, depending on
-the options. `none` and `tight` do what `bfd` does; `tight` is compared where asked for: its search takes longer than
-all of these.
+"""Those of `plan.Strategy` that are compared unasked. `bfd` truncates, drops or splits documents that are too long,
+depending on the options; `none` and `tight` do what it does.
 """
-_QUICK = 600_000
-"""Work of the search of `tight`: a tenth of a second or less, where a run takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions)
         pieces = len(sizes) + full
         rows, bound = rows_needed(counts, options.max_docs), bound_of_whole_pieces(counts, options.max_docs)
         if strategy == "tight" and rows > bound:
-            rows = len(tight_rows(units, counts, options.max_docs, _QUICK).row_offsets) - 1
+            rows = len(tight_rows(units, counts, options.max_docs).row_offsets) - 1
         elif strategy == "none":
             rows = pieces
     documents, tokens = int(np.count_nonzero(left.kept)), kept + overlap

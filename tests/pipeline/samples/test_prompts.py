@@ -13,6 +13,8 @@ from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, TokenizerError
 
+from tests import kit
+
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
 
@@ -119,7 +121,9 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
 def test_prompts_are_read_from_lines_and_parquet(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
     path = data([PROBLEMS[0], "", PROBLEMS[1]])
     source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(path)})
-    prepare_source(source, tmp_path, tmp_path / "prompts.parquet", prompt_only=True)
+    prepare_source(source, tmp_path, tmp_path / "prompts.jsonl", prompt_only=True)
+    lines = (tmp_path / "prompts.jsonl").read_text().splitlines()
+    kit.write(tmp_path / "prompts.parquet", [json.loads(line) for line in lines])
     tokenizer = make_tokenizer("prompts-plain")
     rows = read(prepared(path, format="apps"), tokenizer).prompts
     assert read(tmp_path / "prompts.parquet", tokenizer).prompts == rows
