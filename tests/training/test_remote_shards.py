@@ -95,10 +95,10 @@ def test_without_faults_every_byte_is_asked_for_once(store: Store, folder: Path,
 
 def test_faults_that_pass_end_in_the_right_batches(store: Store, folder: Path, tmp_path: Path) -> None:
     loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
-    faults = ["503", "429", "cut", "ok", "reset", "flip", "short", "ok", "whole", "gzip", "ok"]
+    faults = ["503", "429", "cut", "whole", "reset", "flip", "gzip", "short"]
     store.faults.extend(faults)
     assert ids(loader) == ids(PackedLoader(folder, **OPTIONS))
-    assert {each.fault for each in store.asked} == set(faults)
+    assert {each.fault for each in store.asked} == {*faults, "ok"}
 
 
 @pytest.mark.parametrize(
