@@ -13,6 +13,8 @@ from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, TokenizerError
 
+from tests import kit
+
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
 
