@@ -77,7 +77,7 @@ class OverlapTask:
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
-        gc.disable()  # see encode_block
+        gc.disable()  # see EncodeTask.run
         try:
             found = compare_block(self)
         finally:
