@@ -1,48 +1,31 @@
 """The interface through which a run reports progress and notes; a run itself never prints."""
 
 import sys
-from typing import Protocol
 
 from ..schemas.escape import escape
 
 
-class Observer(Protocol):
-    """Receives stages, progress and notes."""
+class Observer:
+    """Receives stages, progress and notes; this one ignores them."""
 
     def begin(self, stage: str, total: int, unit: str) -> None:
         """A stage begins. `total` is the amount of work in units, or 0 if unknown."""
-        ...
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
         """Further units, rows and tokens of the stage are done."""
-        ...
 
     def end(self) -> None:
         """The stage is over."""
-        ...
 
     def note(self, text: str) -> None:
         """A run reports something that the user should know."""
-        ...
 
 
-class Silent:
+class Silent(Observer):
     """An observer that ignores everything."""
 
-    def begin(self, stage: str, total: int, unit: str) -> None:
-        """See `Observer`."""
 
-    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        """See `Observer`."""
-
-    def end(self) -> None:
-        """See `Observer`."""
-
-    def note(self, text: str) -> None:
-        """See `Observer`."""
-
-
-class Printed(Silent):
+class Printed(Observer):
     """An observer that prints notes on standard error, for runs that are started from Python."""
 
     def note(self, text: str) -> None:

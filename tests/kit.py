@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.ipc
 import pyarrow.parquet as pq
+from packtrain.pipeline.observer import Observer
 
 Row = dict[str, Any]
 Config = dict[str, Any]
@@ -306,7 +307,7 @@ def saved(config: Config, name: str = "config.json") -> Path:
     return file
 
 
-class Heard:
+class Heard(Observer):
     """An observer that keeps what a run says."""
 
     def __init__(self) -> None:
@@ -315,12 +316,6 @@ class Heard:
 
     def begin(self, stage: str, total: int, unit: str) -> None:
         self.stages.append(stage)
-
-    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
     def note(self, text: str) -> None:
         self.notes.append(text)

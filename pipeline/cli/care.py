@@ -215,7 +215,7 @@ def prep(
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed.
 
     Args:
-        output: the file to write: .jsonl or .parquet.
+        output: the file to write, .jsonl.
         prompt_only: write prompts only, for test sets.
         source: which source, if the configuration has several.
     """

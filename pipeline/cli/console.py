@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...schemas.escape import escape, escape_line
 from ...schemas.units import duration, rate
+from ..observer import Observer
 from ..report.grid import Grid, Line, clipped
 
 QUIET_SECONDS = 1.0
@@ -47,7 +48,7 @@ def _table(grid: Grid) -> Table:
     return table
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Progress bars in a terminal, plain lines elsewhere. As a context manager, it restores the terminal."""
 
     def __init__(self, console: Console) -> None:

@@ -32,7 +32,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": ("packtrain plan mix.yaml", "packtrain plan mix.yaml --rows 20000"),
     "prep": (
         "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
-        "packtrain prep --input chats.jsonl -o chats-prepared.parquet",
+        "packtrain prep --input chats.jsonl -o chats-prepared.jsonl",
     ),
     "wait": ("packtrain wait packed --timeout 2h",),
     "report": ("packtrain report packed",),

@@ -24,15 +24,12 @@ AT_ONCE = 1 << 21
 """Digests compared at once: about 120 MB, including sorting."""
 
 
-def later_copies(documents: Documents, share: int = 1) -> NDArray[np.int64]:
+def later_copies(documents: Documents) -> NDArray[np.int64]:
     """Return the documents still in whose digest an earlier one of them has, in any order.
 
     Digests are compared one range after another, so that those of a range fit into memory.
-
-    Args:
-        share: compare only one in so many digests, chosen by their second half.
     """
-    bits = (len(documents) // share // AT_ONCE).bit_length()
+    bits = (len(documents) // AT_ONCE).bit_length()
     later = [np.zeros(0, np.int64)]
     for part in range(1 << bits):
         found = [np.zeros(0, np.int64)]
@@ -41,18 +38,10 @@ def later_copies(documents: Documents, share: int = 1) -> NDArray[np.int64]:
             here = some.outcome == 0
             if bits:
                 here &= some.first_digest >> np.uint64(64 - bits) == part
-            if share > 1:
-                here &= some.second_digest % np.uint64(share) == 0
             found.append(np.flatnonzero(here) + first)
         rows = np.concatenate(found)
         later.append(rows[later_ones(documents.first_digest[rows], documents.second_digest[rows])])
     return np.concatenate(later)
-
-
-def repeated(documents: Documents) -> tuple[int, int]:
-    """How many packed documents equal an earlier one; counted in one of so many digests, and scaled up."""
-    share = max(1, -(-len(documents) // AT_ONCE))
-    return len(later_copies(documents, share)) * share, share
 
 
 def mixes(config: "RunConfig") -> bool:

@@ -16,16 +16,14 @@ from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
 from ...schemas.reasons import NOT_DRAWN
 from ...schemas.units import plural
-from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.select.truncate import Keep, Limits, Overlong
 from ...stages.tokenize.encode import MIXED, UNPROVED
-from ..encode.parts import EncodedPart
 from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
 from .split import Splitter, breaks_for, cut_documents, places_of
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, PIECE, SPLIT, Documents, Table
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, PIECE, SPLIT, Documents, Table, place_of
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
@@ -50,9 +48,9 @@ def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
     }
 
 
-def limits_of(config: RunConfig) -> Limits:
-    """The configured length limits."""
-    cuts = config.pack.strategy in ("bfd_split", "wrapped")
+def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
+    """The configured length limits of documents, or of preference pairs."""
+    cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
     return Limits(
         config.truncate.max_length,
         Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),
@@ -221,7 +219,5 @@ def where_from(table: Table, document: int, config: RunConfig) -> str:
     """Where a document comes from, in words."""
     origins = table.origins
     part = int(np.searchsorted(origins.starts, document, side="right")) - 1
-    lines = np.concatenate([view(one.column("line")) for one in EncodedPart(table.places[part].path).batches])
-    file, line = origins.lines[part].find(int(lines[document - int(origins.starts[part])]))
-    source = config.sources[origins.sources[part]].name
-    return f"{origins.lines[part].files[file]} of source {source!r}, line {line:,}"
+    file, line, _ = place_of(table.places[part], document - int(origins.starts[part]))
+    return f"{file} of source {config.sources[origins.sources[part]].name!r}, line {line:,}"

@@ -35,7 +35,7 @@ from .finished import FinishedShards
 from .ledger import account_rows, account_table, open_ledger
 from .outcomes import limits_of
 from .outcomes import select as select_documents
-from .pairs import pair_limits, select_pairs
+from .pairs import select_pairs
 from .rows import Account, LossWeights, PlannedRows, RowForm
 from .segments import Segments
 from .shard import PackResult, ShardTask
@@ -100,10 +100,11 @@ def select(
         ConfigError: a weight asks for too many copies.
     """
     sizes = [record.counts.examples for record in encoded.records]
-    table = read_table(encoded.places, sizes, config, pair_limits(config) if pairs else limits_of(config), scratch)
+    limits = limits_of(config, pairs=pairs)
+    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs)
     if pairs:
         select_pairs(table, config)
-        form = RowForm(Alignment(), pad_id, pairs=pair_limits(config))
+        form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
         select_documents(table, config, encoded.spec.tokenizer_json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)

@@ -6,19 +6,10 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.units import plural
-from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
-from ...stages.select.truncate import Keep
-from .outcomes import decide_together, leave_out, leave_out_by_filters, where_from
+from ...stages.select.preference_limits import PairCut, PairLengths, cut_pairs
+from .outcomes import decide_together, leave_out, leave_out_by_filters, limits_of, where_from
 from .segments import Segments
 from .table import Documents, Table, pair_lengths
-
-
-def pair_limits(config: RunConfig) -> PairLimits:
-    """The configured length limits of pairs."""
-    how = config.truncate
-    return PairLimits(
-        how.max_length, Keep(how.keep), how.overlong == "truncate", how.max_prompt_length, how.max_completion_length
-    )
 
 
 def select_pairs(table: Table, config: RunConfig) -> None:
@@ -28,12 +19,12 @@ def select_pairs(table: Table, config: RunConfig) -> None:
         InputError: `overlong: error`, and a pair is too long.
         ConfigError: a weight asks for too many copies.
     """
-    limits, refused, longest = pair_limits(config), list[int](), list[int]()
+    limits, refused, longest = limits_of(config, pairs=True), list[int](), list[int]()
     segments = Segments.of(table, config)
     for source, here in table.slices():
         some = table.documents.at(here)
         lengths = pair_lengths(segments.runs(some)[0])
-        cut = limits.cut(lengths)
+        cut = cut_pairs(lengths, limits)
         whole, left = _equal(some, segments, lengths, cut)
         some.outcome[:] = 0
         leave_out(some, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")

@@ -16,7 +16,8 @@ from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.arrays import lists
 from ...stages.pack.row_columns import PlannedPieces, lay_out
-from ...stages.select.preference_limits import PairLimits
+from ...stages.select.preference_limits import cut_pairs
+from ...stages.select.truncate import Limits
 from .segments import Segments
 from .table import Documents, pair_lengths
 from .window_plan import Pieces
@@ -88,7 +89,7 @@ class RowForm:
     """The token id for alignment padding."""
     weights: LossWeights | None = None
     """None for rows without `loss_weights`."""
-    pairs: PairLimits | None = None
+    pairs: Limits | None = None
     """The limits of preference pairs; None for packed rows."""
 
     @property
@@ -186,13 +187,13 @@ class PlannedRows:
 
 
 def _lay_out_pairs(
-    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: PairLimits
+    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
 ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
     predicts a completion's first token.
     """
     lengths = pair_lengths(segments.runs(some)[0])
-    cut = limits.cut(lengths)
+    cut = cut_pairs(lengths, limits)
     begins, kept = cut.begins, cut.kept
     chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected
     starts, lengths_kept = (begins.prompt, chosen, rejected), (kept.prompt, kept.chosen, kept.rejected)

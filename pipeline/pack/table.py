@@ -20,7 +20,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
-from ...stages.select.preference_limits import PairLengths, PairLimits
+from ...stages.select.preference_limits import PairLengths, cut_pairs
 from ...stages.select.truncate import Limits
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Runs
@@ -193,14 +193,16 @@ def read_table(
     places: Sequence[PartPlace],
     sizes: Sequence[int],
     config: "RunConfig",
-    limits: Limits | PairLimits,
+    limits: Limits,
     scratch: Path,
+    *,
+    pairs: bool = False,
 ) -> Table:
     """Read the lengths and runs of all parts, one part in memory at a time.
 
     Args:
         sizes: (parts,) documents of each part, as its record says.
-        limits: of documents, or of preference pairs.
+        pairs: whether these are preference pairs.
 
     Raises:
         IntegrityError: a part has another number of documents.
@@ -223,7 +225,7 @@ def read_table(
         for batch in part.batches:
             here = documents.at(slice(first, first + batch.num_rows))
             if batch.num_rows:
-                _read(batch, here, limits, masks[place.source])
+                _read(batch, here, limits, masks[place.source], pairs=pairs)
             here.segment[:] = segment
             if len(keys):
                 lines = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1
@@ -242,13 +244,13 @@ def read_table(
     return Table(documents, places, origins, origins.bounds(len(config.sources)), offsets_of(blocks), owners)
 
 
-def _read(batch: pa.RecordBatch, here: Documents, limits: Limits | PairLimits, mask: Mask) -> None:
+def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *, pairs: bool) -> None:
     """Fill the columns of a segment's documents from their runs."""
     runs = Runs.of(batch, mask)
     ids, offsets = view(batch.column("input_ids").offsets), runs.offsets.astype(np.int64)
     here.begin[:], here.length[:] = ids[:-1], np.diff(ids)
     here.run_begin[:], here.run_count[:] = offsets[:-1], np.diff(offsets)
-    if isinstance(limits, PairLimits):
+    if pairs:
         _cut_pairs(here, limits, runs)
     else:
         _cut(here, limits, runs)
@@ -290,10 +292,10 @@ def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
     here.labels[:] = here.asked_kept - heads
 
 
-def _cut_pairs(here: Documents, limits: PairLimits, runs: Runs) -> None:
+def _cut_pairs(here: Documents, limits: Limits, runs: Runs) -> None:
     """What the limits keep of preference pairs."""
     lengths = pair_lengths(runs.ends)
-    cut = limits.cut(lengths)
+    cut = cut_pairs(lengths, limits)
     here.high[:], here.asked[:], here.asked_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
     here.prompt_cut[:], here.completion_cut[:] = cut.prompt_cut, cut.completion_cut
     here.flags[lengths.prompt == 0] |= HEAD
@@ -331,6 +333,18 @@ def _group_keys(batch: pa.RecordBatch, source: str, config: "RunConfig") -> Iter
     groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
     for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True):
         yield f"{source}\n{group}".encode() if group else digest
+
+
+def place_of(place: PartPlace, index: int) -> tuple[str, int, int]:
+    """The file of a document's row, its line, and which example of the row it is, or -1 for the only one.
+
+    Args:
+        index: of the document in its part.
+    """
+    table = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
+    number, sub = (column[index].as_py() for column in table.columns)
+    file, line = place.lines.find(number)
+    return place.lines.files[file], line, sub
 
 
 def count_groups(table: Table, source: int, config: "RunConfig") -> int:

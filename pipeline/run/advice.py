@@ -1,5 +1,5 @@
 """What a run says of its documents: what limits a mixture, of which sources nothing is held out, why nothing is left.
-And its advice at the end: trained tokens lost to limits, examples without any, duplicates, padding, rows that another
+And its advice at the end: trained tokens lost to limits, examples without any, duplicates, rows that another
 strategy may save.
 """
 
@@ -12,7 +12,7 @@ from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN, OWN, REASONS
 from ...schemas.units import plural, share
 from ..inputs.source_formats import SourceFormat
-from ..pack.copies import repeated
+from ..pack.copies import later_copies
 from ..pack.outcomes import CUT_UNTRAINED
 from ..pack.pack import Packed, Selected
 from ..pack.table import Table, count_groups
@@ -46,7 +46,6 @@ def closing_advice(
         on_untrained(total),
         on_default_mask(config, formats),
         on_duplicates(config, table, total),
-        on_padding(config, packed),
         on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
     )
     return [line for line in found if line is not None]
@@ -97,16 +96,6 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
     return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
 
 
-def on_padding(config: RunConfig, packed: Packed) -> str | None:
-    """Say what padding costs in all splits; None if nothing is padded."""
-    rows = sum(split.rows for split in packed.splits.values())
-    padding = packed.ledger.total().tokens_created.get("alignment", 0)
-    if not padding:
-        return None
-    part = share(padding / (rows * config.truncate.max_length), 2)
-    return f"{plural(padding, 'token')} of padding for {config.pack.padded_for} take {part} of the rows"
-
-
 def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:
     """Say what strategy `tight` may save; None if that is little. The bounds of the plans say it, without another plan.
 
@@ -137,13 +126,12 @@ def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str |
     Args:
         total: the finished run's ledger over all sources.
     """
-    count, share_compared = repeated(table.documents) if config.duplicates == "keep" else (0, 1)
-    packed = sum(total.examples_packed.values())
+    count = len(later_copies(table.documents)) if config.duplicates == "keep" else 0
     if not count:
         return None
-    about = "about " if share_compared > 1 else ""
+    packed = sum(total.examples_packed.values())
     return (
-        f"{about}{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
+        f"{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
         f"duplicates=drop drops them"
     )
 

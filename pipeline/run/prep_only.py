@@ -3,22 +3,20 @@ tokenizer.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
+from ..inputs.first_rows import check_conditions
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import resolve_format, what_it_is
@@ -48,7 +46,7 @@ _SHOWN_REJECTS = 20
 def prepare_source(
     source: SourceConfig, base: Path, target: Path, *, prompt_only: bool = False, observer: Observer | None = None
 ) -> PrepCounts:
-    """Write a source's examples to one file: JSONL or Parquet, by its suffix.
+    """Write a source's examples to one file, as JSON lines.
 
     Prompts alone have an `id` (the row's own; of an APPS problem without one, a digest of its question; else the row's
     number) and a `row`, the number of the source row from 0, so that what a model answers finds its row again.
@@ -56,13 +54,12 @@ def prepare_source(
     The file appears only when it is complete, and never replaces an existing file.
 
     Raises:
-        ConfigError: the suffix is neither .jsonl nor .parquet, an input is missing, or the rows have no common
-            schema for Parquet.
+        ConfigError: the suffix is not .jsonl, or an input is missing.
         InputError: an input is empty or cannot be read, or no row gave an example.
         OutputError: the file exists.
     """
-    if target.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--output {target}: end its name in .jsonl or .parquet, so that the format is clear")
+    if target.suffix != ".jsonl":
+        raise ConfigError(f"--output {target}: end its name in .jsonl, which is what is written")
     if not (there := next(path for path in target.absolute().parents if path.exists())).is_dir():
         raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
     if target.exists():
@@ -79,21 +76,13 @@ def prepare_source(
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )
+        check_conditions([source], files, {source.name: found})
         form = make_format(found.name, found.options)
         counts = PrepCounts()
         observer.begin("prep", sum(file.size for file in files), "B")
         with store.draft("") as draft:
-            if target.suffix == ".jsonl":
-                for row in _rows(files, source, form, counts, observer):
-                    draft.file.write(msgspec.json.encode(row) + b"\n")
-            else:
-                try:
-                    schema = _schema(_groups(_rows(files, source, form, PrepCounts(), Silent())))
-                    _write_parquet(_groups(_rows(files, source, form, counts, observer)), schema, draft.file)
-                except pa.ArrowException as error:
-                    raise ConfigError(
-                        f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
-                    ) from error
+            for row in _rows(files, source, form, counts, observer):
+                draft.file.write(msgspec.json.encode(row) + b"\n")
             if not counts.examples:
                 first = counts.rejects[0] if counts.rejects else None
                 why = ""
@@ -142,28 +131,3 @@ def _rows(
                 row = {"id": example.group or ids[example.line][0] or str(number), "row": number, **row}
             yield row
         observer.advance(block.end - block.start, rows=prepared.rows)
-
-
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield groups of a few thousand rows."""
-    rows = iter(rows)
-    while group := list(islice(rows, _PARQUET_ROWS)):
-        yield group
-
-
-def _schema(groups: Iterable[list[dict[str, Any]]]) -> pa.Schema:
-    """Return the columns of all rows. A Parquet file has one schema, and a column missing from the schema would be lost
-    silently.
-    """
-    found = pa.schema([])
-    for group in groups:
-        names = dict.fromkeys(name for row in group for name in row)
-        here = pa.schema([(name, pa.array([row.get(name) for row in group]).type) for name in names])
-        found = pa.unify_schemas([found, here], promote_options="permissive")
-    return found
-
-
-def _write_parquet(groups: Iterable[list[dict[str, Any]]], schema: pa.Schema, sink: Any) -> None:
-    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
-        for group in groups:
-            writer.write_table(pa.Table.from_pylist(group, schema=schema))

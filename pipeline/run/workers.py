@@ -38,8 +38,6 @@ PIECE_BYTES = 192
 """Bytes that planning needs per piece of a window; `wrapped` needs them all, the other strategies two thirds."""
 PIECES_FREE = 1_000_000
 """Number of pieces that DRIVER_BYTES already covers."""
-PAIR_BYTES = 256
-"""Bytes that planning needs per preference pair. All pairs are planned together."""
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
 FEW_ROWS = 4
@@ -125,13 +123,12 @@ def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *,
         pairs: whether these are preference pairs, which are ordered together.
     """
     limit, strategy = config.pack.window_tokens or WINDOW_TOKENS, config.pack.strategy
+    each = PIECE_BYTES if strategy == "wrapped" else PIECE_BYTES * 2 // 3
     if pairs:
-        most, each = documents, PAIR_BYTES
-        why = f"{most:,} pairs are kept in memory to be ordered"
+        most, why = documents, f"{documents:,} pairs are kept in memory to be ordered"
     else:
         # There are at most as many cuts as full rows.
         most = int((documents + tokens // config.truncate.max_length) * min(1.0, limit / max(tokens, 1)))
-        each = PIECE_BYTES if strategy == "wrapped" else PIECE_BYTES * 2 // 3
         why = (
             f"the largest window has about {most:,} pieces to plan together; a smaller pack.window_tokens needs less "
             "memory, but gives other rows, so it needs another `out`"

@@ -17,12 +17,12 @@ from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
 from ..dataset.documents import Address
 from ..encode.driver import Encoded
-from ..encode.parts import EncodedPart
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import loss_weights, select, weighs
 from ..pack.rows import Account, PlannedRows
 from ..pack.segments import Segments
+from ..pack.table import place_of
 from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
 from ..store.open_store import scratch_of
 
@@ -177,17 +177,13 @@ class PlannedWindow:
 
     def documents(self, first: int, last: int) -> list[RowDocument]:
         """Return the origins of all pieces in rows `first` to `last - 1`."""
-        out, parts = [], dict[int, pa.Table]()
+        out = []
         for row in range(first, last):
             for piece in range(*self._row_offsets[row : row + 2].tolist()):
-                part, index = int(self._part[piece]), int(self._index[piece])
-                place = self._places[part]
-                if part not in parts:
-                    parts[part] = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
-                number, sub = (column[index].as_py() for column in parts[part].columns)
-                file, line = place.lines.find(number)
-                address = Address(self._names[place.source], place.lines.files[file], line, sub)
+                place = self._places[self._part[piece]]
+                file, line, sub = place_of(place, int(self._index[piece]))
+                address = Address(self._names[place.source], file, line, sub)
                 start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
-                where = (address.source, address.file, address.line)
+                where = (address.source, file, line)
                 out.append(RowDocument(row, int(self._doc_ids[piece]), address.id, *where, start, tokens))
         return out

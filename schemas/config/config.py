@@ -154,9 +154,9 @@ class PackConfig(ConfigModel):
     """How examples share rows."""
 
     strategy: Literal["bfd", "tight", "bfd_split", "wrapped", "none"] = "bfd"
-    """`bfd`: best-fit decreasing, documents stay whole. `tight`: the same, then a search of a second for fewer rows.
-    `bfd_split`: longer ones are cut into pieces first. `wrapped`: concatenate and cut. `none`: one document per row.
-    Leave it out for preference pairs, which are not packed."""
+    """`bfd`: best-fit decreasing, documents stay whole. `tight`: the same in fewer rows, where they can be filled
+    better. `bfd_split`: longer ones are cut into pieces first. `wrapped`: concatenate and cut. `none`: one document
+    per row. Leave it out for preference pairs, which are not packed."""
     shuffle: bool = True
     """Permute the rows by the seed, so that reading them in order is already shuffled."""
     window_tokens: int | None = Field(default=None, ge=1)

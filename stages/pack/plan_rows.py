@@ -20,7 +20,7 @@ Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 """How documents are put into rows.
 
 `bfd`: best-fit-decreasing; a document longer than C is planned as its first C tokens.
-`tight`: the same pieces in the fewest rows that a bounded search finds, never more than those of `bfd`.
+`tight`: the same pieces, in fewer rows where filling one after another needs fewer.
 `bfd_split`: best-fit-decreasing over the pieces [0:C), [C:2C), ... of every document; no token is left out.
 `wrapped`: concatenate all documents and cut every C tokens.
 `none`: each row holds the first C tokens of one document.

@@ -9,11 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.alignment import Alignment
-from ...schemas.ragged import begins_of
+from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import IGNORE_INDEX, packed_schema
 from ..arrays import lists
 
-NO_ALIGNMENT = Alignment()
 _T = TypeVar("_T", bound=np.generic)
 
 
@@ -61,39 +60,31 @@ class LaidOut:
     """(D,) the sum of the weights of the piece's labels; None for rows without weights."""
 
 
-def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: int = 0) -> LaidOut:
-    """Make the rows of `schemas.rows.packed_schema`.
+def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut:
+    """Make the rows of `schemas.rows.packed_schema`; at least one.
 
     Padding has the input id `pad_id`, no label, and positions that continue the piece's. Rows have `loss_weights` if
     the pieces have `run_weights`: 0 where there is no label.
     """
-    count = len(pieces.lengths)
     padded = alignment.padded(pieces.lengths, pieces.row_offsets)
-    ends = np.cumsum(padded, dtype=np.int64)
-    begins = ends - padded
-    total = int(ends[-1]) if count else 0
-
-    ids = np.concatenate(_with_padding(pieces, padded, pad_id)) if count else np.empty(0, dtype=np.int32)
+    offsets = offsets_of(padded)
+    begins, total = offsets[:-1], int(offsets[-1])
     positions = np.arange(total, dtype=np.int32)
     positions -= np.repeat(begins.astype(np.int32), padded)
-
-    sizes = _clipped_runs(pieces)
     real = positions < np.repeat(pieces.lengths, padded) if alignment.pads else None
+
+    ids = _spread(np.concatenate(pieces.tokens), real, pad_id)
+    sizes = _clipped_runs(pieces)
     supervised = _spread(np.repeat(pieces.run_supervised, sizes), real)
     if pieces.repeated.any():
         supervised &= positions >= np.repeat(pieces.repeated, padded)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
-    heads = supervised[begins] if count else np.empty(0, dtype=np.bool_)
+    heads = supervised[begins]
     labels[begins] = IGNORE_INDEX
-    if count:
-        trained = np.add.reduceat(supervised, begins, dtype=np.int32) - heads.astype(np.int32)
-    else:
-        trained = np.empty(0, dtype=np.int32)
+    trained = np.add.reduceat(supervised, begins, dtype=np.int32) - heads.astype(np.int32)
 
-    token_offsets = np.zeros(len(pieces.row_offsets), dtype=np.int32)
-    if count:
-        token_offsets[1:] = ends[pieces.row_offsets[1:] - 1]
-    columns: list[tuple[NDArray[np.integer[Any]], NDArray[Any]]] = [
+    token_offsets = offsets[pieces.row_offsets]
+    columns: list[tuple[NDArray[np.int64], NDArray[Any]]] = [
         (token_offsets, ids),
         (token_offsets, labels),
         (token_offsets, positions),
@@ -107,24 +98,11 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: 
     if pieces.run_weights is not None:
         weights = _run_weights(pieces, trained)
         weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(weights, sizes), real), np.float32(0))
-        sums = np.add.reduceat(weights, begins, dtype=np.float64) if count else np.empty(0)
+        sums = np.add.reduceat(weights, begins, dtype=np.float64)
         columns.append((token_offsets, weights))
     schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.run_weights is not None)
     arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, schema, strict=True)]
     return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads, sums)
-
-
-def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:
-    gaps = padded - pieces.lengths
-    if not gaps.any():
-        return pieces.tokens
-    filler = np.full(int(gaps.max()), pad_id, dtype=np.int32)
-    out: list[NDArray[np.int32]] = []
-    for view, gap in zip(pieces.tokens, gaps.tolist(), strict=True):
-        out.append(view)
-        if gap:
-            out.append(filler[:gap])
-    return out
 
 
 def _run_weights(pieces: PlannedPieces, trained: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -142,11 +120,11 @@ def _run_weights(pieces: PlannedPieces, trained: NDArray[np.int32]) -> NDArray[n
     return (pieces.run_weights * np.repeat(scales, np.diff(pieces.run_offsets))).astype(np.float32)
 
 
-def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None) -> NDArray[_T]:
-    """Return the values of real tokens with zeros where there is padding."""
+def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None, filler: int = 0) -> NDArray[_T]:
+    """Return the values of real tokens, with a filler where there is padding."""
     if real is None:
         return values
-    out = np.zeros(len(real), dtype=values.dtype)
+    out = np.full(len(real), filler, dtype=values.dtype)
     out[real] = values
     return out
 

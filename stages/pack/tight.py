@@ -1,9 +1,15 @@
-"""Rows of strategy `tight`: those of best-fit-decreasing, or fewer where a bounded search finds them.
+"""Rows of strategy `tight`: those of best-fit-decreasing, or fewer where filling one row after another needs fewer.
+
+The largest size left opens a row. It takes the largest size that fits, until a pair fills the rest exactly. Sets of
+sizes are bits of Python integers, so such a pair is found with one shift and one AND.
+
+With `max_docs`, tokens and pieces have to be balanced: if the first rows take few short pieces, the last ones hold
+`max_docs` of them and are nearly empty. So rows take short pieces first where many are left for each row.
 
 Legend: `N` pieces, `R` rows, `C` capacity.
 """
 
-from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,72 +17,131 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of
 from .best_fit import Placement, best_fit_decreasing, descending
 from .bounds import bound_of_whole_pieces
-from .dense import Pattern, Work, fillings
-from .limited import filled
 
-WORK = 6_000_000
-"""Work of the search: about a second."""
-_UNITS, _FEW = 4096, 5000
-"""With `max_docs` and so many pieces, sizes are rounded up to so many units: more of them are alike."""
+Pattern: TypeAlias = tuple[dict[int, int], int]
+"""What some rows hold: how many of each size, and the number of such rows."""
+_FEW, _UNITS, _FEW_UNITS = 200_000, 1 << 17, 1 << 12
+"""Sizes are rounded up to at most so many units, and of more than `_FEW` pieces to the fewer, so that enough of them
+are alike: filling takes about a second at most."""
+_PERCENT = 90
+"""Rows take short pieces first where the pieces left are more than this share of `max_docs` for each row that their
+tokens would fill."""
 
 
-def tight_rows(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None, work: int = WORK
-) -> Placement:
+def tight_rows(sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None) -> Placement:
     """Pack `sizes` into rows of capacity `C`: never more rows than `best_fit_decreasing`.
-
-    The search counts its work and stops at once where a lower bound is reached, so its result depends on the arguments
-    alone.
 
     Args:
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many pieces have each size.
         max_docs: the most pieces in a row.
-        work: the most work of the search.
     """
     placement = best_fit_decreasing(sizes, counts, max_docs)
-    least, enough = len(placement.row_offsets) - 1, bound_of_whole_pieces(counts, max_docs)
-    if least <= enough or (max_docs is not None and max_docs < 3):  # rows of up to two are already the fewest
-        return placement
-    best = None
-    for patterns in _ways(sizes, counts, max_docs, Work(work)):
-        rows = sum(times for _, times in patterns)
-        if rows < least:
-            best, least = patterns, rows
-        if least <= enough:
-            break
-    if best is None:
-        return placement
-    flat, row_offsets = _listed(best)
-    # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
-    order = np.empty(len(sizes), dtype=np.int64)
-    order[np.argsort(-flat, kind="stable")] = descending(sizes, len(counts) - 1)
-    return Placement(order, row_offsets)
-
-
-def _ways(
-    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None, work: Work
-) -> Iterator[list[Pattern]]:
-    """Yield ways to fill rows. Their sizes may be rounded up."""
-    for patterns in fillings(counts, work if max_docs is None else Work(work.left // 8)):
-        if max_docs is None or max(sum(held.values()) for held, _ in patterns) <= max_docs:
-            yield patterns
-    if max_docs is None:
-        return
-    capacity = len(counts) - 1
-    unit = 1 + (capacity - 1) // _UNITS if len(sizes) > _FEW else 1
+    least, capacity = len(placement.row_offsets) - 1, len(counts) - 1
+    if least <= bound_of_whole_pieces(counts, max_docs) or (max_docs is not None and max_docs < 3):
+        return placement  # it has the fewest rows; those of up to two pieces always are
+    unit = 1 + (capacity - 1) // (_UNITS if len(sizes) <= _FEW else _FEW_UNITS)
     units = capacity // unit
     rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
-    found = filled(np.bincount(rounded, minlength=units + 1), max_docs, work)
-    if found is not None:
-        yield found
-
-
-def _listed(patterns: list[Pattern]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    patterns = _filled(np.bincount(rounded, minlength=units + 1), max_docs or len(sizes))
+    if sum(times for _, times in patterns) >= least:
+        return placement
     flat: list[int] = []
     numbers: list[int] = []
     for held, times in patterns:
         row = [size for size in sorted(held, reverse=True) for _ in range(held[size])]
         flat += row * times
         numbers += [len(row)] * times
-    return np.array(flat, dtype=np.int64), offsets_of(np.array(numbers, dtype=np.int64))
+    # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
+    order = np.empty(len(sizes), dtype=np.int64)
+    order[np.argsort(-np.array(flat, dtype=np.int64), kind="stable")] = descending(sizes, capacity)
+    return Placement(order, offsets_of(numbers))
+
+
+class _Stock:
+    """The sizes left: counts, and as two sets of bits, bit s and bit C - s for each size s."""
+
+    __slots__ = ("_mirrored", "capacity", "counts", "present")
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        """Args: counts: (C + 1,) how many pieces have each size; none of size 0."""
+        self.capacity = len(counts) - 1
+        self.counts = {size: int(counts[size]) for size in np.flatnonzero(counts).tolist()}
+        self.present, self._mirrored = (
+            int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+            for flags in (counts > 0, counts[::-1] > 0)
+        )
+
+    def take(self, size: int, number: int = 1) -> None:
+        self.counts[size] -= number
+        if not self.counts[size]:
+            self.present ^= 1 << size
+            self._mirrored ^= 1 << (self.capacity - size)
+
+    def pair(self, space: int) -> int:
+        """The larger size of the pair that fills `space` exactly with sizes nearest to each other, or 0."""
+        half = (space + 1) // 2
+        both = (self.present & (self._mirrored >> (self.capacity - space))) >> half
+        if not space & 1 and both & 1 and self.counts[half] < 2:
+            both ^= 1
+        return half + (both & -both).bit_length() - 1 if both else 0
+
+    def again(self, held: dict[int, int], most: int) -> int:
+        """Take what a row holds as often as there is enough of it, at most so often; return how often."""
+        times = min(most, *(self.counts[size] // number for size, number in held.items()))
+        if times:
+            for size, number in held.items():
+                self.take(size, number * times)
+        return times
+
+
+def _filled(counts: NDArray[np.int64], max_docs: int) -> list[Pattern]:
+    """Fill one row after another.
+
+    Args:
+        counts: (C + 1,) how many pieces have each size; none of size 0.
+        max_docs: the most pieces of a row, at least 3.
+    """
+    stock = _Stock(counts)
+    capacity = stock.capacity
+    pieces, tokens = int(counts.sum()), int((counts * np.arange(capacity + 1)).sum())
+    rows: list[Pattern] = []
+    while stock.present:
+        largest = stock.present.bit_length() - 1
+        stock.take(largest)
+        held = {largest: 1}
+        _fill_row(stock, held, max_docs - 1, many=pieces * capacity * 100 > _PERCENT * max_docs * tokens)
+        number, size = sum(held.values()), sum(one * times for one, times in held.items())
+        times = 1 + stock.again(held, tokens // capacity // 64)  # not all alike at once, as tokens and pieces change
+        pieces -= times * number
+        tokens -= times * size
+        rows.append((held, times))
+    return rows
+
+
+def _fill_row(stock: _Stock, held: dict[int, int], slots: int, *, many: bool) -> None:
+    """Add the smallest sizes if there are many; then the largest, until a pair fills the rest.
+
+    Args:
+        held: the one size that the row holds.
+        slots: pieces that it may still take.
+        many: short pieces are to be used, so a pair comes before one size that fills the space.
+    """
+    space = stock.capacity - sum(held)
+
+    def add(size: int) -> None:
+        nonlocal slots, space
+        stock.take(size)
+        held[size] = held.get(size, 0) + 1
+        slots, space = slots - 1, space - size
+
+    while many and slots > 2 and (left := stock.present) and (smallest := (left & -left).bit_length() - 1) <= space:
+        add(smallest)
+    while slots and space and (fits := stock.present & ((1 << (space + 1)) - 1)):
+        largest = fits.bit_length() - 1
+        alone = slots == 1 or space >= slots * largest or (largest == space and not many)
+        if not alone and (larger := stock.pair(space)):
+            add(larger)
+            add(space)
+            return
+        add(largest)

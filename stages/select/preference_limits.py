@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .truncate import Keep
+from .truncate import Keep, Limits, Overlong
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,42 +52,31 @@ class PairCut:
     """(N,) whether prompt and longer completion were longer than `max_length` after their own limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairLimits:
-    """How long the parts of a pair may be, in tokens."""
+def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
+    """Return the tokens kept of each pair, even if the pair is dropped for another reason.
 
-    max_length: int
-    """Limit for the prompt and the longer completion together."""
-    keep: Keep = Keep.START
-    """With `start`, completions lose their end. With `end`, the prompt loses its beginning; if a completion alone is
-    too long, the prompt is removed and the completion loses its own beginning."""
-    truncate: bool = True
-    """Whether to cut pairs that are too long to `max_length`."""
-    max_prompt: int | None = None
-    """Maximum tokens of a prompt; a longer one loses its beginning."""
-    max_completion: int | None = None
-    """Maximum tokens of a completion; a longer one loses its end."""
-
-    def cut(self, lengths: PairLengths) -> PairCut:
-        """Return the tokens kept of each pair, even if the pair is dropped for another reason."""
-        prompt = _at_most(lengths.prompt, self.max_prompt)
-        chosen = _at_most(lengths.chosen, self.max_completion)
-        rejected = _at_most(lengths.rejected, self.max_completion)
-        prompt_cut = lengths.prompt - prompt
-        completion_cut = lengths.completions - chosen - rejected
-        overlong = prompt + np.maximum(chosen, rejected) > self.max_length
-        chosen_begin, rejected_begin = np.zeros_like(chosen), np.zeros_like(rejected)
-        if self.truncate and self.keep is Keep.START:
-            room = np.maximum(np.int32(self.max_length) - prompt, 0)
-            chosen, rejected = np.minimum(chosen, room), np.minimum(rejected, room)
-        elif self.truncate:
-            prompt = np.minimum(prompt, np.maximum(np.int32(self.max_length) - np.maximum(chosen, rejected), 0))
-            # Where a completion ends after its own limit.
-            chosen_begin = np.maximum(chosen - np.int32(self.max_length), 0)
-            rejected_begin = np.maximum(rejected - np.int32(self.max_length), 0)
-            chosen, rejected = chosen - chosen_begin, rejected - rejected_begin
-        begins = PairLengths(lengths.prompt - prompt, chosen_begin, rejected_begin)
-        return PairCut(begins, PairLengths(prompt, chosen, rejected), prompt_cut, completion_cut, overlong)
+    The limit of a row holds for the prompt and the longer completion together. With `keep: start`, completions lose
+    their end. With `end`, the prompt loses its beginning; if a completion alone is too long, the prompt is removed and
+    the completion loses its own beginning.
+    """
+    prompt = _at_most(lengths.prompt, limits.max_prompt)
+    chosen = _at_most(lengths.chosen, limits.max_completion)
+    rejected = _at_most(lengths.rejected, limits.max_completion)
+    prompt_cut = lengths.prompt - prompt
+    completion_cut = lengths.completions - chosen - rejected
+    overlong = prompt + np.maximum(chosen, rejected) > limits.max_length
+    chosen_begin, rejected_begin = np.zeros_like(chosen), np.zeros_like(rejected)
+    if limits.overlong is Overlong.TRUNCATE and limits.keep is Keep.START:
+        room = np.maximum(np.int32(limits.max_length) - prompt, 0)
+        chosen, rejected = np.minimum(chosen, room), np.minimum(rejected, room)
+    elif limits.overlong is Overlong.TRUNCATE:
+        prompt = np.minimum(prompt, np.maximum(np.int32(limits.max_length) - np.maximum(chosen, rejected), 0))
+        # Where a completion ends after its own limit.
+        chosen_begin = np.maximum(chosen - np.int32(limits.max_length), 0)
+        rejected_begin = np.maximum(rejected - np.int32(limits.max_length), 0)
+        chosen, rejected = chosen - chosen_begin, rejected - rejected_begin
+    begins = PairLengths(lengths.prompt - prompt, chosen_begin, rejected_begin)
+    return PairCut(begins, PairLengths(prompt, chosen, rejected), prompt_cut, completion_cut, overlong)
 
 
 def _at_most(lengths: NDArray[np.int32], limit: int | None) -> NDArray[np.int32]:

@@ -160,27 +160,30 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
 CUT = {"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}}
 
 
+CHANGES: list[Row] = [
+    {},
+    {"truncate": CUT, "each": {"chats": {"mask": "all"}}},
+    {"truncate": CUT, "each": {"chats": {"weight": 1, "repeat": 3}, "texts": {"weight": 0.1}}},
+    {"mask": "assistant", "holdout": {"fraction": 0.4}},
+    {"mask": "all", "pack": {"strategy": "wrapped"}, "truncate": {"max_length": 50}},
+    {"mask": "last_assistant", "duplicates": "drop", "pack": {"strategy": "bfd_split"}},
+    {"mask": {"policy": "assistant", "train_end": False}, "truncate": {"max_length": 32, "overlong": "drop"}},
+    {"truncate": {"max_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}},
+    {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
+    {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
+    {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
+    {"pack": {"parallel": {"cp": 4}}, "truncate": {"max_length": 64, "max_completion_length": 30}},
+    {
+        "mask": "all",
+        "pack": {"strategy": "wrapped", "parallel": {"cp": 7, "layout": "ring"}},
+        "truncate": {"max_length": 49},
+    },
+]
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"truncate": CUT, "each": {"chats": {"mask": "all"}}},
-        {"truncate": CUT, "each": {"chats": {"weight": 1, "repeat": 3}, "texts": {"weight": 0.1}}},
-        {"mask": "assistant", "holdout": {"fraction": 0.4}},
-        {"mask": "all", "pack": {"strategy": "wrapped"}, "truncate": {"max_length": 50}},
-        {"mask": "last_assistant", "duplicates": "drop", "pack": {"strategy": "bfd_split"}},
-        {"mask": {"policy": "assistant", "train_end": False}, "truncate": {"max_length": 32, "overlong": "drop"}},
-        {"truncate": {"max_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}},
-        {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
-        {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
-        {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
-        {"pack": {"parallel": {"cp": 4}}, "truncate": {"max_length": 64, "max_completion_length": 30}},
-        {
-            "mask": "all",
-            "pack": {"strategy": "wrapped", "parallel": {"cp": 7, "layout": "ring"}},
-            "truncate": {"max_length": 49},
-        },
-    ],
+    [pytest.param(one, marks=[pytest.mark.slow] * (place % 3 > 0)) for place, one in enumerate(CHANGES)],
     ids=lambda changes: ",".join(changes) or "default",
 )
 def test_every_document_agrees_with_shards_and_ledger(configure: Configure, changes: Row) -> None:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.pack import copies as module
-from packtrain.pipeline.pack.copies import later_copies, repeated
+from packtrain.pipeline.pack.copies import later_copies
 from packtrain.pipeline.pack.table import Documents, scratch_documents
 
 TOP = 2**64 - 1
@@ -34,16 +33,3 @@ def test_duplicates_as_a_set_finds_them(rows: list[tuple[int, int, bool]], at_on
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "AT_ONCE", at_once)
         assert sorted(later_copies(documents).tolist()) == expected
-
-
-def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
-    documents = documents_of(40_000)
-    for column in (documents.first_digest, documents.second_digest):
-        column[:] = rng.integers(0, 2**64, 40_000, dtype=np.uint64)
-        column[30_000:] = column[:10_000]
-    assert repeated(documents) == (10_000, 1)
-    monkeypatch.setattr(module, "AT_ONCE", 5_000)
-    count, share = repeated(documents)
-    assert share == 8
-    assert 9_000 < count < 11_000

@@ -8,10 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.run import prep_only as prepare
 from packtrain.pipeline.run.prep_only import PrepCounts, prepare_source
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.schemas.errors import ConfigError
 
 Row = dict[str, Any]
 Prepare = Callable[..., PrepCounts]
@@ -23,16 +21,7 @@ def chat(*texts: str, **more: Any) -> Row:
 
 
 def read(path: Path) -> list[Row]:
-    if path.suffix == ".parquet":
-        rows: list[Row] = pq.read_table(path).to_pylist()
-        return [without_nulls(row) for row in rows]
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture
@@ -57,13 +46,12 @@ ROWS: list[tuple[str, list[Row], list[Row]]] = [
 ]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize(("format", "rows", "expected"), ROWS, ids=[case[0] for case in ROWS])
 def test_examples_in_public_form(
-    prep: Prepare, tmp_path: Path, format: str, rows: list[Row], expected: list[Row], suffix: str
+    prep: Prepare, tmp_path: Path, format: str, rows: list[Row], expected: list[Row]
 ) -> None:
-    counts = prep(rows, format, f"out{suffix}")
-    assert read(tmp_path / f"out{suffix}") == expected
+    counts = prep(rows, format, "out.jsonl")
+    assert read(tmp_path / "out.jsonl") == expected
     assert (counts.rows, counts.examples, counts.rejects) == (len(rows), len(expected), [])
 
 
@@ -111,40 +99,3 @@ def test_every_row_is_told(prep: Prepare, tmp_path: Path) -> None:
         ("in.jsonl", 7, "missing_key"),
     ]
     assert read(tmp_path / "out.jsonl") == [chat("a", "b")] * 2
-
-
-def test_a_column_or_key_that_comes_late_is_not_lost(
-    prep: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare, "_PARQUET_ROWS", 2)
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    late = chat("e", "f", tools=tools)
-    late["messages"][0]["name"] = "Ada"
-    nothing = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
-    more = {"messages": [{"role": "user", "content": "g"}, nothing]}
-    rows = [chat("a", "b"), chat("c", "d"), chat("c", "d"), late, more]
-    prep(rows, "messages", "out.parquet")
-    prep(rows, "messages", "out.jsonl")
-    assert read(tmp_path / "out.parquet") == [without_nulls(row) for row in read(tmp_path / "out.jsonl")]
-    assert read(tmp_path / "out.parquet")[3] == late
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [
-            {"prompt": "a", "completion": "b"},
-            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a", "content": "b"}]},
-        ],
-        [chat("a", "b"), {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}],
-        [{"messages": [{"role": "user", "content": "a", "arguments": {}}]}],
-    ],
-)
-def test_rows_without_a_common_schema_are_refused(prep: Prepare, tmp_path: Path, rows: list[Row]) -> None:
-    format = "messages" if "messages" in rows[0] else "prompt_completion"
-    with pytest.raises(
-        ConfigError, match=r"do not fit one Parquet schema \(.*\); write --output with the suffix .jsonl"
-    ):
-        prep(rows, format, "out.parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
-    prep(rows, format, "out.jsonl")

@@ -68,7 +68,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("which", CONFIGS)
+@pytest.mark.parametrize(
+    "which", [pytest.param(name, marks=[pytest.mark.slow] * (place > 0)) for place, name in enumerate(CONFIGS)]
+)
 def test_an_epoch_holds_what_a_run_packs(
     which: str, make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:

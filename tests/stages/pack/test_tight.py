@@ -74,19 +74,19 @@ def test_fewer_rows_than_best_fit_decreasing() -> None:
 
 
 @examples(250)
-@given(problems(60), st.none() | st.integers(1, 9), st.sampled_from([0, 300, 100_000]))
-def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None, work: int) -> None:
+@given(problems(60), st.none() | st.integers(1, 9))
+def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None) -> None:
     given_sizes, capacity = problem
     sizes = np.array(given_sizes, dtype=np.int32)
     counts = size_counts(sizes, capacity)
-    placement = tight_rows(sizes, counts, max_docs, work)
+    placement = tight_rows(sizes, counts, max_docs)
     assert sorted(placement.order.tolist()) == list(range(len(sizes)))
     assert np.add.reduceat(sizes[placement.order], placement.row_offsets[:-1]).max() <= capacity
     rows = len(placement.row_offsets) - 1
     assert rows <= plan_rows(sizes, capacity, max_docs=max_docs).rows
     if max_docs is not None:
         assert np.diff(placement.row_offsets).max() <= max_docs
-    again = tight_rows(sizes, counts, max_docs, work)
+    again = tight_rows(sizes, counts, max_docs)
     assert again.order.tolist() == placement.order.tolist()
 
 

@@ -72,7 +72,7 @@ def test_conditions(condition: str, taken: list[int]) -> None:
 )
 def test_wrong_conditions(condition: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        Where(condition, "sources.s.where")
+        Where(condition, "sources.s.where").check([example(n, prompt="p", text="x" * n) for n in range(4)])
     assert str(error.value).startswith("sources.s.where: the condition")
     assert says in str(error.value)
 
