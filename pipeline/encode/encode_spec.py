@@ -10,12 +10,11 @@ import msgspec
 
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...stages.mask.sampling_proof import StopTokens
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
 
 FORMAT = 14
@@ -70,7 +69,7 @@ class EncodeSpec:
         """Put the specification into the store for the tasks; return its name."""
         name = self.name
         if self._read(store, name) is None:
-            store.replace_bytes(name, seal(msgspec.json.encode(self)))
+            put_note(store, name, self)
         return name
 
     @property
@@ -92,11 +91,8 @@ class EncodeSpec:
 
     @classmethod
     def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
-        try:
-            found = decode_note(unseal(store.read(name)), cls)
-        except msgspec.MsgspecError:
-            return None
-        return found if found.name == name else None
+        found = get_note(store, name, cls)
+        return found if found is not None and found.name == name else None
 
 
 @dataclass(frozen=True, slots=True)
