@@ -176,16 +176,16 @@ def test_a_batch_is_what_a_model_takes(folder: Path) -> None:
 
 
 def test_every_batch_has_the_same_shape(folder: Path) -> None:
-    shapes, longest = set(), set()
+    shapes, longest, pad = set(), set(), kit.Packed(folder).record["plan"]["tokenizer"]["pad_id"]
     flat = loader(folder, 3, balance=None)
-    for fixed, plain in zip(loader(folder, 3, balance=None, static_shapes=True, pad_id=7), flat, strict=True):
+    for fixed, plain in zip(loader(folder, 3, balance=None, static_shapes=True), flat, strict=True):
         shapes.add(tuple((name, tuple(value.shape)) for name, value in fixed.items() if torch.is_tensor(value)))
         longest.add((fixed["max_length_q"], fixed["max_length_k"]))
         found = documents(fixed)
         real = documents(plain)
         padding = list((Counter(found) - Counter(real)).elements())
         assert Counter(real) <= Counter(found)
-        assert all(set(ids) == {7} and set(labels) == {X} for ids, labels in padding)
+        assert all(set(ids) == {pad} and set(labels) == {X} for ids, labels in padding)
         assert fixed["position_ids"][0].tolist() == [p for ids, _ in found for p in range(len(ids))]
     assert len(shapes) == 1
     assert longest == {(256, 256)}
