@@ -16,7 +16,6 @@ import torch
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
-from ..schemas.model_facts import SEVEN_BILLION, ModelShape
 from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
@@ -64,7 +63,6 @@ class PackedLoader:
         balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
             ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
             row a rank on more than 64 ranks, give their number. None keeps the order.
-        model: shape of the model, for the costs.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
             watchdog.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
@@ -100,7 +98,6 @@ class PackedLoader:
         tail: str = "drop",
         order: str = "full",
         balance: int | str | None = "auto",
-        model: ModelShape = SEVEN_BILLION,
         prefetch: int = 2,
         pin_memory: bool = False,
         static_shapes: bool = False,
@@ -134,7 +131,7 @@ class PackedLoader:
                     f"{part.where}: the split {part.split!r} has no rows; name another split, or leave the source out"
                 )
         self.steps = Steps(
-            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance, model=model,
+            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance,
             rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
         )  # fmt: skip
         """The order, cut into steps and divided among the ranks."""
