@@ -312,7 +312,7 @@ class Made:
     """Hash of the manifest; None before packing."""
     engine: str
     configuration: str
-    """YAML that reproduces the dataset."""
+    """YAML that reproduces the dataset; empty if the folder no longer says what it was packed from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset
-from ..dataset.run_notes import RUN, recall, without_secrets
+from ..dataset.run_notes import recall, without_secrets
 from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store, is_url
 from .document_lengths import ReadDocuments, documents_of
@@ -53,15 +53,9 @@ from .shown import shown_rows
 
 
 def configuration_noted(out: Store) -> str:
-    """YAML that reproduces a finished dataset, from its notes.
-
-    Raises:
-        IntegrityError: they are gone.
-    """
+    """YAML that reproduces a finished dataset, from its notes; "" if they are gone."""
     origin = recall(out)
-    if origin is None:
-        raise IntegrityError(f"{out.where(RUN)} no longer says what this was packed from")
-    return configuration_of(origin.config, origin.base)
+    return configuration_of(origin.config, origin.base) if origin is not None else ""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
