@@ -5,7 +5,6 @@ why. Texts in these structs come from the data and must be escaped.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 
@@ -166,24 +165,6 @@ class OverlapCount:
     """Evaluation rows of which something was found."""
 
 
-EXCERPT = 1_600
-"""Characters of an excerpt."""
-Excerpt = Annotated[
-    list[tuple[Annotated[str, msgspec.Meta(max_length=EXCERPT)], bool]], msgspec.Meta(max_length=EXCERPT)
-]
-"""(text, whether it is shared), end to end."""
-
-
-class HitTexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Both texts of a hit, near what they share."""
-
-    example: Excerpt
-    evaluation: Excerpt
-    example_cut: bool = False
-    """Whether text was left out before or after."""
-    evaluation_cut: bool = False
-
-
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of contamination.jsonl: an example and an evaluation row that share text."""
 
@@ -203,7 +184,6 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: str
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
     evaluation_id: str = ""
-    texts: HitTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +204,7 @@ class Overlap:
     """Evaluation rows of which something was found."""
     counts: list[OverlapCount]
     shown: list[Hit]
-    """Some hits with their texts, the strongest first."""
-    files: list[str]
-    """Names of the evaluation files."""
-    ignored: dict[str, int]
-    """What was not compared, in words, and how many."""
+    """Some hits, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,11 +246,15 @@ def overlap_section(overlap: Overlap) -> Section:
     ]  # fmt: skip
     head = ("source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows")
     grid = Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
-    ignored = [[what, f"{count:,}"] for what, count in overlap.ignored.items()]
-    more = [Grid("Left out of the comparison", ("what", "how many"), ignored)] if ignored else []
+    shown = [
+        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", one.match, share(one.share), one.kind, one.shared]
+        for one in overlap.shown
+    ]
+    words = ("example", "evaluation row", "match", "share of it", "of its", "the longest run of words that both share")
+    tables = [grid, Grid("Some of them, the strongest first", words, shown, text_columns=6)] if rows else []
     done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
     sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
-    return Section("overlap", QUESTIONS["overlap"], sentence, [grid] if rows else [], more)
+    return Section("overlap", QUESTIONS["overlap"], sentence, tables)
 
 
 # What is being trained on?

@@ -245,7 +245,6 @@ class Encoder:
         places = locate_boundaries(
             tokens, self._table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)
         )
-        counts.boundaries += len(bounds) - runs.divisions
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & ENGINE_CHECK == 0
         for index in np.flatnonzero(chosen | self._every).tolist():

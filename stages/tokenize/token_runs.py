@@ -123,12 +123,6 @@ class TextRuns:
         """
         return self.ends[self.inner], offsets_of(self.counts - 1)
 
-    @property
-    def divisions(self) -> int:
-        """How many places only divide parts of a turn, or of the header after it."""
-        parts = parts_of_turn(self.kinds, self.turns, self.weights)
-        return int(((parts | IS_NEXT_STOP[self.kinds]) & self.inner).sum())
-
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
     ) -> tuple[pa.ListArray, NDArray[np.int64]]:
