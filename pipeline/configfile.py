@@ -75,20 +75,22 @@ def load_as(
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[_Model, Path]:
     """Load a configuration of any other model, such as that of a training. See `load_config`."""
+    origins: dict[_Place, str] = {}
     if isinstance(config, Mapping):
-        lines: dict[_Place, int] = {}
         data, where, folder = deepcopy(dict(config)), "the configuration", Path.cwd()
     else:
-        path = Path(config)
-        data, lines = _read(path)
-        where, folder = str(path), path.absolute().parent
+        where, folder = str(config), Path(config).absolute().parent
+        data = _read(Path(config), origins)
     _refuse_foreign(data, where, model)
-    overruled = {_override(data, override): f"--set {override}" for override in overrides}
+    for override in overrides:
+        place, made = _override(data, override)
+        origins = {one: said for one, said in origins.items() if one[: len(place)] != place}
+        origins |= {place[:length]: f"--set {override}" for length in range(made, len(place) + 1)}
     _add_sources(data, in_memory or {})
     try:
         return model.model_validate(data), base or folder
     except ValidationError as error:
-        raise ConfigError(_explained(error, where, data, lines, overruled, model)) from None
+        raise ConfigError(_explained(error, where, data, origins, model)) from None
 
 
 def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
@@ -137,19 +139,18 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel])
 
 
 def _explained(
-    error: ValidationError,
-    where: str,
-    data: Any,
-    lines: Mapping[_Place, int],
-    overruled: Mapping[_Place, str],
-    model: type[BaseModel],
+    error: ValidationError, where: str, data: Any, origins: Mapping[_Place, str], model: type[BaseModel]
 ) -> str:
-    """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid."""
+    """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid.
+
+    Args:
+        origins: what set the keys: `line 3`, or an override.
+    """
     wrong = [(_real(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
     out: dict[str, list[str]] = {}
     unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
     if unknown:
-        said = [_unknown(place, model, lines, overruled, alone=len(unknown) == 1) for place in unknown[:20]]
+        said = [_unknown(place, model, origins, alone=len(unknown) == 1) for place in unknown[:20]]
         more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
         out[where] = [f"there {'is no such key' if len(unknown) == 1 else 'are no such keys'}: {', '.join(said)}{more}"]
     for place, item in wrong:
@@ -158,47 +159,32 @@ def _explained(
             continue  # pydantic leaves out items with errors when it counts
         if kind != "extra_forbidden":
             what = "is required but missing" if kind == "missing" else _what(item, place, _fields(model, place))
-            at = _where(place, kind, where, lines, overruled)
+            at = next((origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in origins), "")
+            at = at if at.startswith("--set") else ", ".join(filter(None, (where, at)))
             said = out.setdefault(f"{at}: {key}" if key else at, [])
             if what not in said:
                 said.append(what)
     return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
 
 
-def _unknown(
-    place: _Place, model: type[BaseModel], lines: Mapping[_Place, int], overruled: Mapping[_Place, str], *, alone: bool
-) -> str:
+def _unknown(place: _Place, model: type[BaseModel], origins: Mapping[_Place, str], *, alone: bool) -> str:
     """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
     known = _fields(model, place[:-1])
-    notes = [overruled.get(place) or (f"line {lines[place]}" if place in lines else "")]
-    notes.append(did_you_mean(str(place[-1]), known).removeprefix("; ") or alone * f"known keys: {', '.join(known)}")
-    shown = "; ".join(filter(None, notes))
+    near = did_you_mean(str(place[-1]), known).removeprefix("; ") or alone * f"known keys: {', '.join(known)}"
+    shown = "; ".join(filter(None, (origins.get(place, ""), near)))
     return f"{'.'.join(map(str, place))} ({shown})" if shown else ".".join(map(str, place))
 
 
 def _real(location: _Place, data: Any, missing: bool) -> _Place:
     """Where an error is in the data: pydantic's location without names of classes and types."""
     out: list[Any] = []
-    for number, part in enumerate(location):
+    for part in location:
         if (isinstance(data, Mapping) and part in data) or (
             isinstance(data, (list, tuple)) and type(part) is int and part < len(data)
         ):
             out.append(part)
             data = data[part]
-        elif missing and number == len(location) - 1:
-            out.append(part)
-    return tuple(out)
-
-
-def _where(place: _Place, kind: str, file: str, lines: Mapping[_Place, int], overruled: Mapping[_Place, str]) -> str:
-    """The override that set a value, or the file and line."""
-    above = [place[:length] for length in range(len(place), 0, -1)]
-    override = next((overruled[one] for one in above if one in overruled), None)
-    if override is None and place and kind not in ("missing", "value_error"):
-        # an override set a key below a value that has no keys
-        override = next((said for path, said in overruled.items() if path[: len(place)] == place), None)
-    line = next((lines[one] for one in above if one in lines), None)
-    return override or (f"{file}, line {line}" if line else file)
+    return (*out, location[-1]) if missing else tuple(out)
 
 
 def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
@@ -247,7 +233,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[_Place, int]]:
+def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
+    """The content of a YAML file; notes the line of each key."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_BYTES + 1)
@@ -259,6 +246,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[_Place, int]]:
         raise ConfigError(
             f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
         ) from None
+    if path.suffix == ".jsonl":  # a file of one row is YAML, too
+        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --input")
     try:
         data, node = parse_yaml(text)
     except yaml.YAMLError as error:
@@ -268,42 +257,32 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[_Place, int]]:
         if isinstance(error, BoundError):
             raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
         hint = "; indent with spaces, because YAML allows no tabs there" if "'\\t'" in problem else ""
-        hint = "; data is given with --input" if path.suffix in (".json", ".jsonl") else hint
+        hint = "; data is given with --input" if path.suffix == ".json" else hint
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
-    if path.suffix == ".jsonl":  # a file of one row is YAML, too
-        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --input")
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or node is None:
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
-    lines: dict[_Place, int] = {}
-    if node is not None:
-        try:
-            _lines(node, (), lines)
-        except ConfigError as error:
-            raise ConfigError(f"{path}, {error}") from None
-    return data, lines
+    _lines(node, (), origins, path)
+    return data
 
 
-def _lines(node: yaml.Node, path: _Place, out: dict[_Place, int]) -> None:
-    """Record the line of each key. YAML itself keeps the last of two equal keys and loses the others."""
+def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path) -> None:
+    """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others."""
+    pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, key.value)
-            line = key.start_mark.line + 1
-            if here in out:
-                raise ConfigError(
-                    f"line {line}: {'.'.join(map(str, here))} is set again (see line {out[here]}); remove one of them"
-                )
-            out[here] = line
-            _lines(value, here, out)
+        pairs = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            here = (*path, index)
-            out[here] = value.start_mark.line + 1
-            _lines(value, here, out)
+        pairs = [(index, value, value) for index, value in enumerate(node.value)]
+    for key, marked, value in pairs:
+        here, line = (*above, key), f"line {marked.start_mark.line + 1}"
+        if here in out:
+            name = ".".join(map(str, here))
+            raise ConfigError(f"{path}, {line}: {name} is set again (see {out[here]}); remove one of them")
+        out[here] = line
+        _lines(value, here, out, path)
 
 
-def _override(data: dict[str, Any], override: str) -> _Place:
-    """Set one key, and return its place."""
+def _override(data: dict[str, Any], override: str) -> tuple[_Place, int]:
+    """Set one key; returns its place, and how many keys lead to the first value that was made or replaced."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
@@ -313,31 +292,30 @@ def _override(data: dict[str, Any], override: str) -> _Place:
         raise ConfigError(f"--set {override[:60]}…: {error.problem}") from None
     except yaml.YAMLError:
         value = text
-    target: Any = data
     *parents, last = key.strip().split(".")
     if not all((*parents, last)):
         raise ConfigError(f"--set {override}: the key has an empty part; write key.path=value")
+    target: Any = data
     places: list[Any] = []
-    for parent in parents:
-        place = _place(target, parent, override)
+    made = len(parents) + 1
+    for part in (*parents, last):
+        place: Any = part
+        if isinstance(target, list):
+            if not part.isdecimal() or int(part) >= len(target):
+                raise ConfigError(
+                    f"--set {override}: there is no item {part!r} in a list of {len(target)}; count from 0"
+                )
+            place = int(part)
+        elif not isinstance(target, dict):
+            raise ConfigError(
+                f"--set {override}: {part!r} is below {target!r}, which has no keys; set that value as a whole"
+            )
         places.append(place)
-        if isinstance(target, dict) and not isinstance(target.get(parent), (dict, list)):
-            alone = target.get(parent)  # `mask: assistant` is short for `mask: {policy: assistant}`
-            target[parent] = {"policy": alone} if places[-1] == "mask" and isinstance(alone, str) else {}
+        if len(places) > len(parents):
+            target[place] = value
+        elif isinstance(target, dict) and not isinstance(target.get(part), (dict, list)):
+            made = min(made, len(places))
+            alone = target.get(part)  # `mask: assistant` is short for `mask: {policy: assistant}`
+            target[part] = {"policy": alone} if part == "mask" and isinstance(alone, str) else {}
         target = target[place]
-    place = _place(target, last, override)
-    target[place] = value
-    return (*places, place)
-
-
-def _place(target: Any, part: str, override: str) -> Any:
-    """Return the key of a mapping, or the index of an existing list item."""
-    if isinstance(target, dict):
-        return part
-    if not isinstance(target, list):
-        raise ConfigError(
-            f"--set {override}: {part!r} is below {target!r}, which has no keys; set that value as a whole"
-        )
-    if not part.isdecimal() or int(part) >= len(target):
-        raise ConfigError(f"--set {override}: there is no item {part!r} in a list of {len(target)}; count from 0")
-    return int(part)
+    return tuple(places), made

@@ -81,11 +81,6 @@ class SplitRecord:
         """Tokens of the rows that are padding for `pack.align` and `pack.parallel`."""
         return self.tokens - self.document_tokens if self.windows else 0
 
-    @property
-    def trained_share(self) -> float:
-        """Trained labels as a share of the tokens, without padding."""
-        return self.trained / max(self.tokens - self.padding, 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -12,7 +12,7 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,6 @@ class Point:
     """Share of the rows that holds tokens."""
     padding: int
     """Padding inside the rows for `pack.align` and `pack.parallel`."""
-    overlap: int
-    """Tokens repeated at the start of a piece; part of `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Choice:
     longest: list[tuple[str, int]]
     """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
-    """By ascending length: the configured strategy, and for plain texts also `bfd_split`."""
+    """By ascending length: the configured strategy, and for plain texts also `bfd_split`. See `docs/report.md`."""
     strategy: str
     """The configured strategy."""
     max_length: int
@@ -114,7 +112,7 @@ class Choice:
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None
-    """The longest document that the model is made for, or the longest length that the user wants to hear of."""
+    """The longest document that the model is made for; None if unknown."""
     over_limit: int | None
     """Documents longer than `limit`, if the configured length is above it; else None."""
     other: Point | None
@@ -258,8 +256,6 @@ class SourceShare:
     """Trained labels."""
     weight: float | None
     """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
-    kinds: list[KindCount]
-    """Tokens by kind; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +302,8 @@ class Training:
     """What is being trained on?"""
 
     sources: list[SourceShare]
+    kinds: list[KindCount]
+    """Tokens by kind; empty if unknown."""
     rows: list[ShownRow]
     rows_absent: str | None
     """Why no row is shown."""

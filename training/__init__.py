@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from .loader import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
     from .loader import collate as collate
-    from .order import Source as Source
-    from .steps import Balance as Balance
+    from .packed_rows import Source as Source
     from .stream import PackedStream as PackedStream
     from .trainer.loss import loss_units as loss_units
     from .trainer.loss import weighted_loss as weighted_loss
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("PackedDataset", "PackedLoader", "collate"), ".loader"),
     **dict.fromkeys(("loss_units", "weighted_loss"), ".trainer.loss"),
-    "Balance": ".steps",
     "ModelShape": "..schemas.model_facts",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
-    "Source": ".order",
+    "Source": ".packed_rows",
     "Watchdog": ".ahead",
     "cp_part": ".batch",
     "train": ".trainer.train",

@@ -6,16 +6,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..schemas.errors import PacktrainError, StalledError
 from ..schemas.units import duration
-from .steps import Steps
+
+if TYPE_CHECKING:
+    from .steps import Steps
 
 _LOG = logging.getLogger(__name__)
 _Task = TypeVar("_Task")
@@ -33,23 +36,21 @@ class Watchdog:
     give_up_after: float | None = 480.0
     """Seconds until the waiting rank stops with an error; None waits forever."""
 
-    def wait(self, queue: "SimpleQueue[_Made]", what: Callable[[], str]) -> _Made:
-        """Wait for a queue's next item, and return it.
+    def wait(self, made: "Future[_Made]", what: Callable[[], str]) -> _Made:
+        """The result of a task.
 
         Args:
             what: describes what the rank waits for; only called if it takes too long.
 
         Raises:
             StalledError: nothing came in time.
+            Whatever the task raised.
         """
-        began = time.monotonic()
-        report = self.report_after
+        began, report = time.monotonic(), self.report_after
         while True:
             limit = report if self.give_up_after is None else min(report, self.give_up_after)
-            try:
-                return queue.get(timeout=max(0.0, limit - (time.monotonic() - began)))
-            except Empty:
-                pass
+            if wait([made], max(0.0, limit - (time.monotonic() - began))).done:
+                return made.result()
             waited = time.monotonic() - began
             if self.give_up_after is not None and waited >= self.give_up_after:
                 raise StalledError(
@@ -60,22 +61,24 @@ class Watchdog:
             report *= 2
 
 
-class Threads(Generic[_Task]):
+class Threads:
     """Threads that do one task after another. They end with the process, even if one hangs in a store."""
 
-    def __init__(self, work: Callable[[_Task], object], count: int) -> None:
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+    def __init__(self, count: int) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._closed = Event()
-        arguments = (work, self._tasks, self._closed)
+        arguments = (self._tasks, self._closed)
         self._threads = [Thread(target=_work, args=arguments, name="packtrain", daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
         _OPEN.add(self)
         _STARTED.update(self._threads)
 
-    def submit(self, task: _Task) -> None:
+    def submit(self, task: Callable[[], _Made]) -> "Future[_Made]":
         """Have a task done."""
-        self._tasks.put(task)
+        made: Future[_Made] = Future()
+        self._tasks.put((made, task))
+        return made
 
     def close(self) -> None:
         """Drop the tasks that have not been begun."""
@@ -84,7 +87,7 @@ class Threads(Generic[_Task]):
             self._tasks.put(None)
 
 
-_OPEN: "weakref.WeakSet[Threads[Any]]" = weakref.WeakSet()
+_OPEN: "weakref.WeakSet[Threads]" = weakref.WeakSet()
 _STARTED: "weakref.WeakSet[Thread]" = weakref.WeakSet()
 """Threads may live longer than what started them: until they have done the task that they are at."""
 
@@ -96,13 +99,19 @@ def _end() -> None:
     """
     for threads in list(_OPEN):
         threads.close()
+    until = time.monotonic() + 1.0
     for thread in list(_STARTED):
-        thread.join(1.0)
+        thread.join(max(0.0, until - time.monotonic()))
 
 
-def _work(work: Callable[[_Task], object], tasks: "SimpleQueue[_Task | None]", closed: Event) -> None:
-    while (task := tasks.get()) is not None and not closed.is_set():
-        work(task)
+def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: Event) -> None:
+    while (given := tasks.get()) is not None and not closed.is_set():
+        made, task = given
+        try:
+            made.set_result(task())
+        except BaseException as error:
+            made.set_exception(error)
+        del given, made, task  # while it waits for the next one, what was made is not its own
 
 
 def made_ahead(
@@ -120,27 +129,15 @@ def made_ahead(
     if not count:
         yield from map(make, tasks)
         return
-    made: SimpleQueue[tuple[list[_Made], BaseException | None]] = SimpleQueue()
-
-    def work(task: _Task) -> None:
-        try:
-            made.put(([make(task)], None))
-        except BaseException as error:
-            made.put(([], error))
-
-    threads: Threads[_Task] = Threads(work, 1)
-    left, waiting = iter(tasks), deque[_Task]()
+    threads, left = Threads(1), iter(tasks)
+    waiting: deque[tuple[Future[_Made], Callable[[], str]]] = deque()
     try:
         while True:
             for task in islice(left, count - len(waiting)):
-                waiting.append(task)
-                threads.submit(task)
+                waiting.append((threads.submit(partial(make, task)), partial(what, task)))
             if not waiting:
                 return
-            found, error = watchdog.wait(made, partial(what, waiting.popleft()))
-            if error is not None:
-                raise error
-            yield found.pop()
+            yield watchdog.wait(*waiting.popleft())
     finally:
         threads.close()
 
@@ -148,44 +145,32 @@ def made_ahead(
 class ShardsAhead:
     """Downloads the shards of the next rows into the cache."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: "Steps") -> None:
         self._steps, corpus = steps, steps.corpus
-        shards = sum(len(part.shards) for part in corpus.parts)
-        self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(shards, 1))
-        self._room = min(part.room for part in corpus.parts if not part.is_local)
-        """Bytes that shards which are not used yet may take in the cache."""
+        self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(1, corpus.shard_of(len(corpus) - 1)))
         self._next = -1
-        self._asked: set[tuple[int, int]] = set()
-        self._threads: Threads[tuple[int, int]] = Threads(self._fetch, 4)
+        self._asked: set[int] = set()
+        self._threads = Threads(4)
 
     def move(self, position: int) -> None:
         """Ask for the shards after a position. Cheap if little has changed."""
         if position < self._next:
             return
-        corpus, taken, wanted = self._steps.corpus, 0, set[tuple[int, int]]()
-        rows = self._steps.rows(position, min(position + self._rows, self._steps.total)).tolist()
-        end = position
-        for end, row in enumerate(rows, position + 1):  # noqa: B007  # the last one counts
-            part, index = corpus.locate(row)
-            shard = part, corpus.parts[part].shard_of(index)
-            if shard in wanted:
-                continue
-            taken += corpus.parts[part].shards[shard[1]].bytes
-            if wanted and taken > self._room:
-                break
-            wanted.add(shard)
+        corpus = self._steps.corpus
+        shards = map(corpus.shard_of, self._steps.rows(position, position + self._rows).tolist())
+        wanted = list(dict.fromkeys(shard for shard in shards if not corpus.is_local(shard)))[: corpus.most]
+        for shard in wanted:
             if shard not in self._asked:
-                self._threads.submit(shard)
-        self._asked = wanted  # others may be gone from the cache by the time they are needed again
-        self._next = position + max(1, (end - position) // 2)
+                self._threads.submit(partial(self._fetch, shard))
+        self._asked = set(wanted)  # others may be gone from the cache by the time they are needed again
+        self._next = position + self._rows // 4
 
     def close(self) -> None:
         """Ask for no more."""
         self._threads.close()
 
-    def _fetch(self, shard: tuple[int, int]) -> None:
-        part, number = shard
+    def _fetch(self, shard: int) -> None:
         try:
-            self._steps.corpus.parts[part].fetch(number)
+            self._steps.corpus.fetch(shard)
         except PacktrainError as error:  # reading the shard will raise it again
             _LOG.debug("fetching ahead: %s", error)

@@ -13,7 +13,6 @@ from ..schemas.errors import ConfigError
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
 from .mapped_shard import Row
-from .packed_rows import ConcatRows
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
@@ -31,23 +30,6 @@ class FixedShape:
     docs: int
     """Maximum number of documents in a row."""
     pad_id: int = 0
-
-    @staticmethod
-    def of(corpus: ConcatRows, static_shapes: bool | int, pad_id: int) -> "FixedShape | None":
-        """The shape that a loader's `static_shapes` asks for.
-
-        Raises:
-            ConfigError: a row has more documents than that.
-        """
-        if static_shapes is False:
-            return None
-        most = corpus.max_docs
-        if static_shapes is not True and static_shapes < most:
-            raise ConfigError(
-                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
-                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
-            )
-        return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
 
     def padding(self, row: Row) -> Row:
         """What comes behind a row: untrained tokens in a document of their own, and empty documents.
@@ -105,8 +87,8 @@ def flatten(
     }
     if seq_idx:
         batch["seq_idx"] = torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None])
-    if any_weighted(rows) if weights is None else weights:
-        batch["loss_weights"] = torch.from_numpy(np.concatenate(list(map(weights_of, rows)))[None])
+    if _any_weighted(rows) if weights is None else weights:
+        batch["loss_weights"] = torch.from_numpy(np.concatenate(list(map(_weights_of, rows)))[None])
     if unpadded:
         own = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(own, np.int32))
@@ -137,8 +119,8 @@ def unpack(rows: Sequence[Row], pad_id: int = 0, *, weights: bool | None = None)
         "attention_mask": torch.from_numpy(mask.astype(np.int64)),
         "use_cache": False,
     }
-    if any_weighted(rows) if weights is None else weights:
-        batch["loss_weights"] = spread(list(map(weights_of, rows)), 0, np.float32)
+    if _any_weighted(rows) if weights is None else weights:
+        batch["loss_weights"] = spread(list(map(_weights_of, rows)), 0, np.float32)
     return batch
 
 
@@ -190,22 +172,21 @@ def untrained(row: Row) -> Row:
     return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=weights)
 
 
-def weights_of(row: Row) -> NDArray[np.float32]:
+def pinned(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch with its tensors in page-locked memory."""
+    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def _any_weighted(rows: Sequence[Row]) -> bool:
+    return any(row.loss_weights is not None for row in rows)
+
+
+def _weights_of(row: Row) -> NDArray[np.float32]:
     """(T,) the weight of each token's label; 1 for every label if the dataset has no weights."""
     if row.loss_weights is not None:
         return row.loss_weights
     ones: NDArray[np.float32] = (row.labels != IGNORE_INDEX).astype(np.float32)
     return ones
-
-
-def any_weighted(rows: Sequence[Row]) -> bool:
-    """Whether some of the rows have weights."""
-    return any(row.loss_weights is not None for row in rows)
-
-
-def pinned(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch with its tensors in page-locked memory."""
-    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
 def _widened(parts: list[NDArray[np.int32]]) -> torch.Tensor:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -55,32 +55,77 @@ class MappedFile:
             )
 
 
-class LocalFiles:
-    """The files of a local folder. Their sizes are compared; `packtrain verify --deep` compares hashes."""
+class DatasetFiles:
+    """The files of a dataset, local or remote. Reads nothing before it is asked. Safe in threads.
 
-    def __init__(self, folder: Path, where: str) -> None:
-        self.folder, self.where = folder, where
+    Args:
+        where: a local folder, a `file://` URL, or a URL of an object store, of the web or of fsspec.
+        cache: folder for remote files, by default `user_folder()`.
+        cache_bytes: maximum bytes of the cache, including files of other datasets and processes.
+        storage_options: see `Remote`: for object stores obstore's, such as credentials and endpoints.
+
+    Raises:
+        ConfigError: the protocol or the options are unknown, or a package is missing.
+    """
+
+    def __init__(
+        self,
+        where: str | Path,
+        *,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        text = str(where)
+        scheme = urlsplit(text).scheme if "://" in text and not isinstance(where, Path) else ""
+        self.where = text
+        self.folder = Path(unquote(text.partition("://")[2]) if scheme else where)
+        self.is_local = scheme in ("", "file", "local")
+        if not self.is_local:
+            if cache_bytes < 1:
+                raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
+            self._remote, self._copies = Remote(text, storage_options, resume="resume"), Copies(cache, cache_bytes)
+            self._remote.require()
 
     def url(self, name: str) -> str:
-        """A file's address, for messages."""
-        return str(self.folder / name)
+        """A file's address for messages, without passwords and signatures."""
+        return str(self.folder / name) if self.is_local else self._remote.where(name)
 
     def read(self, name: str) -> bytes:
-        """A small file. Raises FileNotFoundError if there is none, IntegrityError if it is not a file of the folder."""
-        with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
-            return file.read()
-
-    def map(self, name: str, bytes: int, hash: str) -> MappedFile:
-        """A file of this size.
+        """A small file.
 
         Raises:
-            IntegrityError: it is missing, has another size, or is no regular file inside of the folder.
+            FileNotFoundError: there is none.
+            IntegrityError: it is not a file of the folder.
+            InputError, StoreError: access is denied, or the store fails.
         """
-        path = self.folder / name
+        if self.is_local:
+            with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
+                return file.read()
+        with self._explained(name):
+            return self._remote.read(name, MANIFEST_BYTES)
+
+    def map(self, name: str, bytes: int, hash: str) -> MappedFile:
+        """A file. Of a local one only the size is compared; `packtrain verify --deep` compares hashes.
+
+        Raises:
+            IntegrityError: it has another size or content, or is no regular file inside of the folder.
+            InputError: it is missing at its URL, or may not be read.
+            StoreError: the store failed, or the cache cannot hold the file.
+        """
         try:
-            descriptor = self._open(name)
-        except OSError as error:
-            raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
+            if self.is_local:
+                descriptor = self._open(name)
+            else:
+                with self._explained(name):
+                    fetch = self._remote.download
+                    descriptor = self._copies.open(hash, bytes, lambda path: fetch(name, path, bytes, hash))
+        except FileNotFoundError as error:
+            if not self.is_local:
+                raise InputError(
+                    f"there is no {self.url(name)}; the dataset was moved or copied incompletely: give its location"
+                ) from error
+            raise IntegrityError(f"{self.url(name)} is missing; packtrain verify --repair rebuilds it") from None
         return MappedFile(descriptor, bytes, self.url(name))
 
     def _open(self, name: str) -> int:
@@ -89,43 +134,9 @@ class LocalFiles:
             check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
-
-class RemoteFiles:
-    """The files below a URL, downloaded into the cache. Safe in threads."""
-
-    def __init__(self, remote: Remote, cache: str | Path | None, cache_bytes: int) -> None:
-        self.remote, self.cache_bytes, self.where = remote, cache_bytes, remote.url
-        self.cache = Copies(cache, cache_bytes)
-
-    def url(self, name: str) -> str:
-        """A file's address for messages, without passwords and signatures."""
-        return self.remote.where(name)
-
-    def read(self, name: str) -> bytes:
-        """A small file. Raises FileNotFoundError, InputError if access is denied, StoreError if the store fails."""
-        with self._explained(name):
-            return self.remote.read(name, MANIFEST_BYTES)
-
-    def map(self, name: str, bytes: int, hash: str) -> MappedFile:
-        """A file of this size and content.
-
-        Raises:
-            InputError: it is missing, or may not be read.
-            IntegrityError: it has another content.
-            StoreError: the store failed, or the cache cannot hold the file.
-        """
-        with self._explained(name):
-            try:
-                descriptor = self.cache.open(hash, bytes, lambda path: self.remote.download(name, path, bytes, hash))
-            except FileNotFoundError as error:
-                raise InputError(
-                    f"there is no {self.url(name)}; the dataset was moved or copied incompletely: give its location"
-                ) from error
-        return MappedFile(descriptor, bytes, self.url(name))
-
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turn errors that only the user can fix into `InputError` or `IntegrityError`."""
+        """Turn a store's errors that only the user can fix into `InputError` or `IntegrityError`."""
         try:
             yield
         except RefusedError as error:
@@ -138,35 +149,3 @@ class RemoteFiles:
                 f"{self.url(name)} has another length than its manifest says: {describe(error.__cause__ or error)}; "
                 "the file was cut, or replaced: copy the dataset there again"
             ) from error
-
-
-Files: TypeAlias = LocalFiles | RemoteFiles
-
-
-def open_files(
-    where: str | Path,
-    *,
-    cache: str | Path | None = None,
-    cache_bytes: int = CACHE_BYTES,
-    storage_options: dict[str, Any] | None = None,
-) -> Files:
-    """The files of a dataset, local or remote. Does not read anything yet.
-
-    Args:
-        where: a local folder, a `file://` URL, or a URL of an object store, of the web or of fsspec.
-        cache: folder for remote files, by default `user_folder()`.
-        cache_bytes: maximum bytes of the cache, including files of other datasets and processes.
-        storage_options: see `Remote`: for object stores obstore's, such as credentials and endpoints.
-
-    Raises:
-        ConfigError: the protocol or the options are unknown, or a package is missing.
-    """
-    text = str(where)
-    scheme = urlsplit(text).scheme if "://" in text and not isinstance(where, Path) else ""
-    if scheme in ("", "file", "local"):
-        return LocalFiles(Path(unquote(text.partition("://")[2]) if scheme else where), text)
-    if cache_bytes < 1:
-        raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
-    remote = Remote(text, storage_options, resume="resume")
-    remote.require()
-    return RemoteFiles(remote, cache, cache_bytes)

@@ -7,13 +7,12 @@ exactly where it stopped with another number of ranks or rows per step.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from msgspec import structs
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
@@ -23,10 +22,10 @@ from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
 from .mapped_shard import Row
-from .order import EpochOrder, Order, Source, mixture_of
-from .packed_rows import ConcatRows, PackedRows, document_names
+from .order import Order
+from .packed_rows import PackedRows, Part, Source
 from .place import detect_rank, divisible
-from .steps import FORMAT, SAMPLE, Balance, State, Steps, Tail, choose_balance
+from .steps import Steps, Tail, read_state
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,16 +60,17 @@ class PackedLoader:
         seed: seed of the order.
         epochs: number of epochs, without a gap between them; the tail comes after the last.
         tail: see `Tail`. The number of steps is the same on every rank.
-        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache.
-        first_epoch_sequential: read epoch 0 in stored order; None does so if packing shuffled the rows.
-        balance: group rows of similar cost (`Balance`), and deal each step's rows to the ranks by cost. `auto` groups
-            them if that saves time; `balance_note` says what was chosen. None keeps the order.
+        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache. Epoch 0 is in stored order
+            if packing shuffled the rows.
+        balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
+            ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
+            row a rank on more than 64 ranks, give their number. None keeps the order.
         model: shape of the model, for the costs.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
             watchdog.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
-            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
+            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
@@ -80,7 +80,7 @@ class PackedLoader:
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
-        cache, cache_bytes, storage_options: for remote shards; see `files.open_files`.
+        cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
         watchdog: when to warn, and when to give up, if a batch takes long.
 
     Raises:
@@ -101,12 +101,11 @@ class PackedLoader:
         epochs: int = 1,
         tail: str = "drop",
         order: str = "full",
-        first_epoch_sequential: bool | None = None,
-        balance: Balance | str | None = "auto",
+        balance: int | str | None = "auto",
         model: ModelShape = SEVEN_BILLION,
         prefetch: int = 2,
         pin_memory: bool = False,
-        static_shapes: bool | int = False,
+        static_shapes: bool = False,
         unpacked: bool = False,
         seq_idx: bool = False,
         loss_weights: bool = True,
@@ -120,67 +119,48 @@ class PackedLoader:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
-        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0)):
+        group = 1 if balance in ("auto", None) else balance
+        if not isinstance(group, int):
+            raise ConfigError(f"balance={balance!r}: give the rows of a group, 'auto' or None")
+        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", group, 1)):
             if value < least:
                 raise ConfigError(f"{name}={value}: must be at least {least}")
-        if isinstance(balance, str) and balance != "auto":
-            raise ConfigError(f"balance={balance!r}: give a Balance, 'auto' or None")
-        self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
-        self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
-        tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
-        sources = [Source(data, split=split)] if isinstance(data, str | Path) else list(data)
-        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
-        self.corpus = corpus = _open(sources, remote)
-        mixture = mixture_of(sources, corpus.parts, epochs)
-        shuffled = all(part.packing["shuffle"] for part in corpus.parts)
-        in_order = shuffled if first_epoch_sequential is None else first_epoch_sequential
-        self.balance_note = f"rows grouped by cost: {balance}" if balance else "rows are not grouped by cost"
-        """Whether rows are grouped by cost, and why."""
-        names = ["rows"] if mixture is None else [f"rows {number}" for number in range(len(sources))]
-        each = [
-            EpochOrder(len(part), seed, orders, in_order, name) for part, name in zip(corpus.parts, names, strict=True)
-        ]
-        layout: dict[str, Any] = {"epochs": sources[0].epochs or epochs, "rows_per_step": rows_per_step, "tail": tails}
-        layout |= {"ranks": self.place.world_size, "dealt": balance is not None}
-        if isinstance(balance, str):
-            # In stored order if that is random, because then the sample is in one shard.
-            stored = Order.SEQUENTIAL if shuffled else Order.FULL
-            plain = [replace(one, order=stored, first_sequential=False) for one in each]
-            sample = Steps(corpus, plain, mixture, None, model, **layout)
-            balance, self.balance_note = choose_balance(sample.costs(sample.rows(0, min(SAMPLE, sample.period))))
-        self.steps = Steps(corpus, each, mixture, balance, model, **layout)
-        """The order, cut into steps and divided among the ranks."""
-        if tails is Tail.DROP and self.total_rows < rows_per_step:
-            raise ConfigError(
-                f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total_rows, 'row')} in all: not "
-                "one step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
-            )
-        self._state = State(
-            fingerprint=corpus.fingerprint,
-            mixture="" if mixture is None else ":".join(map(str, mixture.weights)),
-            seed=seed,
-            order=orders.value,
-            first_epoch_sequential=in_order,
-            balance=f"{balance.block}/{balance.group}" if balance else "",
-            rows=0,
-        )
-        self._ended = False
-        self.shape = FixedShape.of(corpus, static_shapes, pad_id)
-        """The size to which rows are padded; None without `static_shapes`."""
-        self._weights = loss_weights and corpus.weighted
-        self._unpadded = any(part.packing.get("parallel") for part in corpus.parts)
-        if unpacked and self.shape is not None:
+        if unpacked and static_shapes:
             raise ConfigError(
                 "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
+        tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
+        self.corpus = PackedRows(data, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
+        for part in self.corpus.parts:
+            if not part.rows:
+                raise ConfigError(
+                    f"{part.where}: the split {part.split!r} has no rows; name another split, or leave the source out"
+                )
+        self.steps = Steps(
+            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance, model=model,
+            rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
+        )  # fmt: skip
+        """The order, cut into steps and divided among the ranks."""
+        self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
+        self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
+        self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, pad_id) if static_shapes else None
+        """The size to which rows are padded; None without `static_shapes`."""
+        self._weights = loss_weights and self.corpus.weighted
+        self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)
+        self._rows, self._ended = 0, False
 
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
         return (
             f"PackedLoader({where}; {plural(self.rows_per_step, 'row')} a step, "
-            f"{plural(self.steps.left(self._state.rows), 'step')} left, rank {self.place.rank} of "
+            f"{plural(self.steps.left(self._rows), 'step')} left, rank {self.place.rank} of "
             f"{self.place.world_size})"
         )
+
+    @property
+    def balance_note(self) -> str:
+        """Whether rows are grouped by cost, and why."""
+        return self.steps.note
 
     @property
     def total_rows(self) -> int:
@@ -189,15 +169,15 @@ class PackedLoader:
 
     def __len__(self) -> int:
         """Number of batches left; the same on every rank."""
-        return self.steps.left(self._state.rows) * self.accumulate
+        return self.steps.left(self._rows) * self.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the rank's batches from the current state on. The state advances as batches are returned."""
-        first, width = self._state.rows, self.rows_per_step
+        first, width = self._rows, self.rows_per_step
         positions = range(first, first + self.steps.left(first) * width, width)
         if not positions and self._ended:
             _LOG.warning("this loader has been read to its end; make one with more epochs")
-        shards = None if all(part.is_local for part in self.corpus.parts) else ShardsAhead(self.steps)
+        shards = None if all(part.files.is_local for part in self.corpus.parts) else ShardsAhead(self.steps)
         made = made_ahead(self._batches, positions, self.prefetch, self.watchdog, self._whereabouts)
         try:
             for position, batches in zip(positions, made, strict=True):
@@ -205,7 +185,7 @@ class PackedLoader:
                     shards.move(position)
                 for number, batch in enumerate(batches, 1):
                     if number == self.accumulate:
-                        self._state = structs.replace(self._state, rows=min(position + width, self.total_rows))
+                        self._rows = min(position + width, self.total_rows)
                     yield batch
             self._ended = True
         finally:
@@ -214,7 +194,7 @@ class PackedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: equal on all ranks, under a kilobyte."""
-        return {"format": FORMAT, **structs.asdict(self._state)}
+        return {**self.steps.beginning, "rows": self._rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, on any number of ranks and rows per step.
@@ -222,7 +202,13 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        self._state = structs.replace(self._state, rows=self._state.position_in(state, self.total_rows))
+        rows = read_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        if rows > self.total_rows:
+            raise ConfigError(
+                f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "
+                "before, or resume from another checkpoint"
+            )
+        self._rows = rows
 
     def explain(self, step: int) -> list[StepDocument]:
         """The documents of a step, with their ranks. Steps are counted from the beginning of the order.
@@ -232,18 +218,18 @@ class PackedLoader:
         """
         if not 0 <= step < self.steps.left(0):
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
-        found, parts = self.steps.at(step * self.rows_per_step), self.corpus.parts
-        hands = [(rank, row) for rank, hand in enumerate(found.hands) for row in found.rows[hand].tolist()]
-        placed = [(rank, *self.corpus.locate(row)) for rank, row in hands]
-        rows = [parts[part].row(row) for _, part, row in placed]
-        ids: list[list[int]] = [[] for _ in parts]
-        for (_, part, _), row in zip(placed, rows, strict=True):
-            ids[part] += row.doc_ids.tolist()
-        names = [document_names(*pair) for pair in zip(parts, ids, strict=True)]
+        found = self.steps.at(step * self.rows_per_step)
+        hands = [(rank, index) for rank, hand in enumerate(found.hands) for index in found.rows[hand].tolist()]
+        rows = {index: self.corpus.row(index) for _, index in hands}
+        ids: dict[Part, list[int]] = {}
+        for index, row in rows.items():
+            ids.setdefault(self.corpus.locate(index)[0], []).extend(row.doc_ids.tolist())
+        names = {part: part.names(some) for part, some in ids.items()}
         return [
-            StepDocument(rank, str(parts[part].where), number, doc_id, *names[part][doc_id], tokens)
-            for (rank, part, number), row in zip(placed, rows, strict=True)
-            for doc_id, tokens in zip(row.doc_ids.tolist(), row.own_lengths.tolist(), strict=True)
+            StepDocument(rank, str(part.where), index - part.first, doc_id, *names[part][doc_id], tokens)
+            for rank, index in hands
+            for part in [self.corpus.locate(index)[0]]
+            for doc_id, tokens in zip(rows[index].doc_ids.tolist(), rows[index].own_lengths.tolist(), strict=True)
         ]
 
     def _batches(self, position: int) -> list[dict[str, Any]]:
@@ -267,8 +253,8 @@ class PackedLoader:
 
     def _whereabouts(self, position: int) -> str:
         """What the batches of a step wait for."""
-        rows = self.steps.rows(position, min(position + self.rows_per_step, self.total_rows))
-        urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
+        rows = self.steps.rows(position, position + self.rows_per_step)
+        urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows.tolist()})
         more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
         return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
@@ -284,7 +270,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         where: folder or URL that `packtrain run` wrote.
         split: `train` or `holdout`.
         loss_weights: as in `PackedLoader`.
-        remote: `cache`, `cache_bytes`, `storage_options`: see `files.open_files`.
+        remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
@@ -292,7 +278,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
 
     def __init__(self, where: str | Path, split: str = "train", *, loss_weights: bool = True, **remote: Any) -> None:
         self.rows = PackedRows(where, split, **remote)
-        self.weights = loss_weights and self.rows.manifest.weighted
+        self.weights = loss_weights and self.rows.weighted
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -311,33 +297,13 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
     """A `collate_fn` that turns rows of a PackedDataset into one flattened batch; see `batch.flatten`."""
+    names = ("input_ids", "labels", "position_ids", "seq_lengths")
     return flatten(
         [
             Row(
-                example["input_ids"].numpy(),
-                example["labels"].numpy(),
-                example["position_ids"].numpy(),
-                example["seq_lengths"].numpy().astype(np.int32),
+                *(example[name].numpy().astype(np.int32) for name in names),
                 loss_weights=example["loss_weights"].numpy() if "loss_weights" in example else None,
             )
             for example in examples
         ]
     )
-
-
-def _open(sources: Sequence[Source], remote: dict[str, Any]) -> ConcatRows:
-    """The rows of the sources.
-
-    Raises:
-        ConfigError: there is no source, or one has no rows.
-        InputError, IntegrityError: see `PackedRows`.
-    """
-    if not sources:
-        raise ConfigError("no source was given; give a folder that packtrain run wrote")
-    corpus = ConcatRows([PackedRows(source.path, source.split, **remote) for source in sources])
-    for source, part in zip(sources, corpus.parts, strict=True):
-        if not len(part):
-            raise ConfigError(
-                f"{source.path}: the split {source.split!r} has no rows; name another split, or leave the source out"
-            )
-    return corpus

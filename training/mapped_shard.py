@@ -1,6 +1,7 @@
 """Mapped Arrow shards, and the rows in them. Nothing is copied until a batch is made."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED, ROW_SIZES, UNPADDED, WEIGHTS
-from .dataset_files import Files, MappedFile
+from .dataset_files import DatasetFiles, MappedFile
+
+_PER_TOKEN = ("input_ids", "labels", "position_ids", WEIGHTS)
+"""Columns with a value for each token; the others have one for each piece."""
 
 
 def _no_ids() -> NDArray[np.int64]:
@@ -45,48 +49,46 @@ class Row:
 
 
 class Chunk:
-    """One record batch of packed rows: the values of each column, and where each row begins in them.
+    """One record batch of packed rows.
 
     Raises:
         IntegrityError: columns of tokens or of pieces differ in length.
     """
 
     def __init__(self, batch: pa.RecordBatch, where: str) -> None:
-        names = [*PACKED.names, *(name for name in (UNPADDED, WEIGHTS) if name in batch.schema.names)]
-        columns = [batch.column(name) for name in names]
-        values = dict(zip(names, (view(one.values, one.type.value_type) for one in columns), strict=True))
-        offsets = [view(one.offsets, pa.int32()) for one in columns]
-        for own, name in enumerate(names):
-            first = 0 if own < 3 or name == WEIGHTS else 3
-            if not np.array_equal(offsets[own], offsets[first]):
+        self._values: dict[str, NDArray[Any]] = {}
+        starts: dict[bool, NDArray[np.int32]] = {}
+        for name in (*PACKED.names, *(one for one in (UNPADDED, WEIGHTS) if one in batch.schema.names)):
+            column = batch.column(name)
+            self._values[name] = view(column.values, column.type.value_type)
+            own = view(column.offsets, pa.int32())
+            if not np.array_equal(own, starts.setdefault(name in _PER_TOKEN, own)):
+                first = "input_ids" if name in _PER_TOKEN else "seq_lengths"
                 raise IntegrityError(
-                    f"{where}: {name} and {names[first]} have different lengths; run packtrain verify on its folder"
+                    f"{where}: {name} and {first} have different lengths; run packtrain verify on its folder"
                 )
-        self._tokens = [values[name] for name in names[:3]]
-        self._lengths, self._doc_ids = values["seq_lengths"], values["doc_ids"]
-        self._unpadded, self._weights = values.get(UNPADDED), values.get(WEIGHTS)
         # Reading one item of a memoryview takes a third of the time that an array needs.
-        self._token_starts, self._doc_starts = offsets[0].data, offsets[3].data
+        self._tokens, self._pieces = starts[True].data, starts[False].data
 
     def row(self, at: int) -> Row:
         """Row `at` of the batch."""
-        tokens = slice(self._token_starts[at], self._token_starts[at + 1])
-        docs = slice(self._doc_starts[at], self._doc_starts[at + 1])
-        ids, labels, positions = self._tokens
+        values = self._values
+        tokens = slice(self._tokens[at], self._tokens[at + 1])
+        pieces = slice(self._pieces[at], self._pieces[at + 1])
         return Row(
-            ids[tokens],
-            labels[tokens],
-            positions[tokens],
-            self._lengths[docs],
-            doc_ids=self._doc_ids[docs],
-            seq_lengths_unpadded=None if self._unpadded is None else self._unpadded[docs],
-            loss_weights=None if self._weights is None else self._weights[tokens],
+            values["input_ids"][tokens],
+            values["labels"][tokens],
+            values["position_ids"][tokens],
+            values["seq_lengths"][pieces],
+            doc_ids=values["doc_ids"][pieces],
+            seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
+            loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
         )
 
     @property
     def longest(self) -> int:
         """Tokens of the longest piece."""
-        return int(self._lengths.max(initial=0))
+        return int(self._values["seq_lengths"].max(initial=0))
 
 
 class Shard:
@@ -97,21 +99,13 @@ class Shard:
         IntegrityError: it cannot be read, or has another number of rows than its record says.
     """
 
-    def __init__(self, files: Files, record: ShardRecord) -> None:
+    def __init__(self, files: DatasetFiles, record: ShardRecord) -> None:
         where = files.url(record.name)
         if record.name.endswith(".parquet"):
             raise InputError(f"{where} is Parquet; pack with output.format: arrow, which can be mapped into memory")
         self.file = files.map(record.name, record.bytes, record.hash)
-        try:
-            batches = list(pa.ipc.open_stream(self.file.buffer))
-        except (OSError, ValueError, pa.ArrowInvalid) as error:
-            raise IntegrityError(f"{where} cannot be read: {error}; run packtrain verify on its folder") from error
+        batches = _read(self.file, pa.ipc.open_stream, record.rows, PACKED).to_batches()
         self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
-        if self._starts[-1] != record.rows:
-            raise IntegrityError(
-                f"{where} has {self._starts[-1]:,} rows, but the manifest says {record.rows:,}; "
-                "packtrain verify --repair rebuilds it"
-            )
         self._chunks = [Chunk(batch, where) for batch in batches]
 
     def row(self, index: int) -> Row:
@@ -136,30 +130,40 @@ class RowSizes:
 
     def __init__(self, file: MappedFile, rows: int) -> None:
         self._file = file
-        try:
-            batch = pa.ipc.open_file(file.buffer).get_batch(0)
-            if batch.schema != ROW_SIZES:
-                raise ValueError(f"its columns are {batch.schema.names}")
-        except (OSError, ValueError, pa.ArrowInvalid) as error:
-            raise IntegrityError(f"{file.where} cannot be read: {error}; run packtrain verify on its folder") from error
-        if batch.num_rows != rows:
-            raise IntegrityError(
-                f"{file.where} has {batch.num_rows:,} rows, but the manifest says {rows:,}; "
-                "packtrain verify --repair rebuilds it"
-            )
-        self._tokens: NDArray[np.int32] = view(batch.column("tokens"), pa.int32())
-        self._squares: NDArray[np.int64] = view(batch.column("squares"), pa.int64())
+        table = _read(file, pa.ipc.open_file, rows, ROW_SIZES).combine_chunks()
+        self._tokens: NDArray[np.int32] = view(table.column("tokens").chunk(0), pa.int32())
+        self._squares: NDArray[np.int64] = view(table.column("squares").chunk(0), pa.int64())
 
-    def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def of(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """(N,) tokens of each row, and (N,) the sum of its pieces' squared lengths."""
         self._file.check()
         return self._tokens[rows], self._squares[rows]
 
     def longest(self, begin: int, end: int) -> int:
         """Upper bound on the tokens of a piece in rows begin .. end - 1, from the sums of squares."""
-        self._file.check()
-        bounds = np.minimum(self._tokens[begin:end], np.floor(np.sqrt(self._squares[begin:end])))
-        return int(bounds.max(initial=0))
+        tokens, squares = self.of(slice(begin, end))
+        return int(np.minimum(tokens, np.floor(np.sqrt(squares))).max(initial=0))
+
+
+def _read(file: MappedFile, opened: Callable[[pa.Buffer], Any], rows: int, schema: pa.Schema) -> pa.Table:
+    """What a file holds, which must have these columns, and so many rows.
+
+    Raises:
+        IntegrityError: it has not.
+    """
+    try:
+        table = opened(file.buffer).read_all()
+        for field in schema:
+            if field.name not in table.schema.names or table.schema.field(field.name).type != field.type:
+                raise ValueError(f"it has no column {field.name} of {field.type}")
+    except (OSError, ValueError, pa.ArrowInvalid) as error:
+        raise IntegrityError(f"{file.where} cannot be read: {error}; run packtrain verify on its folder") from error
+    if table.num_rows != rows:
+        raise IntegrityError(
+            f"{file.where} has {table.num_rows:,} rows, but the manifest says {rows:,}; "
+            "packtrain verify --repair rebuilds it"
+        )
+    return table
 
 
 def view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:

@@ -7,7 +7,6 @@ that a folder names is imported or fetched, unless a training's configuration sa
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import torch
 from ..schemas.errors import ConfigError, InputError, did_you_mean
 from ..schemas.model_facts import Limit, stretching
 from .attention.apply import configs_of, refuse_foreign_attention, unwrap
-from .packed_rows import ConcatRows
+from .packed_rows import PackedRows
 
 if TYPE_CHECKING:
     from .trainer.train_config import ModelConfig
@@ -35,13 +34,13 @@ def choose_device(named: str | None) -> torch.device:
     Raises:
         ConfigError: that device is not here.
     """
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if named is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if found else "cpu")
     try:
         device = torch.device(named)
     except RuntimeError:
         raise ConfigError(f"--device {named}: choose one of cpu, cuda, such as cuda:0") from None
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= found:
         here = f"{found} here, from cuda:0; give one of them" if found else "no CUDA here; leave it out, or give cpu"
         raise ConfigError(f"--device {named}: torch finds {here}")
@@ -138,14 +137,19 @@ def put_adapter(model: Any, folder: Path) -> Any:
     Raises:
         ConfigError: peft is missing, or the adapter does not fit.
     """
-    if find_spec("peft") is None:
-        raise ConfigError("model: an adapter needs the package peft: pip install 'packtrain[lora]'")
-    from peft import PeftModel
-
+    peft = _peft()
     try:
-        return PeftModel.from_pretrained(model, str(folder))
+        return peft.PeftModel.from_pretrained(model, str(folder))
     except Exception as error:  # of a damaged or hostile folder
         raise _not_loaded(folder, error) from error
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ConfigError(f"lora: adapters need peft ({error}); pip install 'packtrain[lora]'") from None
+    return peft
 
 
 def _not_loaded(place: str | Path, error: Exception) -> ConfigError:
@@ -196,8 +200,7 @@ def read_model_config(config: "ModelConfig", base: Path) -> Any:
 
     if config.path is not None:
         where, trust = f"the configuration of {config.path}", config.trust_remote_code
-        place = _place(config.path, base)
-        return read_config(place, where=where, overrides=config.overrides, hub=True, trust=trust)
+        return read_config(_place(config.path, base), where=where, overrides=config.overrides, hub=True, trust=trust)
     try:
         return AutoConfig.for_model(**{**(config.config or {}), **config.overrides})
     except Exception as error:  # as in `read_config`
@@ -225,14 +228,10 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     """
     if settings is None:
         return model
-    if find_spec("peft") is None:
-        raise ConfigError("lora needs the package peft: pip install 'packtrain[lora]'")
-    from peft import LoraConfig, get_peft_model
-
-    rank = settings.get("r", 16)
+    peft, rank = _peft(), settings.get("r", 16)
     given = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings}
     try:
-        return get_peft_model(model, LoraConfig(**given))
+        return peft.get_peft_model(model, peft.LoraConfig(**given))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 
@@ -261,7 +260,7 @@ class ModelLimits:
 
     @classmethod
     def of(cls, model: Any) -> "ModelLimits":
-        """Read them from the configuration and embeddings of a model, which is not wrapped.
+        """Read them from the configuration and embeddings of a model.
 
         Documents: rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones
         end. Rows: Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale`
@@ -275,20 +274,21 @@ class ModelLimits:
                 scale = int(getattr(config, "floor_scale", 8192))
                 why = f"queries are scaled by their place in the row from token {scale:,} (floor_scale)"
                 row = row or Limit(scale - 1, why)
-        trained = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        trained = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
                 learned = min(_rows(module.weight), trained or _rows(module.weight))
                 limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest, row, trained or None)
+        return cls(_rows(model.get_input_embeddings().weight), shortest, row, trained)
 
-    def check_rows(self, name: str, rows: ConcatRows, rows_per_device: int = 1) -> None:
+    def check_rows(self, name: str, rows: PackedRows, rows_per_device: int = 1, *, padded: bool = False) -> None:
         """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
 
         Args:
             name: what the rows are called in the error.
             rows_per_device: rows of one batch.
+            padded: the rest of every row is padding, a document of its own, which may be as long as a row.
 
         Raises:
             InputError: says how long the longest document is, and how long it may be.
@@ -298,18 +298,17 @@ class ModelLimits:
                 f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
                 f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
             )
-        if self.document is not None and (longest := rows.longest(self.document.tokens)) > self.document.tokens:
+        most = None if self.document is None else self.document.tokens
+        longest = rows.max_length if padded else rows.longest(most)
+        if self.document is not None and longest > self.document.tokens:
             raise InputError(
-                f"{name} has a document of {longest:,} tokens, more than the model takes: {self.document.reason}. Pack "
-                f"with truncate.max_length: {self.document.tokens}, or take another model"
+                f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
+                f"{self.document.reason}. Pack with truncate.max_length: {self.document.tokens}, or take another model"
             )
-        if self.trained is not None and (longest := rows.longest()) > self.trained:
+        if self.trained is not None and longest > self.trained and not padded:
             _LOG.warning(
-                "%s has a document of %s tokens, longer than the model's max_position_embeddings (%s): positions "
-                "beyond may never have been trained",
-                name,
-                f"{longest:,}",
-                f"{self.trained:,}",
+                f"{name} has a document of {longest:,} tokens, longer than the model's max_position_embeddings "
+                f"({self.trained:,}): positions beyond may never have been trained"
             )
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:

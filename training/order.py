@@ -9,10 +9,10 @@ A mixture gives the first dataset, of weight a out of d, k·a/d of the first k p
 the datasets' numbers of rows, all datasets end at the last position, and each row is used once.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,29 +42,6 @@ class Order(StrEnum):
     """Blocks of neighbouring rows in permuted order, with the rows within each block permuted. Remote shards are read
     one after another, and epochs still differ.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One packed dataset of a mixture, also in the configuration of a training."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field
-
-    path: str | Path
-    """Folder or URL that `packtrain run` wrote."""
-    weight: float | None = None
-    """The source's share of the mixture; only proportions count. If it is None for all sources, each source is read for
-    its number of epochs, spread evenly, and all end together.
-    """
-    epochs: int | None = None
-    """Number of times that the dataset is read; None for the loader's number of epochs."""
-    split: str = "train"
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"a source has epochs={self.epochs}: must be at least 1")
-        if self.weight is not None and not 0 < self.weight < float("inf"):
-            raise ConfigError(f"a source has the weight {self.weight}; weights must be positive numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,29 +155,28 @@ class Mixture:
         return out
 
 
-def mixture_of(sources: Sequence[Source], parts: Sequence[PackedRows], epochs: int) -> Mixture | None:
-    """How several sources are mixed; None for one.
+def mixture_of(corpus: PackedRows, epochs: int) -> Mixture | None:
+    """How the sources of a corpus are mixed; None for one.
 
     Args:
-        parts: the rows of the sources.
         epochs: of sources that do not say theirs.
 
     Raises:
         ConfigError: some have a weight and others do not, or one is too small compared with the others.
     """
-    if len(sources) == 1:
+    if len(corpus.parts) == 1:
         return None
-    limits = [len(part) * (source.epochs or epochs) for source, part in zip(sources, parts, strict=True)]
-    weights = [source.weight for source in sources if source.weight is not None]
-    if not weights:
+    pairs = list(zip(corpus.sources, corpus.parts, strict=True))
+    limits = [part.rows * (source.epochs or epochs) for source, part in pairs]
+    # By the average tokens per row: sources with fuller rows get fewer rows.
+    shares = [source.weight * part.rows / max(part.tokens, 1) for source, part in pairs if source.weight is not None]
+    if not shares:
         return Mixture(tuple(limits), sum(limits))
-    if len(weights) != len(sources):
+    if len(shares) != len(pairs):
         raise ConfigError(
             "some sources of the mixture have a weight and others do not; give all of them a weight, or none"
         )
-    # By the average tokens per row: sources with fuller rows get fewer rows.
-    rows = [weight * len(part) / max(part.tokens, 1) for weight, part in zip(weights, parts, strict=True)]
-    return weighted_mixture(rows, limits)
+    return weighted_mixture(shares, limits)
 
 
 def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
@@ -217,13 +193,12 @@ def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
     if not all(whole):
         raise ConfigError(f"a source has the share {min(shares) / sum(shares):.1e} of the mixture: leave it out")
     endless = Mixture(whole, 0)
-    # Binary search for the last position at which no source has given more than it has.
-    low, high = 0, sum(limits) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        over = any(count > limit for count, limit in zip(endless.counts(middle), limits, strict=True))
-        low, high = (low, middle) if over else (middle, high)
-    return Mixture(whole, low)
+
+    def over(position: int) -> bool:
+        return any(count > limit for count, limit in zip(endless.counts(position), limits, strict=True))
+
+    # The first position by which a source would have given more than it has.
+    return Mixture(whole, bisect_left(range(sum(limits) + 1), True, key=over) - 1)
 
 
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:

@@ -4,7 +4,8 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,130 +14,96 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
+from ..schemas.errors import ConfigError, InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
 from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
-from .dataset_files import Files, LocalFiles, MappedFile, RemoteFiles, open_files
+from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
 from .mapped_shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256
-"""Most shards of a dataset that are mapped at once; each has an open file."""
+"""Most shards that are mapped at once, because each has an open file."""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
 
-class PackedRows:
-    """All rows of one split, in the order of the shards. Safe in threads; pickled as its arguments.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One packed dataset of a mixture, also in the configuration of a training."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field
+
+    path: str | Path
+    """Folder or URL that `packtrain run` wrote."""
+    weight: float | None = None
+    """The source's share of the mixture; only proportions count. If it is None for all sources, each source is read for
+    its number of epochs, spread evenly, and all end together.
+    """
+    epochs: int | None = None
+    """Number of times that the dataset is read; None for the loader's number of epochs."""
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"a source has epochs={self.epochs}: must be at least 1")
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise ConfigError(f"a source has the weight {self.weight}; weights must be positive numbers")
+
+
+class Part:
+    """One split of one dataset, among those that `PackedRows` has.
 
     Args:
-        where: folder or URL that `packtrain run` wrote.
-        split: `train`, or `holdout` if there is one.
-        remote: `cache`, `cache_bytes`, `storage_options`: see `files.open_files`.
+        source: where it is.
+        first: number of its first row among all.
+        remote: see `DatasetFiles`.
 
     Raises:
-        InputError: there is no finished dataset, no such split, or its shards are Parquet.
-        IntegrityError: the manifest or a shard is damaged.
+        InputError, IntegrityError: see `PackedRows`.
     """
 
-    def __init__(self, where: str | Path, split: str = "train", **remote: Any) -> None:
-        self.where, self.split, self._remote = where, split, remote
-        self.files = open_files(where, **remote)
+    def __init__(self, source: Source, first: int, **remote: Any) -> None:
+        self.where, self.split, self.first = source.path, source.split, first
+        self.files = DatasetFiles(source.path, **remote)
         self.manifest = read_manifest(self.files)
         if self.manifest.preference:
             raise InputError(
-                f"{where} holds preference pairs, which are not packed rows; open it with datasets.load_from_disk, for "
-                "TRL's DPOTrainer"
+                f"{self.where} holds preference pairs, which are not packed rows; open it with "
+                "datasets.load_from_disk, for TRL's DPOTrainer"
             )
-        record = self.manifest.splits.get(split)
+        record = self.manifest.splits.get(self.split)
         if record is None:
             known = self.manifest.splits
-            fix = f"; {MAKE_HOLDOUT}" if split == "holdout" else did_you_mean(split, known)
-            raise InputError(f"{where} has no split {split!r}; it has {', '.join(known)}{fix}")
-        self.shards = record.shards
-        self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
-        self.is_local = isinstance(self.files, LocalFiles)
-        self.room = sum(shard.bytes for shard in self.shards)
-        """Bytes of shards that this process may keep mapped."""
-        if isinstance(self.files, RemoteFiles):
-            # Space of files that were removed from the cache comes back when they are no longer mapped.
-            processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # of this machine, which share the cache
-            self.room = self.files.cache_bytes // (4 * processes)
-        self._open: dict[int, Shard] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(PackedRows, **self._remote), (self.where, self.split)  # every process maps its own
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    @property
-    def max_length(self) -> int:
-        """Capacity of a row, in tokens."""
-        return self.manifest.max_length
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the split."""
-        return sum(shard.tokens for shard in self.shards)
-
-    @property
-    def packing(self) -> dict[str, Any]:
-        """The section `pack` of the configuration that made the dataset."""
-        return dict(self.manifest.plan["config"]["pack"])
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Fingerprint of the split's rows and their order, used to refuse states of another dataset."""
-        text = "".join(f"{shard.hash} {shard.rows}\n" for shard in self.shards)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-    def row(self, index: int) -> Row:
-        """Row `index`. Raises IndexError beyond the last one."""
-        number = self.shard_of(index)
-        return self._shard(number).row(index - self._starts[number])
+            fix = f"; {MAKE_HOLDOUT}" if self.split == "holdout" else did_you_mean(self.split, known)
+            raise InputError(f"{self.where} has no split {self.split!r}; it has {', '.join(known)}{fix}")
+        self.shards, self.rows, self.tokens = record.shards, record.rows, record.tokens
 
     @cached_property
     def sizes(self) -> RowSizes:
         """Size of every row. Opens no shard."""
-        return RowSizes(self._file(self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME), len(self))
+        return RowSizes(self._file(self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME), self.rows)
 
-    def longest(self, beyond: int | None = None) -> int:
-        """Tokens of the longest document (piece). For remote shards, which are not fetched, it is an upper bound.
+    def names(self, doc_ids: Sequence[int]) -> dict[int, tuple[str, str, str, int]]:
+        """For each document id, (example id, source, file, line) from the table beside the shards.
 
-        Args:
-            beyond: if the bound is larger than this, the shards that may exceed it are fetched to make it exact.
+        Raises:
+            IntegrityError: the table is missing or damaged.
         """
-        bounds = [self.sizes.longest(begin, end) for begin, end in pairwise(self._starts)]
-        highest = max(bounds, default=0)
-        if not self.is_local and (beyond is None or highest <= beyond):
-            return highest
-        found = 0
-        for bound, number in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
-            if bound <= found:
-                break
-            found = max(found, self._shard(number).longest)
-        return found
+        import pyarrow.parquet as pq
 
-    def shard_of(self, index: int) -> int:
-        """Number of the shard that holds row `index`."""
-        number = bisect_right(self._starts, index) - 1
-        if not 0 <= number < len(self.shards):
-            raise IndexError(f"there is no row {index}; the split {self.split!r} has {len(self):,}")
-        return number
-
-    def fetch(self, number: int) -> None:
-        """Download shard `number` into the cache, without keeping it open."""
-        shard = self.shards[number]
-        if number not in self._open:
-            self.files.map(shard.name, shard.bytes, shard.hash)
-
-    def documents(self) -> pa.BufferReader:
-        """The table of documents, as a Parquet file."""
-        return pa.BufferReader(self._file(DOCUMENTS).buffer)
+        if not doc_ids:
+            return {}
+        columns, wanted = ["doc_id", "id", "source", "file", "line"], [("doc_id", "in", sorted(set(doc_ids)))]
+        try:
+            table = pq.read_table(pa.BufferReader(self._file(DOCUMENTS).buffer), columns=columns, filters=wanted)
+        except (OSError, pa.ArrowException, IntegrityError) as error:
+            url = self.files.url(DOCUMENTS)
+            raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
+        ids, *rest = (table.column(name).to_pylist() for name in columns)
+        return dict(zip(ids, zip(*rest, strict=True), strict=True))
 
     def _file(self, name: str) -> MappedFile:
         for file in self.manifest.files:
@@ -144,30 +111,43 @@ class PackedRows:
                 return self.files.map(name, file.bytes, file.hash)
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
 
-    def _shard(self, number: int) -> Shard:
-        """Open a shard, and before that close those opened first, until it fits. Rows in use keep their memory."""
-        if (known := self._open.get(number)) is not None:
-            return known
-        mapped = self.shards[number].bytes + sum(self.shards[one].bytes for one in list(self._open))
-        for oldest in list(self._open):
-            if len(self._open) < OPEN_SHARDS and mapped <= self.room:
-                break
-            if self._open.pop(oldest, None) is not None:  # another thread may close it, too
-                mapped -= self.shards[oldest].bytes
-        found = self._open[number] = Shard(self.files, self.shards[number])
-        return found
 
-
-class ConcatRows:
-    """The rows of several datasets, one after another.
+class PackedRows:
+    """All rows of one dataset's split, in the order of the shards, or of several, one after another. Safe in threads;
+    pickled as its arguments.
 
     Args:
-        parts: at least one dataset; each has rows.
+        data: folder or URL that `packtrain run` wrote; or a list of `Source`.
+        split: `train`, or `holdout` if there is one; each `Source` has its own.
+        remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
+
+    Raises:
+        ConfigError: the list is empty.
+        InputError: there is no finished dataset, no such split, or its shards are Parquet.
+        IntegrityError: a manifest or a shard is damaged.
     """
 
-    def __init__(self, parts: Sequence[PackedRows]) -> None:
-        self.parts = list(parts)
-        self._starts = [0, *accumulate(map(len, self.parts))]
+    def __init__(self, data: str | Path | Sequence[Source], split: str = "train", **remote: Any) -> None:
+        self._arguments = (data, split, remote)
+        self.sources = [Source(data, split=split)] if isinstance(data, str | Path) else list(data)
+        if not self.sources:
+            raise ConfigError("no source was given; give a folder that packtrain run wrote")
+        self.parts: list[Part] = []
+        for source in self.sources:
+            self.parts.append(Part(source, self.parts[-1].first + self.parts[-1].rows if self.parts else 0, **remote))
+        self._shards = [(part, shard) for part in self.parts for shard in part.shards]
+        self._starts = [0, *accumulate(shard.rows for _, shard in self._shards)]
+        # The processes of a machine share the cache, and the space of a file that was removed from it comes back when
+        # it is no longer mapped: this one maps a quarter of its part at most.
+        room = remote.get("cache_bytes", CACHE_BYTES) // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+        largest = max((shard.bytes for part, shard in self._shards if not part.files.is_local), default=1)
+        self.most = max(1, min(OPEN_SHARDS, room // largest))
+        """Most shards that are mapped at once; rows in use keep their memory."""
+        self._shard = lru_cache(self.most)(self._open)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data, split, remote = self._arguments
+        return partial(PackedRows, **remote), (data, split)  # every process maps its own
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -175,59 +155,89 @@ class ConcatRows:
     @property
     def max_length(self) -> int:
         """The largest capacity of a row, in tokens."""
-        return max(part.max_length for part in self.parts)
+        return max(part.manifest.max_length for part in self.parts)
 
     @property
     def max_docs(self) -> int:
         """Maximum number of documents in one row."""
-        return max(shard.max_docs for part in self.parts for shard in part.shards)
+        return max(shard.max_docs for _, shard in self._shards)
 
     @property
     def weighted(self) -> bool:
         """Whether some of the rows have loss weights."""
         return any(part.manifest.weighted for part in self.parts)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of all rows and their order."""
-        text = "".join(part.fingerprint for part in self.parts)
+        """Fingerprint of the rows and their order, used to refuse states of another dataset."""
+        text = "".join(f"{shard.hash} {shard.rows}\n" for _, shard in self._shards)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def longest(self, beyond: int | None = None) -> int:
-        """See `PackedRows.longest`."""
-        return max(part.longest(beyond) for part in self.parts)
-
-    def first_of(self, part: int) -> int:
-        """Number of the first row of a dataset."""
-        return self._starts[part]
-
-    def locate(self, row: int) -> tuple[int, int]:
-        """(number of the dataset, number of the row in it)."""
-        part = bisect_right(self._starts, row) - 1
-        return part, row - self._starts[part]
-
     def row(self, index: int) -> Row:
-        """Row `index`."""
-        part, index = self.locate(index)
-        return self.parts[part].row(index)
+        """Row `index`. Raises IndexError beyond the last one."""
+        number = self.shard_of(index)
+        shard: Shard = self._shard(number)
+        return shard.row(index - self._starts[number])
 
-    def url_of(self, index: int) -> str:
-        """Full address of the shard that holds row `index`."""
-        part, index = self.locate(index)
-        rows = self.parts[part]
-        return rows.files.url(rows.shards[rows.shard_of(index)].name)
+    def locate(self, row: int) -> tuple[Part, int]:
+        """(its dataset, number of the row in it)."""
+        part = self.parts[bisect_right(self.parts, row, key=lambda part: part.first) - 1]
+        return part, row - part.first
 
     def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
         costs = np.empty(len(rows))
-        owners = np.searchsorted(self._starts, rows, side="right") - 1
-        for part in np.unique(owners).tolist():
-            mine = owners == part
-            costs[mine] = shape.weigh(*self.parts[part].sizes.of(rows[mine] - self._starts[part]))
+        for part in self.parts:
+            mine = (rows >= part.first) & (rows < part.first + part.rows)
+            if mine.any():
+                costs[mine] = shape.weigh(*part.sizes.of(rows[mine] - part.first))
         return costs
 
+    def longest(self, beyond: int | None = None) -> int:
+        """Tokens of the longest piece. For remote shards, which are not fetched, it is an upper bound.
 
-def read_manifest(files: Files) -> Manifest:
+        Args:
+            beyond: if the bound is larger than this, the shards that may exceed it are fetched to make it exact.
+        """
+        bounds = []
+        for number, ((part, _), (begin, end)) in enumerate(zip(self._shards, pairwise(self._starts), strict=True)):
+            bounds.append((part.sizes.longest(begin - part.first, end - part.first), number))
+        found = 0
+        for bound, number in sorted(bounds, reverse=True):
+            if bound <= found:
+                break
+            exact = self.is_local(number) or (beyond is not None and bound > beyond)
+            found = max(found, self._shard(number).longest if exact else bound)
+        return found
+
+    # Shards, counted through all datasets
+
+    def shard_of(self, index: int) -> int:
+        """Number of the shard that holds row `index`. Raises IndexError beyond the last row."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no row {index}; there are {len(self):,}")
+        return bisect_right(self._starts, index) - 1
+
+    def is_local(self, shard: int) -> bool:
+        """Whether a shard is read where it lies."""
+        return self._shards[shard][0].files.is_local
+
+    def url_of(self, shard: int) -> str:
+        """Full address of a shard."""
+        part, record = self._shards[shard]
+        return part.files.url(record.name)
+
+    def fetch(self, shard: int) -> None:
+        """Download a shard into the cache, without keeping it open."""
+        part, record = self._shards[shard]
+        part.files.map(record.name, record.bytes, record.hash)
+
+    def _open(self, shard: int) -> Shard:
+        part, record = self._shards[shard]
+        return Shard(part.files, record)
+
+
+def read_manifest(files: DatasetFiles) -> Manifest:
     """The manifest of a finished dataset.
 
     Raises:
@@ -238,7 +248,7 @@ def read_manifest(files: Files) -> Manifest:
         return Manifest.from_json(parse_json(files.read(MANIFEST)))
     except (FileNotFoundError, NotADirectoryError):
         what = f"has no {MANIFEST}, so it is not a finished dataset"
-        if isinstance(files, LocalFiles) and not files.folder.is_dir():
+        if files.is_local and not files.folder.is_dir():
             what = "is a file" if files.folder.exists() else "does not exist"
         raise InputError(f"{files.where} {what}; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # the error's own message says more
@@ -248,23 +258,3 @@ def read_manifest(files: Files) -> Manifest:
             f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
             "packtrain verify --repair rebuilds it"
         ) from error
-
-
-def document_names(rows: PackedRows, doc_ids: Sequence[int]) -> dict[int, tuple[str, str, str, int]]:
-    """For each document id, (example id, source, file, line) from the table beside the shards.
-
-    Raises:
-        IntegrityError: the table is missing or damaged.
-    """
-    import pyarrow.parquet as pq
-
-    if not doc_ids:
-        return {}
-    columns = ["doc_id", "id", "source", "file", "line"]
-    try:
-        table = pq.read_table(rows.documents(), columns=columns, filters=[("doc_id", "in", sorted(set(doc_ids)))])
-    except (OSError, pa.ArrowException, IntegrityError) as error:
-        url = rows.files.url(DOCUMENTS)
-        raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
-    ids, *rest = (table.column(name).to_pylist() for name in columns)
-    return dict(zip(ids, zip(*rest, strict=True), strict=True))

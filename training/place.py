@@ -35,12 +35,9 @@ def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankI
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return RankInfo(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    for origin, rank_name, size_name in (
-        ("the environment of torchrun", "RANK", "WORLD_SIZE"),
-        ("the environment of Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
-    ):
-        if rank_name in os.environ and size_name in os.environ:
-            return RankInfo(int(os.environ[rank_name]), int(os.environ[size_name]), origin)
+    for launcher, mine, all_of_them in (("torchrun", "RANK", "WORLD_SIZE"), ("Slurm", "SLURM_PROCID", "SLURM_NTASKS")):
+        if mine in os.environ and all_of_them in os.environ:
+            return RankInfo(int(os.environ[mine]), int(os.environ[all_of_them]), f"the environment of {launcher}")
     return RankInfo(0, 1, "single process: neither torch.distributed nor the environment names a rank")
 
 

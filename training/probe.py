@@ -23,7 +23,7 @@ from ..schemas.errors import BatchError, ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
 from .attention.apply import attention_layers, unwrap
 from .attention.varlen import NAME, UNPACKED, count_calls
-from .model import ModelLimits, message_of
+from .model import message_of
 from .probe_setup import Batch, Span, cut_out, random_documents, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
@@ -50,7 +50,7 @@ class Check:
     """The result of one check."""
 
     name: str
-    """`runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`, `lengths` or `at length`."""
+    """`runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence` or `at length`."""
     passed: bool
     value: str
     """The measured result."""
@@ -72,8 +72,6 @@ class ProbeReport:
     """What to do about a failure; empty if there is none."""
     shown: tuple[int, int]
     """Tokens of the longest compared document, and of the row that held it."""
-    beyond: str
-    """What the model is known to do with longer documents or rows; empty if nothing is known."""
 
     @property
     def isolated(self) -> bool:
@@ -90,13 +88,13 @@ class ProbeReport:
         document, row = self.shown
         return (
             "isolated: packed documents do not see each other, and each is computed as it would be alone. Shown with "
-            f"documents of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
+            f"documents of up to {document:,} tokens in a row of {row:,}"
         )
 
     @property
     def values(self) -> str:
-        """The measured results in a line, without those that only say that the model ran."""
-        return ", ".join(f"{one.name} {one.value}" for one in self.checks if one.name not in ("calls", "lengths"))
+        """The measured results in a line, without that which only says that the model ran."""
+        return ", ".join(f"{one.name} {one.value}" for one in self.checks if one.name != "calls")
 
     def check(self, name: str) -> Check | None:
         """Return a check by name; None if it was not made."""
@@ -153,8 +151,7 @@ def probe(
         raise ConfigError(
             f"{type(bare).__name__} is not a model of transformers: it has no config; give one of from_pretrained"
         )
-    weight = next(iter(model.parameters()), torch.empty(0))
-    place = weight.device if device is None else torch.device(device)
+    place = torch.device(next(iter(model.parameters()), torch.empty(0)).device if device is None else device)
     keeps = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
     numbered = batch is not None and "seq_idx" in batch
@@ -162,16 +159,8 @@ def probe(
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     bounds = (given if batch is None else batch)["cu_seq_lens_q"]
     shown = (int(bounds.diff().max()), int(bounds[-1]))
-    known = ModelLimits.of(bare)
-    limits = [("a document", known.document), ("a row", known.row)]
-    checks = [
-        Check("lengths", size <= limit.tokens, f"{what} of {size:,} tokens", f"at most {limit.tokens:,}", limit.reason)
-        for (what, limit), size in zip(limits, shown, strict=True)
-        if batch is not None and limit is not None
-    ]
     with undisturbed(model) as calm:
-        runs, dtype = _run_once(model, call, given, name == NAME)
-        checks += runs
+        checks, dtype = _run_once(model, call, given, name == NAME)
         if not _any_rank(dtype is None, place):
             calm()
             assert dtype is not None
@@ -184,9 +173,7 @@ def probe(
                 some = [max(spans, key=lambda span: span[1] - span[0])]
                 some += [spans[round(number)] for number in np.linspace(0, len(spans) - 1, COMPARED - 1)]
                 checks.append(_equivalence(call, moved, some, dtype, keeps=keeps, name="at length"))
-    hint = _hint(bare, name, {check.name for check in checks if not check.passed}, checks)
-    beyond = "; ".join(limit.reason for _, limit in limits if limit)
-    return ProbeReport(type(bare).__name__, name, tuple(checks), hint, shown, beyond)
+    return ProbeReport(type(bare).__name__, name, tuple(checks), _hint(bare, name, checks), shown)
 
 
 # Checks
@@ -349,8 +336,9 @@ def _equivalence(
     return Check(name, same, f"{found[worst]:.2g}", f"at most {limit:g}", f"{size}: {what}")
 
 
-def _hint(model: Any, attention: str, failed: set[str], checks: Sequence[Check]) -> str:
-    """What to do, for a message."""
+def _hint(model: Any, attention: str, checks: Sequence[Check]) -> str:
+    """What to do about the checks that failed, for a message."""
+    failed = {check.name for check in checks if not check.passed}
     if not failed or "runs" in failed:
         return ""
     if any(check.value == "nan" for check in checks):
@@ -361,7 +349,7 @@ def _hint(model: Any, attention: str, failed: set[str], checks: Sequence[Check])
             f"{', '.join(kinds)} carry a state over document bounds: pad documents with PackedLoader(unpacked=True), "
             "or install their kernels (mamba-ssm and causal-conv1d, or flash-linear-attention) and pass seq_idx"
         )
-    if failed <= {"at length", "lengths"}:
+    if failed == {"at length"}:
         return "pack with a smaller truncate.max_length or take fewer rows a batch, or take another model"
     if failed == {"equivalence"}:
         return f"it counts positions along the whole row, and does not accept position_ids: {UNPACKED}"

@@ -15,8 +15,8 @@ import torch
 from ..schemas.errors import ConfigError
 from ..schemas.units import size
 from .attention.apply import Applied, use_packed
-from .model import choose_device, draw_weights, load_weights, message_of, read_config
-from .packed_rows import ConcatRows, PackedRows
+from .model import ModelLimits, choose_device, draw_weights, load_weights, message_of, read_config
+from .packed_rows import PackedRows
 from .probe import ProbeReport, probe
 from .probe_setup import random_documents
 
@@ -81,7 +81,7 @@ def probe_model(
         The report, the attention that was applied, and a description of how the model was made.
 
     Raises:
-        InputError, IntegrityError: see `PackedRows`.
+        InputError, IntegrityError: see `PackedRows`; or its documents are longer than the model takes.
         ConfigError: there is no model, transformers does not know it as a causal language model, or it is too large.
         AttentionError: the attention cannot be applied.
     """
@@ -117,7 +117,8 @@ def probe_model(
     applied = use_packed(model, attention)
     batch = None
     if data is not None:
-        rows = ConcatRows([PackedRows(data)])
+        rows = PackedRows(data)
+        ModelLimits.of(model).check_rows(str(data), rows)
         longest, room = rows.longest(), rows.max_length
         lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
         batch = random_documents(model.config, lengths, 1, place)

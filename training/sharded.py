@@ -1,11 +1,10 @@
-"""Sharded checkpoints of torch (FSDP), gathered into one model, file by file.
+"""Sharded checkpoints of torch (FSDP), gathered into one model.
 
 A checkpoint's index is a pickle. It is read with a list of the classes that an index needs: any other is refused, so
-that nothing in the folder can run code. Tensors are read by torch with `weights_only`. At most one file of weights is
-in memory at a time, whatever the model's size. The folder appears when it is complete.
+that nothing in the folder can run code. Tensors are read by torch with `weights_only`. The folder appears when it is
+complete.
 """
 
-import json
 import math
 import os
 import pickle
@@ -19,13 +18,10 @@ from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreErro
 from ..schemas.names import check_name
 from .model import read_config
 
-FILE_BYTES = 1 << 30
-"""Weights in one file, unless one tensor has more."""
 _BESIDE = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt",
 )  # fmt: skip
-
 _INDEX = ".metadata"
 _CHECKPOINT = "torch.distributed.checkpoint."
 _CLASSES = {
@@ -44,102 +40,174 @@ _PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrap
 
 def find_shards(checkpoint: Path) -> Path | None:
     """The folder with a checkpoint's sharded weights: itself, or one in it; None if it has none."""
-    for folder in (checkpoint, checkpoint / "pytorch_model_fsdp_0", checkpoint / "model"):
-        if (folder / _INDEX).is_file():
-            return folder
-    return None
+    folders = (checkpoint, checkpoint / "pytorch_model_fsdp_0", checkpoint / "model")
+    return next((folder for folder in folders if (folder / _INDEX).is_file()), None)
 
 
-def is_zero(checkpoint: Path) -> bool:
-    """Whether a checkpoint holds DeepSpeed's pieces."""
-    return any(checkpoint.glob("global_step*/*zero_pp_rank_*")) or any(checkpoint.glob("zero_pp_rank_*"))
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """A model that was gathered."""
+
+    folder: Path
+    files: int
+    """Files of weights."""
+    tensors: int
+    bytes: int
+    """Of all weights."""
 
 
-class ShardedWeights:
-    """The weights of a sharded checkpoint, by the names that the model gives them.
+def export_checkpoint(
+    checkpoint: Path,
+    out: Path,
+    *,
+    base: Path | None = None,
+    tokenizer: Path | None = None,
+    file_bytes: int = 5 << 30,
+) -> ExportedModel:
+    """Gather a checkpoint's weights into a folder that transformers loads. The whole model must fit into memory.
+
+    Args:
+        base: the model that was trained, for checkpoints without a config.json.
+        tokenizer: a folder whose tokenizer is copied beside the weights.
+        file_bytes: most bytes of weights in one file, unless one tensor has more.
 
     Raises:
+        ConfigError: the folder is no sharded checkpoint, is damaged, or the configuration is missing.
+        IntegrityError: its index is damaged, or holds anything but an index.
+        OutputError: `out` exists.
+        StoreError: writing failed.
+    """
+    from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
+
+    shards = _require_shards(checkpoint)
+    if out.exists():
+        raise OutputError(f"--out {out} exists; remove it, or choose another folder")
+    home = next((one for one in (base, checkpoint) if one is not None and (one / "config.json").is_file()), None)
+    if home is None:
+        raise ConfigError(
+            f"{base or checkpoint} has no config.json, which a model needs; give --base FOLDER, the model that the "
+            "training started from"
+        )
+    if tokenizer is not None and not tokenizer.is_dir():
+        raise ConfigError(f"--tokenizer: there is no folder {tokenizer}; check the spelling")
+    read_config(home)  # refused before gigabytes are read
+    weights = read_weights(shards)
+    draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
+    try:
+        draft.mkdir(parents=True)
+        save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors", max_shard_size=file_bytes)
+        for source in (home,) if tokenizer is None else (tokenizer, home):
+            for name in _BESIDE[source is not home :]:  # the model's own configuration
+                if (source / name).is_file() and not (draft / name).exists():
+                    shutil.copyfile(source / name, draft / name)
+        for written in draft.iterdir():
+            with written.open("rb") as file:
+                os.fsync(file.fileno())
+        files = len(list(draft.glob("*.safetensors")))
+        draft.rename(out)
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return ExportedModel(out, files, len(weights), sum(one.nbytes for one in weights.values()))
+
+
+def _require_shards(checkpoint: Path) -> Path:
+    """The folder with a checkpoint's shards.
+
+    Raises:
+        ConfigError: it has none; says what it is instead.
+    """
+    if (shards := find_shards(checkpoint)) is not None:
+        return shards
+    if not checkpoint.is_dir():
+        said = f"there is no folder {checkpoint}; give one such as trained/checkpoint-100"
+    elif any(checkpoint.glob("*.safetensors")):
+        said = f"{checkpoint} holds whole weights already; use it as it is"
+    elif any(checkpoint.glob("**/*zero_pp_rank_*")):
+        said = (
+            f"{checkpoint} holds pieces of DeepSpeed's ZeRO, which packtrain does not gather: run the zero_to_fp32.py "
+            "that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain train --recipe zero3, "
+            "checkpoints hold whole weights"
+        )
+    else:
+        said = (
+            f"{checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "
+            "trained/checkpoint-100"
+        )
+    raise ConfigError(f"CHECKPOINT: {said}")
+
+
+def read_weights(folder: Path) -> dict[str, Any]:
+    """The tensors of a sharded checkpoint, whole, on the CPU, by the names that the model gives them.
+
+    Raises:
+        ConfigError: they are those of a model with adapters, or a file is missing or damaged.
         IntegrityError: its index is damaged, or names a class that an index does not need.
     """
+    import torch
+    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-    def __init__(self, folder: Path) -> None:
-        from torch.distributed.checkpoint import FileSystemReader
-        from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+    metadata = read_index(folder / _INDEX)
 
-        self._folder = folder
-        metadata = read_index(folder / _INDEX)
-        try:
-            for info in metadata.storage_data.values():
-                check_name(PurePath(info.relative_path).as_posix())
-        except (AttributeError, TypeError, ValueError) as error:
-            raise IntegrityError(
-                f"{folder / _INDEX} names files outside of its folder ({error}); do not use it"
-            ) from None
+    class Reader(FileSystemReader):  # type: ignore[misc]  # torch does not type it
+        """Has the index that was read."""
 
-        class Reader(FileSystemReader):  # type: ignore[misc]  # torch does not type it
-            """Reads the index as `read_index` does."""
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+            """See torch."""
+            return metadata
 
-            def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-                """See torch."""
-                return metadata
-
-        self._reader = Reader(folder)
-        if not isinstance(metadata.state_dict_metadata, dict):
-            raise IntegrityError(f"{folder / _INDEX} lists no tensors; it is damaged")
-        found = {k: one for k, one in metadata.state_dict_metadata.items() if isinstance(one, TensorStorageMetadata)}
-        for key, one in found.items():
-            if math.prod(one.size) != sum(math.prod(piece.sizes) for piece in one.chunks):
-                raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
-        names = {_plain(key): key for key in found}
-        if all(name.startswith("model.") for name in names) and _is_wrapped(metadata):
-            names = {name.removeprefix("model."): key for name, key in names.items()}
-        self._keys, self._found = dict(sorted(names.items())), found
-        self.sizes = {
-            name: math.prod(found[key].size) * int(found[key].properties.dtype.itemsize)
-            for name, key in self._keys.items()
-        }
-        """Bytes of each tensor once it is read, by name, in order."""
-
-    def read(self, names: list[str]) -> dict[str, Any]:
-        """Tensors by their names, whole, on the CPU.
-
-        Raises:
-            ConfigError: a file is missing or damaged.
-        """
-        import torch
-        from torch.distributed.checkpoint import load
-        from torch.distributed.checkpoint.api import CheckpointException
-
-        wanted = {self._keys[name]: self._found[self._keys[name]] for name in names}
-        read = {key: torch.empty(tuple(one.size), dtype=one.properties.dtype) for key, one in wanted.items()}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that there is one process
-                load(read, storage_reader=self._reader, no_dist=True)
-        except CheckpointException as error:  # no Exception, and its text is a traceback
-            causes = [cause for cause, _ in error.failures.values()]
-            said = " ".join(str(causes[0]).split()) if causes else "unknown"
-            raise ConfigError(
-                f"the checkpoint {self._folder} is damaged or incomplete: {said[:300]}; copy it again, or take another"
-            ) from error
-        return {name: read[self._keys[name]] for name in names}
+    listed = metadata.state_dict_metadata
+    found = {key: one for key, one in listed.items() if isinstance(one, TensorStorageMetadata)}
+    for key, one in found.items():
+        # Otherwise what the memory held before would become weights.
+        if math.prod(one.size) != sum(math.prod(piece.sizes) for piece in one.chunks):
+            raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
+    names = {key: _plain(key) for key in found}
+    planned = metadata.planner_data
+    if isinstance(planned, dict) and all(
+        isinstance(path, tuple) and len(path) == 2 and path[0] == "model" for path in planned.values()
+    ):  # a mapping with the model under `model`, as accelerate writes it
+        names = {key: name.removeprefix("model.") for key, name in names.items()}
+    if any(".lora_" in name or name.startswith("base_model.") for name in names.values()):
+        raise ConfigError(
+            f"{folder} holds a model with adapters; the export at the end of the training is the adapter alone: take "
+            "that, or resume the training to its end"
+        )
+    read = {key: torch.empty(tuple(one.size), dtype=one.properties.dtype) for key, one in found.items()}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that there is one process
+            load(read, storage_reader=Reader(folder), no_dist=True)
+    except CheckpointException as error:  # no Exception, and its text is a traceback
+        causes = [cause for cause, _ in error.failures.values()]
+        said = " ".join(str(causes[0]).split()) if causes else "unknown"
+        raise ConfigError(
+            f"the checkpoint {folder} is damaged or incomplete: {said[:300]}; copy it again, or take another"
+        ) from error
+    return {names[key]: tensor for key, tensor in read.items()}
 
 
 def read_index(path: Path) -> Any:
     """The index of a sharded checkpoint (torch.distributed.checkpoint.metadata.Metadata).
 
     Raises:
-        IntegrityError: it is damaged, or holds anything but an index.
+        IntegrityError: it is damaged, holds anything but an index, or names files outside of its folder.
     """
     from torch.distributed.checkpoint.metadata import Metadata
 
     try:
         with path.open("rb") as file:
             found = _IndexReader(file).load()
+        if not isinstance(found, Metadata) or not isinstance(found.state_dict_metadata, dict):
+            raise ValueError("it lists no tensors")
+        for info in found.storage_data.values():
+            check_name(PurePath(info.relative_path).as_posix())
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
-        raise IntegrityError(f"{path} cannot be read: {error}; it is damaged, or not a checkpoint's index") from None
-    if not isinstance(found, Metadata):
-        raise IntegrityError(f"{path} holds no index of a checkpoint; give the folder of a checkpoint")
+        raise IntegrityError(f"{path} is no index of a checkpoint, or is damaged: {error}; do not use it") from None
     return found
 
 
@@ -163,135 +231,3 @@ def _plain(key: str) -> str:
     for prefix in _PREFIXES:
         key = key.replace(prefix, "")
     return key
-
-
-def _is_wrapped(metadata: Any) -> bool:
-    """Whether the checkpoint is a mapping with the model under `model`, as accelerate writes it."""
-    planned = metadata.planner_data
-    return isinstance(planned, dict) and all(
-        isinstance(path, tuple) and path[0] == "model" and len(path) == 2 for path in planned.values()
-    )
-
-
-# One model
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedModel:
-    """A model that was gathered."""
-
-    folder: Path
-    files: int
-    """Files of weights."""
-    tensors: int
-    bytes: int
-    """Of all weights."""
-
-
-def export_checkpoint(
-    checkpoint: Path,
-    out: Path,
-    *,
-    base: Path | None = None,
-    tokenizer: Path | None = None,
-    file_bytes: int = FILE_BYTES,
-) -> ExportedModel:
-    """Gather a checkpoint's weights into a folder that transformers loads.
-
-    Args:
-        base: the model that was trained, for checkpoints without a config.json.
-        tokenizer: a folder whose tokenizer is copied beside the weights.
-        file_bytes: most bytes of weights in one file, and in memory.
-
-    Raises:
-        ConfigError: the folder is no sharded checkpoint, is damaged, or the configuration is missing.
-        OutputError: `out` exists.
-        StoreError: writing failed.
-    """
-    shards = require_shards(checkpoint)
-    if out.exists():
-        raise OutputError(f"--out {out} exists; remove it, or choose another folder")
-    homes = [one for one in (base, checkpoint) if one is not None]
-    home = next((one for one in homes if (one / "config.json").is_file()), None)
-    if home is None:
-        where = base or checkpoint
-        raise ConfigError(
-            f"{where} has no config.json, which a model needs; give --base FOLDER, the model that the "
-            "training started from"
-        )
-    if tokenizer is not None and not tokenizer.is_dir():
-        raise ConfigError(f"--tokenizer: there is no folder {tokenizer}; check the spelling")
-    from safetensors import SafetensorError
-
-    weights = ShardedWeights(shards)
-    if any(".lora_" in name or name.startswith("base_model.") for name in weights.sizes):
-        raise ConfigError(
-            f"{shards} holds a model with adapters; the export at the end of the training is the adapter alone: take "
-            "that, or resume the training to its end"
-        )
-    read_config(home)  # refused before gigabytes are written
-    draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
-    try:
-        draft.mkdir(parents=True)
-        files = _write(weights, draft, file_bytes)
-        for source in (tokenizer, home):
-            for name in _BESIDE if source is not None else ():
-                path = source / name  # type: ignore[operator]
-                if path.is_file() and not (draft / name).exists() and (name != "config.json" or source is home):
-                    shutil.copyfile(path, draft / name)
-        draft.rename(out)
-    except (OSError, SafetensorError) as error:
-        raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return ExportedModel(out, files, len(weights.sizes), sum(weights.sizes.values()))
-
-
-def require_shards(checkpoint: Path) -> Path:
-    """The folder with a checkpoint's shards.
-
-    Raises:
-        ConfigError: it has none; says what it is instead.
-    """
-    if not checkpoint.is_dir():
-        raise ConfigError(f"CHECKPOINT: there is no folder {checkpoint}; give one such as trained/checkpoint-100")
-    shards = find_shards(checkpoint)
-    if shards is not None:
-        return shards
-    if any(checkpoint.glob("*.safetensors")):
-        raise ConfigError(f"CHECKPOINT: {checkpoint} holds whole weights already; use it as it is")
-    if is_zero(checkpoint):
-        raise ConfigError(
-            f"CHECKPOINT: {checkpoint} holds pieces of DeepSpeed's ZeRO, which packtrain does not gather: run the "
-            "zero_to_fp32.py that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain train "
-            "--recipe zero3, checkpoints hold whole weights"
-        )
-    raise ConfigError(
-        f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "
-        "trained/checkpoint-100"
-    )
-
-
-def _write(weights: ShardedWeights, folder: Path, file_bytes: int) -> int:
-    """Write files of weights and their index; returns the number of files."""
-    from safetensors.torch import save_file
-
-    groups: list[list[str]] = [[]]
-    room = file_bytes
-    for name, size in weights.sizes.items():
-        if size > room and groups[-1]:  # a larger tensor is a file of its own
-            groups.append([])
-            room = file_bytes
-        groups[-1].append(name)
-        room -= size
-    where: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        file = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(weights.read(group), str(folder / file), metadata={"format": "pt"})
-        with (folder / file).open("rb") as written:
-            os.fsync(written.fileno())
-        where |= dict.fromkeys(group, file)
-    if len(groups) > 1:
-        index = {"metadata": {"total_size": sum(weights.sizes.values())}, "weight_map": where}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    return len(groups)

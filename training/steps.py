@@ -7,13 +7,12 @@ the same rows as before, so only the steps within a block differ more from each 
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,11 +21,11 @@ from ..schemas.escape import escape_line
 from ..schemas.fingerprint import mix
 from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
-from .order import EpochOrder, Mixture, Permutation, epoch_key
-from .packed_rows import ConcatRows
+from .order import EpochOrder, Order, Permutation, epoch_key, mixture_of
+from .packed_rows import PackedRows
 
-GROUP = 64
-"""Rows of a group: the automatic choice is made for this number of ranks with one row each."""
+GROUP, BLOCK = 64, 8
+"""Rows of a group, and groups of a block: the automatic choice is made for 64 ranks with one row each."""
 SAMPLE = 4096
 """Rows that the automatic choice looks at."""
 IDLE = 1.05
@@ -36,7 +35,6 @@ steps less random.
 FORMAT = 3
 _BLOCK = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
-_State = TypeVar("_State", bound=msgspec.Struct)
 
 
 class Tail(StrEnum):
@@ -50,40 +48,21 @@ class Tail(StrEnum):
     """Fill the last step with the first rows of the order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Blocks of `block` consecutive positions, sorted by cost and cut into groups of `group`.
-
-    If `group` is a multiple of the rows per step, all rows of a step have similar cost. With one row per rank on more
-    than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # no field; it is a key of a training, too
-
-    block: int = 8 * GROUP
-    group: int = GROUP
-
-    def __post_init__(self) -> None:
-        if self.block < 1 or self.group < 1 or self.block % self.group:
-            raise ConfigError(f"balance: block ({self.block}) must be a multiple of group ({self.group})")
-
-
 def grouped(
-    rows: NDArray[np.int64], costs: NDArray[np.float64], balance: Balance, key: int, first: int = 0
+    rows: NDArray[np.int64], costs: NDArray[np.float64], size: int, key: int, first: int = 0
 ) -> NDArray[np.int64]:
-    """(N,) the rows of one block, grouped by cost.
+    """(N,) the rows of one block, in groups of similar cost.
 
     Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
     so a run does not always leave out the most expensive rows at its end.
 
     Args:
-        rows: (N,) different rows, at most `balance.block`.
+        rows: (N,) different rows.
         costs: (N,) the costs of these rows.
+        size: rows of a group.
         key: chooses the permutations.
-        first: the position of `rows[0]`. Groups begin at positions that are multiples of `balance.group`, where
-            steps begin too.
+        first: the position of `rows[0]`. Groups begin at positions that are multiples of `size`, where steps begin too.
     """
-    size = balance.group
     begin = -first % size
     whole = max(len(rows) - begin, 0) // size
     if whole < 2:
@@ -96,8 +75,9 @@ def grouped(
     return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
 
 
-def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
-    """Whether rows should be grouped, and why in a sentence. The same on every rank, for any rows per step.
+def choose_balance(costs: NDArray[np.float64]) -> tuple[int | None, str]:
+    """How many rows a group has, None for no groups; and why in a sentence. The same on every rank, for any rows per
+    step.
 
     Args:
         costs: (N,) the costs of the first `SAMPLE` rows of the order, or of all.
@@ -111,7 +91,7 @@ def choose_balance(costs: NDArray[np.float64]) -> tuple[Balance | None, str]:
     text = f"{GROUP} ranks, one row each: the slowest takes {plain:.2f} x the mean in plain order, so rows are"
     if plain <= IDLE:
         return None, f"{text} not grouped by cost"
-    return Balance(), f"{text} grouped by cost in blocks of {Balance().block}"
+    return GROUP, f"{text} grouped by cost in blocks of {BLOCK * GROUP}"
 
 
 def deal(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
@@ -154,42 +134,76 @@ class Step:
 class Steps:
     """The canonical order of rows over all epochs, cut into steps: any position of any epoch in O(1). Safe in threads.
 
+    Epoch 0 is in stored order if packing shuffled the rows.
+
     Args:
-        corpus: the rows.
-        orders: the order of each dataset of the corpus.
-        mixture: which dataset a position belongs to; None if there is only one.
-        balance: None for no grouping.
+        corpus: the rows; each dataset has some.
+        seed, order: of the rows; see `Order`.
+        epochs: how often each dataset is read that does not say so itself.
+        balance: rows of a group of similar cost; `auto` groups them if that saves time; None keeps the order, and then
+            each rank takes consecutive rows, too.
         model: for the costs.
-        epochs: how often one dataset is read; a mixture counts as one epoch, because its datasets end theirs at
-            different places.
         rows_per_step: over all ranks, a multiple of `ranks`.
-        dealt: whether a step's rows are dealt to the ranks by cost; else each rank takes consecutive rows.
+
+    Raises:
+        ConfigError: the weights of the datasets do not go together, or no step would be full.
     """
 
     def __init__(
         self,
-        corpus: ConcatRows,
-        orders: list[EpochOrder],
-        mixture: Mixture | None,
-        balance: Balance | None,
-        model: ModelShape,
+        corpus: PackedRows,
         *,
+        seed: int,
+        order: Order,
         epochs: int,
+        balance: int | str | None,
+        model: ModelShape,
         rows_per_step: int,
         ranks: int,
         tail: Tail,
-        dealt: bool,
     ) -> None:
-        self.corpus, self.orders, self.mixture, self.balance, self.model = corpus, orders, mixture, balance, model
-        self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, dealt
-        self.period = len(corpus) if mixture is None else mixture.total
+        self.corpus, self.seed, self.order, self.model = corpus, seed, order, model
+        self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, balance is not None
+        self.mixture = mixture_of(corpus, epochs)
+        stored = all(part.manifest.plan["config"]["pack"]["shuffle"] for part in corpus.parts)
+        names = ["rows"] if self.mixture is None else [f"rows {number}" for number in range(len(corpus.parts))]
+        self._orders = [
+            EpochOrder(part.rows, seed, order, stored, name) for part, name in zip(corpus.parts, names, strict=True)
+        ]
+        # A mixture counts as one epoch, because its datasets end theirs at different places.
+        self.period = len(corpus) if self.mixture is None else self.mixture.total
         """Number of rows of an epoch."""
-        self.total = self.period * (epochs if mixture is None else 1)
+        self.total = self.period * ((corpus.sources[0].epochs or epochs) if self.mixture is None else 1)
         """Number of positions."""
+        if tail is Tail.DROP and self.total < rows_per_step:
+            raise ConfigError(
+                f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total, 'row')} in all: not one "
+                "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
+            )
+        self.note = f"rows are in groups of {balance} by cost" if balance else "rows are not grouped by cost"
+        """Whether rows are grouped by cost, and why."""
+        if isinstance(balance, str):
+            balance, self.note = choose_balance(self.costs(self._plain(0, 0, min(SAMPLE, self.period))))
+        self.balance = balance
         # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
         # that each epoch has the same rows.
-        self._size = _BLOCK if balance is None else balance.block
+        self._size = _BLOCK if balance is None else BLOCK * balance
         self._block = lru_cache(8)(self._block_of)
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        """The state before the first step: what the order depends on, and the rows returned by then. It is equal on all
+        ranks, for any number of ranks and rows per step.
+        """
+        mixture = () if self.mixture is None else self.mixture.weights
+        depends = {"seed": self.seed, "order": self.order.value, "mixture": ":".join(map(str, mixture))}
+        return {
+            "format": FORMAT,
+            "dataset": self.corpus.fingerprint,
+            **depends,
+            "balance": self.balance or 0,
+            "rows": 0,
+        }
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
@@ -199,25 +213,23 @@ class Steps:
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""
         width = self.rows_per_step
-        rows = self.rows(position, min(position + width, self.total))
+        rows = self.rows(position, position + width)
         real, share = len(rows), width // self.ranks
         if real < width:
-            first = self.rows(0, min(width, self.total))
-            rows = np.concatenate([rows, np.resize(first, width - real)])
+            rows = np.concatenate([rows, np.resize(self.rows(0, width), width - real)])
         if self.dealt and 1 < share < width and real == width:
             return Step(rows, real, deal(self.costs(rows), self.ranks))
         return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1; positions continue over epochs."""
-        pieces = []
+        """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
+        pieces, last = [np.zeros(0, np.int64)], min(last, self.total)
         while first < last:
             epoch, block = first // self.period, first // self._size
             begin = max(block * self._size, epoch * self.period)
-            piece = self._block(epoch, block)[first - begin : last - begin]
-            pieces.append(piece)
-            first += len(piece)
-        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
+            pieces.append(self._block(epoch, block)[first - begin : last - begin])
+            first += len(pieces[-1])
+        return np.concatenate(pieces)
 
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications."""
@@ -230,7 +242,7 @@ class Steps:
         end = min((block + 1) * self._size, start + self.period)
         rows = self._plain(epoch, begin - start, end - start)
         if self.balance is not None:
-            key = epoch_key(self.orders[0].seed, epoch * 2**32 + block - start // self._size, "groups")
+            key = epoch_key(self.seed, epoch * 2**32 + block - start // self._size, "groups")
             rows = grouped(rows, self.costs(rows), self.balance, key, begin)
         return rows
 
@@ -238,82 +250,45 @@ class Steps:
         """The rows at places begin .. end - 1 of an epoch, before grouping."""
         if self.mixture is None:
             first = epoch * self.period
-            return self.orders[0](first + begin, first + end)
+            return self._orders[0](first + begin, first + end)
         owners = self.mixture.owners(begin, end)
         out = np.empty(end - begin, dtype=np.int64)
-        for number, (order, before) in enumerate(zip(self.orders, self.mixture.counts(begin), strict=True)):
+        for number, (order, before) in enumerate(zip(self._orders, self.mixture.counts(begin), strict=True)):
             mine = np.flatnonzero(owners == number)
-            out[mine] = order(before, before + len(mine)) + self.corpus.first_of(number)
+            out[mine] = order(before, before + len(mine)) + self.corpus.parts[number].first
         return out
 
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
-
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The position of a loader, and what its order depends on: equal on all ranks, for any number of ranks."""
-
-    fingerprint: str
-    """Of the dataset, or of all datasets of a mixture."""
-    mixture: str
-    """The weights of a mixture; empty for one dataset."""
-    seed: int
-    order: str
-    first_epoch_sequential: bool
-    balance: str
-    """`block/group` if rows are grouped by cost, else empty."""
-    rows: Count
-    """Number of rows returned by next(), over all ranks and epochs; rows fetched ahead do not count."""
-
-    def position_in(self, data: Any, total: int) -> int:
-        """The position in the state of another loader, which must have the same rows in the same order.
-
-        Args:
-            data: plain data of a state, with its format.
-            total: number of positions of the order.
-
-        Raises:
-            ConfigError: it is of another version, dataset or order, damaged, or no state.
-        """
-        found = read_state(State, data, "PackedLoader", FORMAT)
-        for name in self.__struct_fields__[:-1]:
-            mine, theirs = getattr(self, name), getattr(found, name)
-            if mine != theirs:
-                what = "the state belongs to another dataset" if name == "fingerprint" else f"{name} differs"
-                raise ConfigError(
-                    f"{what}: the loader has {shown(mine)}, the state {shown(theirs)}. Resuming would repeat some rows "
-                    "and leave others out; configure the loader as before, or start again without the state"
-                )
-        if found.rows > total:
-            raise ConfigError(
-                f"the state is after {found.rows:,} rows, but the order has {total:,}; give as many epochs as before, "
-                "or resume from another checkpoint"
-            )
-        return found.rows
-
-
-def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
-    """Read a state from untrusted plain data.
+def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str]) -> dict[str, Any]:
+    """A state that was saved, from untrusted plain data.
 
     Args:
-        kind: a msgspec.Struct, without defaults.
-        of: name of the object that the state belongs to, for messages.
+        mine: the state at the beginning.
+        of: name of the object that it belongs to, for messages.
+        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `mine`.
 
     Raises:
-        ConfigError: the data is from another version, or not a state of this kind; the message names the field.
+        ConfigError: it is of another version or order, or not a state of this kind; the message names the key.
     """
-    given = dict(data) if isinstance(data, Mapping) else {}
-    if (found := given.pop("format", None)) != version:
+    found = dict(given) if isinstance(given, Mapping) else {}
+    if (version := found.get("format")) != mine["format"]:
         raise ConfigError(
-            f"this is not the state of a {of}, which has format {version}, not {shown(found)}: give what its "
+            f"this is not the state of a {of}, which has format {mine['format']}, not {shown(version)}: give what its "
             "state_dict() returned, or resume with the packtrain that wrote it"
         )
-    try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"the state of a {of} is damaged: {escape_line(str(error))}; resume from another checkpoint"
-        ) from None
+    for key in {**mine, **found}:
+        theirs: Any = found.get(key)
+        if key not in mine or type(theirs) is not type(mine[key]) or (key in counts and not 0 <= theirs <= 2**62):
+            raise ConfigError(
+                f"the state of a {of} is damaged: {escape_line(str(key))} is {shown(theirs)}; "
+                "resume from another checkpoint"
+            )
+        if key not in counts and theirs != mine[key]:
+            raise ConfigError(
+                f"{key} differs: the {of} has {shown(mine[key])}, the state {shown(theirs)}. Resuming would repeat "
+                "some rows and leave others out; configure it as before, or start again without the state"
+            )
+    return found
 
 
 def shown(value: Any) -> str:

@@ -5,22 +5,14 @@ Every rank walks the same canonical sequence of packed rows: window after window
 global: each step takes the next `rows_per_step` rows of that sequence, and each rank lays out only its share. So all
 ranks make the same number of steps, and a position is three numbers: epoch, window, row.
 
-This file only knows a protocol for windows; `packtrain.pipeline.stream.stream` makes them from a configuration, and is
-imported only then.
+`packtrain.pipeline.stream.stream` makes the windows, and is imported only then.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import msgspec
-import pyarrow as pa
-from msgspec import structs
-from numpy import int64
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
@@ -28,68 +20,19 @@ from ..schemas.units import plural
 from .batch import flatten, pinned, untrained
 from .mapped_shard import Chunk
 from .place import detect_rank, divisible
-from .steps import Count, Tail, read_state
+from .steps import Tail, read_state
 
 if TYPE_CHECKING:
+    from ..pipeline.stream.stream import LiveWindows
+    from ..pipeline.stream.window import PlannedWindow, RowDocument
     from ..schemas.config.config import RunConfig
 
-FORMAT = 2
+    Place = tuple[PlannedWindow, int]
+    """A row of the stream: its window, and its number in it."""
 
-
-class StreamWindow(Protocol):
-    """Packed rows that were planned together."""
-
-    epoch: int
-    number: int
-    """Number of the window within its epoch."""
-    tokens: NDArray[int64]
-    """(R,) tokens of each row."""
-    ledger: Ledger
-
-    def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Return rows first .. last - 1, as `schemas.rows.PACKED`."""
-        ...
-
-    def documents(self, first: int, last: int) -> Sequence[Any]:
-        """Return the origins of the pieces in these rows; each has fields `row` and `tokens`, among others."""
-        ...
-
-
-class Windows(Protocol):
-    """A source of windows: the same fingerprint and seed give the same windows in the same order."""
-
-    seed: int
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """Hashes of what the rows depend on besides the seed, by topic."""
-        ...
-
-    def walk(self, epoch: int, number: int, epochs: int) -> Iterator[StreamWindow]:
-        """Yield the windows from a position to the end of epoch `epochs` - 1. A new walk ends the previous one."""
-        ...
-
-    def stop(self) -> None:
-        """End the current walk."""
-        ...
-
-    def close(self) -> None:
-        """Free the source's resources."""
-        ...
-
-
-class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The position of a stream: equal on all ranks, valid for any number of ranks and rows per step."""
-
-    fingerprint: dict[str, str]
-    seed: int
-    epoch: Count
-    window: Count
-    """Number of the window that holds the next row, within its epoch."""
-    row: Count
-    """Number of the next row within its window."""
-    rows: Count
-    """Number of rows returned by next(), over all ranks; rows planned ahead do not count."""
+FORMAT = 3
+_COUNTS = ("epoch", "window", "row", "rows")
+"""Keys of a state that say where a stream is. `rows` is the number of rows returned by next(), over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +42,24 @@ class StreamDocument:
     rank: int
     epoch: int
     window: int
-    document: Any
-    """`pipeline.stream.window.RowDocument`: its row in the window, id, source, file, line, tokens."""
-
-
-Place = tuple[StreamWindow, int]
-"""A row of the stream: its window, and its number in it."""
+    document: "RowDocument"
+    """Its row in the window, id, source, file, line, tokens."""
 
 
 class PackedStream:
     """Iterates over one rank's batches, packed on the fly from a configuration's sources.
 
     Args:
-        data: the configuration: the path of its YAML file, plain data, or a RunConfig; or your own windows.
+        data: the configuration: the path of its YAML file, plain data, or a RunConfig; or windows of it that are open.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`. This and the next four arguments do not apply to your own windows.
+        split: `train` or `holdout`. This and the next three arguments do not apply to open windows.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
         workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
         seed: seed of the order; by default the configuration's.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
             last.
-        tail: the rows after the last full step are left out (`drop`), or a last step is filled with the first rows
-            of the stream, untrained (`pad`) or as they are (`repeat`). The number of steps is equal on every rank.
+        tail: see `Tail`. The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
         loss_weights: as in `PackedLoader`.
@@ -133,7 +71,7 @@ class PackedStream:
 
     def __init__(
         self,
-        data: "Windows | RunConfig | Mapping[str, Any] | str | Path",
+        data: "LiveWindows | RunConfig | Mapping[str, Any] | str | Path",
         *,
         rows_per_step: int,
         split: str = "train",
@@ -155,21 +93,19 @@ class PackedStream:
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
         self._weights = None if loss_weights else False
-        if hasattr(data, "fingerprint"):
-            self._windows = cast(Windows, data)
-        else:
+        self._windows: Any = data
+        if not hasattr(data, "fingerprint"):
             # imported late, because a trainer's image may lack the pipeline
             from ..pipeline.stream.stream import LiveWindows
 
+            share = (self.place.rank, self.place.world_size)
             self._windows = LiveWindows(
-                data,
-                split=split,
-                window_bytes=window_bytes,
-                workers=workers,
-                share=(self.place.rank, self.place.world_size),
-                seed=seed,
+                data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
             )
-        self._state = StreamState(self._windows.fingerprint, self._windows.seed, 0, 0, 0, 0)
+        self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
+        self._position = (0, 0, 0)
+        """Epoch, number of the window in it, and number of the row in that, of the next row."""
+        self._rows = 0
         self._last: list[Place] = []
         self._ledger = Ledger()
 
@@ -190,13 +126,13 @@ class PackedStream:
             ConfigError: no step would be full, and `tail` is `drop`.
         """
         self._ledger = Ledger()
-        begun: list[StreamWindow] = []
+        begun: list[PlannedWindow] = []
         try:
-            places = self._places(self._state.epoch, self._state.window, self._state.row, begun)
+            places = self._places(*self._position, begun)
             while step := list(islice(places, self.rows_per_step)):
                 real = len(step)
                 if real < self.rows_per_step and self.tail is Tail.DROP:
-                    if self._state.rows == 0:
+                    if self._rows == 0:
                         raise ConfigError(
                             f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
                             "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad' or "
@@ -207,10 +143,12 @@ class PackedStream:
                     step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
                 batch = self._batch(step, real)
                 self._count(begun)
-                self._advance(*step[real - 1], real)
+                (window, row), self._rows = step[real - 1], self._rows + real
+                done = row + 1 == len(window.tokens)
+                self._position = (window.epoch, window.number + done, 0 if done else row + 1)
                 self._last = step
                 yield batch
-            if self._state.rows == 0:
+            if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
             self._count(begun)
         finally:
@@ -218,7 +156,7 @@ class PackedStream:
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
-        return {"format": FORMAT, **structs.asdict(self._state)}
+        return {**self._beginning, **dict(zip(_COUNTS, (*self._position, self._rows), strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, on any number of ranks, workers and rows per step. Not during iteration.
@@ -228,16 +166,8 @@ class PackedStream:
         Raises:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
-        found, mine = read_state(StreamState, state, "PackedStream", FORMAT), self._state
-        names = sorted({*mine.fingerprint, *found.fingerprint})
-        differing = [name for name in names if mine.fingerprint.get(name) != found.fingerprint.get(name)]
-        differing += ["seed"] if mine.seed != found.seed else []
-        if differing:
-            raise ConfigError(
-                f"the state belongs to another stream: {', '.join(differing)} differ. Resuming would repeat some rows "
-                "and leave others out; configure the stream as before, or start again without the state"
-            )
-        self._state = found
+        found = read_state(state, {**self._beginning, **dict.fromkeys(_COUNTS, 0)}, "PackedStream", _COUNTS)
+        self._position, self._rows = (found["epoch"], found["window"], found["row"]), found["rows"]
 
     def explain(self) -> list[StreamDocument]:
         """The documents of the step that was returned last, with their ranks."""
@@ -253,15 +183,7 @@ class PackedStream:
         self._last = []
         self._windows.close()
 
-    def __enter__(self) -> "PackedStream":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _places(self, epoch: int, number: int, row: int, begun: list[StreamWindow]) -> Iterator[Place]:
+    def _places(self, epoch: int, number: int, row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":
         """Yield the rows from a position on; windows are appended to `begun` as they are begun."""
         for window in self._windows.walk(epoch, number, self.epochs):
             begun.append(window)
@@ -274,31 +196,18 @@ class PackedStream:
             yield from ((window, one) for one in range(row, rows))
             row = 0
 
-    def _batch(self, step: list[Place], real: int) -> dict[str, Any]:
+    def _batch(self, step: "list[Place]", real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
-        low = self.place.rank * share
-        rows = [
-            Chunk(window.lay_out(row, row + 1), f"window {window.number} of the stream").row(0)
-            for window, row in step[low : low + share]
-        ]
-        if self.tail is Tail.PAD:
-            rows = [row if number < real else untrained(row) for number, row in enumerate(rows, low)]
+        rows = []
+        for number in range(self.place.rank * share, (self.place.rank + 1) * share):
+            window, at = step[number]
+            row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
+            rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
         batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
         return pinned(batch) if self.pin_memory else batch
 
-    def _advance(self, window: StreamWindow, row: int, rows: int) -> None:
-        """Move the state behind a step of so many rows, the last of which is this one."""
-        done = row + 1 == len(window.tokens)
-        self._state = structs.replace(
-            self._state,
-            epoch=window.epoch,
-            window=window.number + done,
-            row=0 if done else row + 1,
-            rows=self._state.rows + rows,
-        )
-
-    def _count(self, begun: list[StreamWindow]) -> None:
+    def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""
         for window in begun:
             parts: dict[str, dict[str, SourceLedger]] = {}

@@ -37,7 +37,7 @@ def loader(
     """
     try:
         from ...training.loader import PackedLoader
-        from ...training.order import Source
+        from ...training.packed_rows import Source
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the loader needs {error.name}, which is not installed; pip install 'packtrain[train]'"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ...schemas.report import Overlap, Report
     from ..observer import Observer
     from ..report.grid import Lines
-    from ..report.report_options import ReportOptions
 
     Written = tuple[Report, tuple[str, str] | None]
     """A report, and where its page and its numbers are, if they were written."""
@@ -118,20 +117,19 @@ def _check_page(output: Path | None) -> None:
         raise ConfigError(f"--output: {there} is a file, not a folder; choose another place than {output}")
 
 
-def _compared(lengths: str | None) -> "ReportOptions":
-    """The lengths to compare, as options of a report.
+def _compared(lengths: str | None) -> tuple[int, ...]:
+    """The lengths to compare.
 
     Raises:
         ConfigError: a length is invalid.
     """
     from ...stages.forecast.sweep import CANDIDATES
     from ..report.lengths import check_length
-    from ..report.report_options import ReportOptions
 
     found = whole_numbers("--lengths", lengths, "1024,2048,4096") or CANDIDATES
     for length in found:
         check_length(length)
-    return ReportOptions(lengths=found)
+    return found
 
 
 def _report_lines(made: "Written") -> "Lines":

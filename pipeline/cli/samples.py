@@ -76,9 +76,10 @@ def sample(
         timeout: with --endpoint: time limit of a request.
     """
     from ...schemas.samples import SampleSettings
+    from ..execute.executor import parse_shard
     from ..samples.prompts import read_prompts
-    from ..samples.samples_file import check_place
-    from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
+    from ..samples.sampling import SamplePlan, draw_samples, shard_file
+    from ..store.appended import check_place
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
@@ -87,13 +88,13 @@ def sample(
         raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
     if endpoint is not None and tokenizer is None:
         raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
-    part = parse_shard(shard)
+    folder = tokenizer or Path(model)
+    config, place = load_run(None, settings, [data], folder, str(out), shard=shard)
+    part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
     if tokenizer is None:
         _check_tokenizer(Path(model), base)
-    folder = tokenizer or Path(model)
-    config, place = load_run(None, settings, [data], folder, str(out))
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:

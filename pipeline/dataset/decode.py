@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
@@ -53,11 +53,6 @@ class Piece:
     def trained(self) -> int:
         """Number of trained tokens."""
         return sum(label != IGNORE_INDEX for label in self.labels)
-
-    def spans(self) -> Iterator[tuple[bool, list[int]]]:
-        """Yield (whether trained, ids) of each run of tokens with one loss weight."""
-        for weight, _, ids in replace(self, kinds=[]).stretches():
-            yield weight > 0, ids
 
     def stretches(self) -> Iterator[tuple[float, str, list[int]]]:
         """Yield (loss weight, kind, ids) of each run of tokens; the weight is 0 for those that are not trained."""
@@ -167,62 +162,54 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         ids: print each token's id before its text.
     """
     if dataset.manifest.preference:
-        doc_id = dataset.row(row, split).column("doc_ids")[0].as_py()[0]
-        _show_pair(console, dataset, row, split, names_of(dataset, [doc_id])[doc_id], decoder, ids)
+        _show_pair(console, dataset, row, split, decoder, ids)
         return
     found = pieces(dataset, row, split)
-    if has_colour(console):
+    colour, weighted = has_colour(console), dataset.manifest.weighted
+    if colour:
         (found,) = with_kinds(dataset, [found])
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
-    used = sum(len(piece.ids) for piece in found)
+    used, trained = sum(len(piece.ids) for piece in found), sum(piece.trained for piece in found)
     padding = sum(piece.padding for piece in found)
     padded = f" and {padding:,} of padding" if padding else ""
-    trained = sum(piece.trained for piece in found)
-    weight = f", loss weights add up to {sum(map(_weight, found)):.4g}" if dataset.manifest.weighted else ""
+    weight = f", loss weights add up to {sum(sum(one.weights or ()) for one in found):.4g}" if weighted else ""
     console.print(
         Text(
             f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
             f"({share(fill_of(used, 1, capacity), fixed=True)}){padded}, {trained:,} trained{weight}"
         )
     )
-    left, right = ("", "") if has_colour(console) else ("⟦", "⟧")
+    left, right = ("", "") if colour else ("⟦", "⟧")  # without colours, brackets show what is trained
     legend: list[str | tuple[str, str]] = [
-        "legend: ",
-        (f"{left}trained{right}", TRAINED),
-        " · ",
-        ("not trained", MASKED),
+        *("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)),
+        *((" · ", ("×2 ", WEIGHT), "loss weight of what follows, if it is not 1") if weighted else ()),
     ]
-    if dataset.manifest.weighted:
-        legend += [" · ", ("×2 ", WEIGHT), "loss weight of what follows, if it is not 1"]
     shown = {kind for piece in found for kind in piece.kinds}
-    legend += [part for kind, colour in COLOURS.items() if kind in shown for part in (" · ", (kind, colour))]
+    legend += [part for kind, style in COLOURS.items() if kind in shown for part in (" · ", (kind, style))]
     console.print(Text.assemble(*legend))
     for piece in found:
-        count = piece.trained
-        part = f", from token {piece.start:,}" if piece.start else ""
-        name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
-        behind = f" and {piece.padding:,} of padding" if piece.padding else ""
-        weight = f" · weight {_weight(piece):.4g}" if piece.weights is not None else ""
-        title = f"{name} · {plural(len(piece.ids), 'token')}{behind}{part} · {count:,} trained{weight}"
-        console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
+        title = [escape_line(str(names.get(piece.doc_id, piece.doc_id))), plural(len(piece.ids), "token")]
+        title[1] += f" and {piece.padding:,} of padding" if piece.padding else ""
+        title[1] += f", from token {piece.start:,}" if piece.start else ""
+        title.append(f"{piece.trained:,} trained")
+        title += [f"weight {sum(piece.weights):.4g}"] if piece.weights is not None else []
+        text, stretches = Text(), list(piece.stretches())
+        texts = decoder.spans([run for *_, run in stretches]) if decoder is not None else [""] * len(stretches)
+        for (weighs, kind, run), said in zip(stretches, texts, strict=True):
+            flag = weighs > 0
+            style = f"{'bold' if flag else 'dim'} {COLOURS[kind]}" if kind else TRAINED if flag else MASKED
+            text.append(f"×{weighs:.4g} " if weighs not in (0, 1) else "", WEIGHT)
+            text.append(left if flag else "", style)
+            text.append(_written(run, said, decoder, ids, style))
+            text.append(right if flag else "", style)
+        console.print(Panel(text, title=Text(" · ".join(title)), title_align="left"))
 
 
-def _weight(piece: Piece) -> float:
-    return sum(piece.weights or ())
-
-
-def _show_pair(
-    console: Console, dataset: Finished, row: int, split: str, name: str, decoder: Decoder | None, ids: bool
-) -> None:
-    """Print one pair: its prompt once, and both completions.
-
-    Args:
-        name: the example's id.
-        decoder: None to print ids only.
-        ids: print each token's id before its text.
-    """
+def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
+    """Print one pair: its prompt once, and both completions."""
     found = dataset.row(row, split).to_pylist()[0]
+    name = names_of(dataset, found["doc_ids"])[found["doc_ids"][0]]
     prompt, *completions = (len(found[column]) for column, _, _ in _PAIR_PARTS)
     console.print(
         Text(
@@ -243,21 +230,6 @@ def _show_pair(
 def has_colour(console: Console) -> bool:
     """Whether the terminal has colours, and NO_COLOR is not set."""
     return console.color_system is not None and not console.no_color
-
-
-def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
-    # Without colours, brackets show what is trained.
-    text = Text()
-    texts = decoder.spans([run for *_, run in piece.stretches()]) if decoder is not None else []
-    for number, (weight, kind, run) in enumerate(piece.stretches()):
-        flag = weight > 0
-        style = f"{'bold' if flag else 'dim'} {COLOURS[kind]}" if kind else TRAINED if flag else MASKED
-        if weight not in (0, 1):
-            text.append(f"×{weight:.4g} ", WEIGHT)
-        text.append(left if flag else "", style)
-        text.append(_written(run, texts[number] if texts else "", decoder, ids, style))
-        text.append(right if flag else "", style)
-    return Group(text)
 
 
 def _written(run: list[int], text: str, decoder: Decoder | None, ids: bool, style: str) -> Text:

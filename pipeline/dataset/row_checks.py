@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.alignment import Alignment
 from ...schemas.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
@@ -15,22 +14,6 @@ from ...stages.arrays import list_lengths, view
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
 """(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a dataset's manifest says of its rows."""
-
-    max_length: int
-    alignment: Alignment
-    pad_id: int
-    """The token of the padding."""
-    preference: bool
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "Rules":
-        """The rules of a dataset."""
-        return cls(manifest.max_length, manifest.alignment, manifest.pad_id, manifest.preference)
 
 
 @dataclass(slots=True)
@@ -56,15 +39,15 @@ class Sums:
         self.max_docs = max(self.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
 
 
-def problems(batch: pa.RecordBatch, rules: Rules) -> Iterator[tuple[int, str]]:
+def problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, str]]:
     """Yield (row, problem) for the first row that breaks each invariant.
 
     Tokens are looked at only if all columns of all rows have the lengths that they should have.
     """
-    found = list(first_of(_pairs(batch, rules) if rules.preference else _shape(batch, rules)))
+    found = list(first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
     yield from found
-    if not found and not rules.preference:
-        yield from first_of(_tokens(batch, rules))
+    if not found and not manifest.preference:
+        yield from first_of(_tokens(batch, manifest))
 
 
 def first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
@@ -75,7 +58,7 @@ def first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
             yield first if rows is None else int(rows[first]), what
 
 
-def _shape(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """The lengths of the columns."""
     tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
     pieces = list_lengths(batch.column("seq_lengths"))
@@ -86,7 +69,7 @@ def _shape(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
     for name in ("doc_starts", "doc_ids", UNPADDED):
         if name in batch.schema.names:
             yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
-    yield tokens > rules.max_length, None, f"is longer than max_length ({rules.max_length:,})"
+    yield tokens > manifest.max_length, None, f"is longer than max_length ({manifest.max_length:,})"
     yield lengths < 1, rows, "a piece has no tokens"
     sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     yield sums != tokens, None, "seq_lengths does not add up to the row"
@@ -98,7 +81,7 @@ def _shape(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
             yield pieces < 1, None, "has no piece"
 
 
-def _tokens(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """The tokens of rows whose columns have the right lengths."""
     lengths = view(batch.column("seq_lengths").flatten())
     pieces = list_lengths(batch.column("seq_lengths"))
@@ -117,20 +100,20 @@ def _tokens(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
         yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
     if UNPADDED in batch.schema.names:
         own = view(batch.column(UNPADDED).flatten())
-        uneven = rules.alignment.padded(own, offsets_of(pieces)) != lengths
+        uneven = manifest.alignment.padded(own, offsets_of(pieces)) != lengths
         yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
         padding = ranges(0, lengths) >= np.repeat(own, lengths)
         yield padding & trained, rows, "padding has a label"
-        yield padding & (ids != rules.pad_id), rows, f"padding is not the token {rules.pad_id}"
+        yield padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
 
 
-def _pairs(batch: pa.RecordBatch, rules: Rules) -> Iterator[Check]:
+def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """Preference pairs."""
     prompt, chosen, rejected = _pair_lengths(batch)
     for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
         yield lengths == 0, None, f"{name} is empty"
-        what = f"prompt_ids and {name} are longer than max_length ({rules.max_length:,})"
-        yield prompt + lengths > rules.max_length, None, what
+        what = f"prompt_ids and {name} are longer than max_length ({manifest.max_length:,})"
+        yield prompt + lengths > manifest.max_length, None, what
     yield list_lengths(batch.column("doc_ids")) != 1, None, "does not have one doc id"
     same = np.zeros(batch.num_rows, dtype=np.bool_)
     for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():

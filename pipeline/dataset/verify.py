@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ...schemas.manifest import FileRecord, ShardRecord, SplitRecord
+from ...schemas.manifest import FileRecord, ShardRecord
 from ...schemas.names import MANIFEST
 from ...schemas.ragged import offsets_of, sums_of
 from ...stages.arrays import list_lengths, view
@@ -17,7 +18,7 @@ from ..observer import Observer, Silent
 from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
-from .row_checks import Check, Rules, Sums, first_of, problems
+from .row_checks import Check, Sums, first_of, problems
 from .wait import refuse_unfinished
 
 
@@ -71,23 +72,25 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
-        findings += check_file(dataset.store, file, deep)
+        findings += _check_file(dataset.store, file, deep)
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    weights, rules = 0.0, Rules.of(manifest)
+    weights = 0.0
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for name, split in manifest.splits.items():
         if not split.shards:
             findings.append(Finding(MANIFEST, f"lists no shards for split {name!r}"))
             continue
-        sizes, first = _RowSizes(dataset, split), 0
-        sizes.gone = sizes.name in damaged
+        noted = row_sizes_name(split)
+        sizes = None if manifest.preference or noted in damaged else _row_sizes(dataset, noted)
+        first = 0
         for shard in split.shards:
-            sizes.row, first = first, first + shard.rows
-            found = list(check_file(dataset.store, shard, deep))
+            found = list(_check_file(dataset.store, shard, deep))
             if not found:
-                found, weight = _check_shard(dataset, shard, rules, sizes)
+                here = None if sizes is None else sizes[:, first : first + shard.rows]
+                found, weight = _check_shard(dataset, shard, here, noted)
                 weights += weight
+            first += shard.rows
             findings += found
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
@@ -99,15 +102,11 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     for name in dataset.store.names():
         if name not in known and "shards/" in name and not name.startswith("_run/"):
             findings.append(Finding(name, "is not in the manifest; remove it, because a reader might take it for data"))
-    return Verification(
-        len(shards) + len(manifest.files),
-        sum(shard.rows for shard in shards),
-        sum(shard.tokens for shard in shards),
-        tuple(findings),
-    )
+    rows, tokens = sum(shard.rows for shard in shards), sum(shard.tokens for shard in shards)
+    return Verification(len(shards) + len(manifest.files), rows, tokens, tuple(findings))
 
 
-def check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
+def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
     """Yield what is wrong with a file: its size; with `deep`, its content."""
     actual = store.size(record.name)
     if actual is None:
@@ -120,57 +119,50 @@ def check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> It
             yield Finding(record.name, "does not match its hash in the manifest")
 
 
-class _RowSizes:
-    """The row sizes of a split, from the file beside its shards, in row order; empty if the file cannot be read."""
-
-    def __init__(self, dataset: Finished, split: SplitRecord) -> None:
-        self.name = row_sizes_name(split)
-        self._tokens, self._squares = np.zeros(0, np.int32), np.zeros(0, np.int64)
-        self.row = 0
-        """The next row to check."""
-        self.gone = False
-        """Whether the file is damaged; that is already reported."""
-        with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(self.name))) as source:
-            batch = pa.ipc.open_file(source).get_batch(0)
-            self._tokens, self._squares = view(batch.column("tokens")), view(batch.column("squares"))
-
-    def check(self, batch: pa.RecordBatch) -> Iterator[Check]:
-        """What is wrong with the sizes of the next rows."""
-        here = slice(self.row, self.row + batch.num_rows)
-        self.row += batch.num_rows
-        if self.gone:
-            return
-        if len(self._tokens[here]) < batch.num_rows:
-            yield np.ones(batch.num_rows, np.bool_), None, f"{self.name} lacks this row's sizes"
-            return
-        lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
-        squares = sums_of(lengths * lengths, offsets_of(list_lengths(batch.column("seq_lengths"))))
-        wrong = (self._tokens[here] != list_lengths(batch.column("input_ids"))) | (self._squares[here] != squares)
-        yield wrong, None, f"{self.name} has other sizes for this row"
+def _row_sizes(dataset: Finished, name: str) -> NDArray[np.int64]:
+    """(2, R) the tokens and squares of a split's rows, from the file beside its shards; none if it cannot be read."""
+    with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(name))) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+        return np.stack([view(batch.column(column)).astype(np.int64) for column in ("tokens", "squares")])
+    return np.zeros((2, 0), np.int64)
 
 
-def _check_shard(dataset: Finished, shard: ShardRecord, rules: Rules, sizes: _RowSizes) -> tuple[list[Finding], float]:
-    """What is wrong with a shard's rows, and the sum of their loss weights."""
+def _check_sizes(batch: pa.RecordBatch, sizes: NDArray[np.int64], name: str) -> Iterator[Check]:
+    """What is wrong with the noted sizes of a batch's rows."""
+    if sizes.shape[1] < batch.num_rows:
+        yield np.ones(batch.num_rows, np.bool_), None, f"{name} lacks this row's sizes"
+        return
+    lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
+    squares = sums_of(lengths * lengths, offsets_of(list_lengths(batch.column("seq_lengths"))))
+    wrong = (sizes[0] != list_lengths(batch.column("input_ids"))) | (sizes[1] != squares)
+    yield wrong, None, f"{name} has other sizes for this row"
+
+
+def _check_shard(
+    dataset: Finished, shard: ShardRecord, sizes: NDArray[np.int64] | None, name: str
+) -> tuple[list[Finding], float]:
+    """What is wrong with a shard's rows, and the sum of their loss weights.
+
+    Args:
+        sizes: (2, R) what the file `name` says of its rows; None not to compare.
+    """
     findings: list[Finding] = []
-    sums, row = Sums(), 0
+    sums, row, manifest = Sums(), 0, dataset.manifest
     try:
         for batch in dataset.batches(shard):
-            wrong = list(problems(batch, rules))
-            if not rules.preference:
-                wrong += first_of(sizes.check(batch))
+            wrong = list(problems(batch, manifest))
+            if sizes is not None:
+                wrong += first_of(_check_sizes(batch, sizes[:, row : row + batch.num_rows], name))
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
-            sums.add(batch, rules.preference)
+            sums.add(batch, manifest.preference)
             row += batch.num_rows
-    except IntegrityError as error:
-        return [*findings, Finding(shard.name, str(error))], sums.weight
-    except (pa.ArrowException, ValueError) as error:  # damage that appears only when columns are read
-        return [*findings, Finding(shard.name, f"cannot be read: {error}")], sums.weight
+    except (IntegrityError, pa.ArrowException, ValueError) as error:  # some damage appears only when columns are read
+        said = str(error) if isinstance(error, IntegrityError) else f"cannot be read: {error}"
+        return [*findings, Finding(shard.name, said)], sums.weight
     if (sums.tokens, sums.trained, sums.max_docs) != (shard.tokens, shard.trained, shard.max_docs):
-        findings.append(
-            Finding(
-                shard.name,
-                f"has {sums.tokens:,} tokens, {sums.trained:,} trained labels and at most {sums.max_docs:,} documents "
-                f"per row, but the manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}",
-            )
+        what = (
+            f"has {sums.tokens:,} tokens, {sums.trained:,} trained labels and at most {sums.max_docs:,} documents per "
+            f"row, but the manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}"
         )
+        findings.append(Finding(shard.name, what))
     return findings[:20], sums.weight

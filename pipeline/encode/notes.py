@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,18 +48,12 @@ _UNLOCATED = {
 }
 """What is said of conversations to which a mask cannot be applied, and what to do."""
 _NOT_SAMPLED = {
-    Outcome.PREFIX: ("the text before {} is not the prompt that a model would be given",) * 2,
-    Outcome.PAST_STOP: (
-        "{} has more after a stop token, which a model would never be asked for",
-        "{} have more after a stop token, which a model would never be asked for",
-    ),
-    Outcome.NEXT_HEADER: ("the stop token of {} begins the next message's header, and is not trained",) * 2,
-    Outcome.MISSING: (
-        "{} has no stop token, so the model does not learn to stop there",
-        "{} have no stop token, so the model does not learn to stop there",
-    ),
+    Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
+    Outcome.PAST_STOP: "more follows a stop token within {}, which a model would never be asked for",
+    Outcome.NEXT_HEADER: "the stop token of {} begins the next message's header, and is not trained",
+    Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
 }
-"""What is said of one turn, and of several, that are not what a model would sample."""
+"""What is said of turns that are not what a model would sample."""
 
 
 class Masked(NamedTuple):
@@ -182,7 +176,7 @@ def _not_sampled(masked: Masked) -> Iterator[str]:
     wrong = [outcome for outcome in _NOT_SAMPLED if tried[outcome]]
     if not wrong:
         return
-    said = [_NOT_SAMPLED[one][tried[one] > 1].format(plural(tried[one], "turn")) for one in wrong]
+    said = [_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong]
     what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in the first rows")
     _, first, message = found(files, counts, *kinds_tried(mask), names=wrong)
     advice = []
@@ -246,16 +240,8 @@ def reject_lines(
     """
     lines = []
     for file, line, sub, reason, detail in _refusals(files, records, reasons):
-        entry: dict[str, Any] = {
-            "source": file.source,
-            "file": file.shown,
-            "line": line,
-            "reason": reason,
-            "detail": detail,
-        }
-        if sub >= 0:
-            entry["example"] = sub
-        lines.append(msgspec.json.encode(entry) + b"\n")
+        entry = {"source": file.source, "file": file.shown, "line": line, "reason": reason, "detail": detail}
+        lines.append(msgspec.json.encode(entry | ({"example": sub} if sub >= 0 else {})) + b"\n")
     return escape_json(b"".join(lines))
 
 

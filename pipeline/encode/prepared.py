@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schemas.config.config import SourceConfig, TokenizerConfig
-from ...schemas.fingerprint import version
+from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation_index import Evaluation
 from ..inputs.blocks import InputFile
@@ -12,7 +12,7 @@ from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.source_formats import SourceFormat
 from ..store.open_store import Store
-from .encode_spec import EncodeSpec, Look
+from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec, Look
 from .task import EncodeTask
 from .tokenizer import TokenizerSpec
 
@@ -47,12 +47,11 @@ class Prepared:
             cache: the store for parts; before the tasks run, the specification must be saved there.
             files: those whose blocks are meant; None for `joined`.
         """
-        name, payload = self.spec.name, self.spec.payload()
-        sources = {source.name: source for source in self.sources}
+        sources = {source.name: (source, *self._settings(source)) for source in self.sources}
         out = []
         for file in self.joined if files is None else files:
-            source, form = sources[file.source], self.formats[file.source]
-            conversational = not form.make().is_plain
+            source, settings, conversational = sources[file.source]
+            form = self.formats[file.source]
             out += [
                 EncodeTask(
                     file.where(block),
@@ -61,16 +60,31 @@ class Prepared:
                     form.options,
                     source.max_row_bytes,
                     cache,
-                    name,
-                    payload,
+                    self.spec.name,
+                    settings,
                     conversational,
-                    (source.where, polars_version()) if source.where is not None else None,
+                    source.where,
                     self.pairs,
                     origin_of(file, source.max_row_bytes),
                 )
                 for block in file.blocks
             ]
         return out
+
+    def _settings(self, source: SourceConfig) -> tuple[str, bool]:
+        """Hash of everything but the block that a part of a source depends on; and whether its rows can be
+        conversations, which alone depend on the template.
+        """
+        form = self.formats[source.name]
+        conversational = not form.make().is_plain
+        settings = {
+            **form.payload(),
+            "max_row_bytes": source.max_row_bytes,
+            "encode": {k: v for k, v in self.spec.payload().items() if conversational or k not in OF_TEMPLATES},
+            "where": [source.where, polars_version()] if source.where is not None else None,
+            "pairs": PAIRS_FORMAT if self.pairs else None,
+        }
+        return fingerprint(settings), conversational
 
 
 def make_spec(

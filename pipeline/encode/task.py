@@ -3,17 +3,14 @@
 import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
@@ -28,7 +25,7 @@ from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
 from ..store.open_store import Store, scratch_of
 from ..store.store import Put
-from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
+from .encode_spec import EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
 from .sampled import encoded_batches
 
@@ -45,43 +42,21 @@ class EncodeTask:
     cache: Store
     spec: str
     """Name of the EncodeSpec in the cache."""
-    spec_payload: dict[str, Any]
+    settings: str
+    """Hash of how rows are read and encoded."""
     conversational: bool
     """Whether the rows can be conversations; plain texts do not depend on a template."""
-    where: tuple[str, str] | None = None
-    """Condition that selects examples, and the version of polars that evaluates it."""
+    where: str | None = None
+    """Condition that selects examples."""
     pairs: bool = False
     """Whether the examples are preference pairs."""
     origin: InputOrigin | None = None
-    """Where machines that lack the file can fetch it from; not part of the key."""
-
-    _key: str = field(default="", init=False, repr=False, compare=False)
-
-    def payload(self) -> dict[str, Any]:
-        """What the part depends on: the block's bytes, how rows are read, and how they are encoded."""
-        return {
-            "block": self.block.hash,
-            "format": self.format,
-            "options": msgspec.to_builtins(self.options.payload()),
-            "max_row_bytes": self.max_row_bytes,
-            "encode": {
-                key: value for key, value in self.spec_payload.items() if self.conversational or key not in OF_TEMPLATES
-            },
-            **({"where": list(self.where)} if self.where else {}),
-            **({"pairs": PAIRS_FORMAT} if self.pairs else {}),
-        }
+    """Where machines that lack the file can fetch it from."""
 
     @property
     def key(self) -> str:
-        """The part's address in the cache."""
-        if not self._key:  # cached: used often, for up to a million tasks
-            object.__setattr__(self, "_key", fingerprint(self.payload()))
-        return self._key
-
-    @property
-    def record(self) -> str:
-        """Name of the part's record."""
-        return record_name(self.key)
+        """The part's address in the cache: a hash of the block's bytes, and of how rows are read and encoded."""
+        return fingerprint([self.block.hash, self.settings])
 
     def run(self) -> "EncodeResult":
         """See `encode_block`."""
@@ -130,10 +105,8 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     store = task.cache
     encoder = load_encoder(store, task.spec)
     key = task.key
-    form, where = (task.format, task.options), task.where[0] if task.where is not None else None
-    prepared = block_examples(
-        task.path, task.block, task.origin, form, task.max_row_bytes, where, scratch_of(store).root
-    )
+    form, scratch = (task.format, task.options), scratch_of(store).root
+    prepared = block_examples(task.path, task.block, task.origin, form, task.max_row_bytes, task.where, scratch)
     found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"

@@ -11,15 +11,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from blake3 import blake3
 
 from ...schemas.errors import TaskError, TokenizerError, did_you_mean
-from ...schemas.fingerprint import version
+from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ...schemas.jsontext import decode_note
 from ..execute.executor import exit_reason, out_of_memory_kills
 from ..store.checksummed import UserCache
@@ -202,15 +201,27 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
     except msgspec.MsgspecError:  # it is missing or damaged
         answer = _ask(folder)
         kept.keep(about, msgspec.json.encode(answer))
-    spec = _spec(folder, answer)
-    if chat_template is None:
-        return spec
-    template, origin = _template(chat_template, base, _named_templates(answer), spec.name)
-    return replace(
-        spec,
+    given, special, pad = answer["chat_template"], answer["special_tokens"], answer["pad_id"]
+    own = given if isinstance(given, dict) else {} if given is None else {"default": given}
+    name, template, origin = tokenizer_name(folder), own.get("default"), ""
+    if chat_template is not None:
+        template, origin = _template(chat_template, base, own, name)
+    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
+    return TokenizerSpec(
+        name=name,
+        json=answer["json"],
         chat_template=template,
-        template_names=(),
-        template_hash=_blake3(template.encode()),
+        template_names=() if template is not None else tuple(sorted(own)),
+        special_tokens=dict(special),
+        bos_id=answer["bos_id"],
+        eos_token=special.get("eos_token"),
+        eos_id=answer["eos_id"],
+        pad_id=pad if pad is not None else answer["eos_id"],
+        prefix_ids=tuple(answer["prefix_ids"]),
+        suffix_ids=tuple(answer["suffix_ids"]),
+        hash=hash_bytes(answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")),
+        template_hash=hash_bytes(template.encode()) if template is not None else "",
+        generation_stops=generation_stops(folder),
         template_from=origin,
     )
 
@@ -244,38 +255,6 @@ def _ask(folder: Path) -> Answer:
     return msgspec.convert(said, Answer)
 
 
-def _spec(folder: Path, answer: Answer) -> TokenizerSpec:
-    own = _named_templates(answer)
-    template = own.get("default")
-    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
-    identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
-    pad = answer["pad_id"]
-    return TokenizerSpec(
-        name=tokenizer_name(folder),
-        json=answer["json"],
-        chat_template=template,
-        template_names=() if template is not None else tuple(sorted(own)),
-        special_tokens=dict(answer["special_tokens"]),
-        bos_id=answer["bos_id"],
-        eos_token=answer["special_tokens"].get("eos_token"),
-        eos_id=answer["eos_id"],
-        pad_id=pad if pad is not None else answer["eos_id"],
-        prefix_ids=tuple(answer["prefix_ids"]),
-        suffix_ids=tuple(answer["suffix_ids"]),
-        hash=_blake3(identity),
-        template_hash=_blake3(template.encode()) if template is not None else "",
-        generation_stops=generation_stops(folder),
-    )
-
-
-def _named_templates(answer: Answer) -> dict[str, str]:
-    """A tokenizer's templates by name; the only one is called `default`."""
-    given = answer["chat_template"]
-    if isinstance(given, dict):
-        return given
-    return {} if given is None else {"default": given}
-
-
 def _template(given: str | Path, base: Path, own: Mapping[str, str], tokenizer: str) -> tuple[str, str]:
     """A template that replaces the tokenizer's, and where it comes from, for messages.
 
@@ -305,18 +284,11 @@ def _template(given: str | Path, base: Path, own: Mapping[str, str], tokenizer: 
 
 
 def _folder_key(folder: Path) -> str:
-    """Return a BLAKE3 hash of the folder's own files, without weights, and of the versions that read them."""
-    digest = blake3()
-    versions = f"{FORMAT} transformers {version('transformers')} tokenizers {version('tokenizers')}"
-    digest.update(versions.encode())
-    for base in (folder, *(folder / name for name in _SUBFOLDERS)):
-        for path in sorted(base.iterdir()) if base.is_dir() else ():
-            if path.is_file() and path.suffix not in _NOT_TOKENIZER:
-                content = path.read_bytes()
-                digest.update(f"\n{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
-                digest.update(content)
-    return str(digest.hexdigest())
-
-
-def _blake3(content: bytes) -> str:
-    return str(blake3(content).hexdigest())
+    """Return a hash of the folder's own files, without weights, and of the versions that read them."""
+    files = [
+        [path.relative_to(folder).as_posix(), hash_bytes(path.read_bytes())]
+        for base in (folder, *(folder / name for name in _SUBFOLDERS))
+        for path in (sorted(base.iterdir()) if base.is_dir() else ())
+        if path.is_file() and path.suffix not in _NOT_TOKENIZER
+    ]
+    return fingerprint([FORMAT, version("transformers"), version("tokenizers"), files])

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import blake3
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import InputError
+from ...schemas.fingerprint import hash_bytes
 
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
@@ -39,8 +39,8 @@ class Block(msgspec.Struct, frozen=True):
     first_line: int
     """Rows of the file before this block."""
     lines: int
-    hash: str
-    """BLAKE3 of what the rows are: of the bytes of lines, of the rows of a table."""
+    content: str
+    """BLAKE3 of all rows, taken or not: of the bytes of lines, of the rows of a table."""
     kind: Literal["lines", "rows", "text", "groups", "batches"] = "lines"
     """How it is read: lines of JSON as somebody wrote them; lines that `spool` made; one text; row groups of a Parquet
     file; rows of an Arrow file, or kept ones of a Parquet file."""
@@ -52,22 +52,21 @@ class Block(msgspec.Struct, frozen=True):
     """The first row group, or the first row of an Arrow file."""
     last: int = 0
     """One past the last, taken or not."""
-    content: str = ""
-    """BLAKE3 of the block's bytes, if `hash` is of something else."""
     take: int | None = None
     """Use only this many first rows, if `max_rows` ends within the block."""
     members: tuple[tuple[Path, "Block"], ...] = ()
     """The small files that share the block, each with its own."""
 
     @property
-    def content_hash(self) -> str:
-        """The hash of all rows of the block, taken or not, for checking its bytes."""
-        return self.content or self.hash
+    def hash(self) -> str:
+        """BLAKE3 of what the block gives: of its content, unless equal bytes would be read in another way."""
+        if self.take is None and self.kind not in ("text", "rows"):
+            return self.content
+        return hash_bytes(f"{self.kind}, first {self.take}: {self.content}".encode())
 
     def head(self, rows: int) -> "Block":
         """The block with only its first rows. Its hash depends only on the content."""
-        digest = blake3.blake3(f"the first {rows} rows of {self.hash}".encode()).hexdigest()
-        return msgspec.structs.replace(self, lines=rows, hash=digest, take=rows, content=self.content_hash)
+        return msgspec.structs.replace(self, lines=rows, take=rows)
 
     def named(self, path: Path) -> str:
         """The block in words, for messages.

@@ -15,7 +15,7 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ..store.local import LocalStore
 from .blocks import split_name
-from .file_kinds import is_data, is_mds, is_text
+from .file_kinds import is_data, is_text
 
 _COPIES = "remote"
 """The cache folder of copies and notes about them."""
@@ -85,8 +85,6 @@ def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
     every, above = fs.find(path, detail=True), len(path.rstrip("/"))
     names = [name for name in sorted(every) if not any(part.startswith((".", "_")) for part in name[above:].split("/"))]
-    if any(is_mds(name) for name in names):
-        raise ConfigError(f"{path} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
     return {name: every[name] for name in names}
 

@@ -88,11 +88,6 @@ def is_text(name: str) -> bool:
     return _bare(name).endswith(".txt")
 
 
-def is_mds(name: str) -> bool:
-    """Whether a file's name is that of a shard of MosaicML's MDS, compressed or not."""
-    return _bare(name).endswith(".mds")
-
-
 def _bare(name: str) -> str:
     """A file's name in lower case, without the suffix of a compression."""
     lower = name.lower()
@@ -110,8 +105,6 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
-    if is_mds(path.name):  # begins with a number, which may be any magic
-        raise InputError(f"{shown} is an MDS shard (docs/export.md shows how to convert it); give {TAKEN}")
     outer = path.suffix.lower()
     named = _NAMED.get(Path(_bare(path.name)).suffix, Container.JSONL)
     kind, begin = named if named in _TEXTS else Container.JSONL, _begin(head)

@@ -20,7 +20,7 @@ from blake3 import blake3
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
-from .file_kinds import is_data, is_mds, is_text
+from .file_kinds import is_data, is_text
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -293,13 +293,11 @@ def _data_files(folder: Path, where: str) -> list[Path]:
     Names that begin with a dot or an underscore are skipped.
 
     Raises:
-        ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
+        ConfigError: a link leads to a folder that was already entered.
         InputError: a folder cannot be read.
     """
     inner = _folders(folder, where, hidden=(".", "_"))
     found = [above / name for above, names in inner for name in names if not name.startswith((".", "_"))]
-    if any(is_mds(one.name) for one in found):  # its index.json looks like data
-        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/export.md shows how to convert them to Parquet")
     return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
 
 

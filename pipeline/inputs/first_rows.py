@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
+from operator import attrgetter
 
-from ...schemas.config.config import LossConfig, PackConfig, RunConfig, SourceConfig
-from ...schemas.config.mask import MaskConfig, SourceMaskConfig
+from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.config.mask import SourceMaskConfig
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import version
 from ...stages.prep import make_format
@@ -15,6 +16,13 @@ from .source_formats import SAMPLE_ROWS, SourceFormat
 
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"
+_PACKS = ("strategy", "max_docs", "align", "parallel", "window_tokens")
+_NOT_FOR_PAIRS = {f"pack.{key}": "preference pairs are not packed, each is a row of its own" for key in _PACKS} | {
+    "loss": "a preference loss has no weights",
+    "mask": "a preference loss is over the two completions, whatever the mask",
+    "keep_untrained": "a pair has two completions, or it is left out",
+}
+"""Keys of the configuration that do not apply, and why."""
 
 
 def check_conditions(
@@ -77,23 +85,14 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
 
 def _check(config: RunConfig) -> None:
     """Raise ConfigError for options that do not apply and would be ignored silently."""
-    why = "preference pairs are not packed, each is a row of its own"
-    masks = "a preference loss is over the two completions, whatever the mask"
-    unused: dict[str, tuple[object, object, str]] = {
-        "pack.strategy": (config.pack.strategy, PackConfig().strategy, why),
-        "pack.max_docs": (config.pack.max_docs, None, why),
-        "pack.align": (config.pack.align, 1, why),
-        "pack.parallel": (config.pack.parallel, None, why),
-        "loss": (config.loss, LossConfig(), "a preference loss has no weights"),
-        "pack.window_tokens": (config.pack.window_tokens, None, why),
-        "mask": (config.mask, MaskConfig(), masks),
-        "keep_untrained": (config.keep_untrained, False, "a pair has two completions, or it is left out"),
-    }
+    plain = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
+    set_here = {key: why for key, why in _NOT_FOR_PAIRS.items() if attrgetter(key)(config) != attrgetter(key)(plain)}
     for source in config.sources:
-        unused[f"sources.{source.name}.mask"] = source.mask, SourceMaskConfig(), masks
-        unused[f"sources.{source.name}.loss_weight"] = source.loss_weight, None, "a preference loss has no weights"
-    for key, (value, default, reason) in unused.items():
-        if value != default:
-            raise ConfigError(f"{key}: {reason}; leave it out")
+        if source.mask != SourceMaskConfig():
+            set_here[f"sources.{source.name}.mask"] = _NOT_FOR_PAIRS["mask"]
+        if source.loss_weight is not None:
+            set_here[f"sources.{source.name}.loss_weight"] = _NOT_FOR_PAIRS["loss"]
+    for key, why in set_here.items():
+        raise ConfigError(f"{key}: {why}; leave it out")
     if config.truncate.overlong == "split":
         raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")

@@ -11,7 +11,7 @@ from pathlib import Path
 import blake3
 
 from ...schemas.errors import InputError
-from .blocks import Block, Lines, changed
+from .blocks import Block, changed
 
 BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 20
@@ -77,11 +77,9 @@ def cut_text(stream: BufferedReader, max_row_bytes: int) -> Iterator[tuple[Block
     while more := stream.read(_CHUNK):
         digest.update(more)
         length += len(more)
-    content = digest.hexdigest()
-    own = blake3.blake3(f"one document: {content}".encode()).hexdigest()  # not that of lines with the same bytes
     long = length > max_row_bytes
     if length:
-        yield Block(start, start + length, 0, 1, own, kind="text", content=content, too_long=long), data
+        yield Block(start, start + length, 0, 1, digest.hexdigest(), kind="text", too_long=long), data
 
 
 def read_bytes(path: Path, block: Block) -> bytes:
@@ -96,17 +94,6 @@ def read_bytes(path: Path, block: Block) -> bytes:
             data = file.read(block.end - block.start)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; fix that, and run again") from error
-    if blake3.blake3(data).hexdigest() != block.content_hash:
+    if blake3.blake3(data).hexdigest() != block.content:
         raise changed(path, block)
     return data
-
-
-def split_lines(data: bytes, *limits: int | None) -> Lines:
-    """(number, bytes) of the lines of a block, as many as the smallest limit allows."""
-    most = min((limit for limit in limits if limit is not None), default=-1)
-    lines = data.split(b"\n", most)
-    if 0 <= most < len(lines):
-        del lines[most:]
-    elif not lines[-1]:
-        lines.pop()
-    return list(enumerate(lines))

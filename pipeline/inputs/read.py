@@ -13,7 +13,7 @@ from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
 from .elsewhere import InputOrigin, here
-from .lines import BOM, read_bytes, split_lines
+from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 
 ID_COLUMNS = ("id", "row")
@@ -44,17 +44,16 @@ def read_rows(
         return _joined(block, max_row_bytes, columns, limit, arrays=arrays)
     if block.too_long:
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
+    most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
         from .tables import read_table, to_rows  # workers of lines need no Arrow
 
-        table = read_table(path, block, columns, limit)
-        most = min(table.num_rows if one is None else one for one in (block.take, limit))
-        return to_rows(table.slice(0, most), columns, arrays=arrays and limit is None)
+        return to_rows(read_table(path, block, columns).slice(0, most), columns, arrays=arrays)
     data = read_bytes(path, block) if block.spooled is None else unspool(path, block)
     if block.kind == "text":
         # Undecodable bytes become lone surrogates, for which the row is rejected later.
         return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
-    lines = split_lines(data, block.take, limit)
+    lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
         return BlockRows(lines, rejects=rejects)
@@ -68,9 +67,9 @@ def _joined(
     """The rows of small files that share a block, one file after another."""
     lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
     for path, member in block.members:
-        left = None if limit is None else limit - len(lines) - len(records)
-        if left is not None and left <= 0:
+        if limit is not None and before >= limit:
             break
+        left = None if limit is None else limit - before
         found = read_rows(path, member, max_row_bytes, columns, left, arrays=arrays)
         lines += [(before + number, line) for number, line in found.lines or ()]
         records += [(before + number, row) for number, row in found.records or ()]

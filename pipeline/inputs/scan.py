@@ -15,9 +15,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-import blake3
-
 from ...schemas.errors import InputError, StoreError
+from ...schemas.fingerprint import hash_bytes
 from ..store.local import hash_file
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
@@ -183,13 +182,13 @@ def _weight(file: InputFile) -> int:
 
 def _joined(files: list[InputFile]) -> InputFile:
     blocks = [file.blocks[0] for file in files]
-    content = "".join(f"{block.hash} {block.lines}\n" for block in blocks)
+    members = "".join(f"{block.hash} {block.lines}\n" for block in blocks)
     block = Block(
         start=0,
         end=sum(block.end - block.start for block in blocks),
         first_line=0,
         lines=sum(block.lines for block in blocks),
-        hash=blake3.blake3(f"joined files:\n{content}".encode()).hexdigest(),
+        content=hash_bytes(f"joined files:\n{members}".encode()),
         kind=blocks[0].kind,
         members=tuple((file.path, block) for file, block in zip(files, blocks, strict=True)),
     )

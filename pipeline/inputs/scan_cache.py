@@ -35,7 +35,7 @@ from .spool import spool_name
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-FORMAT = 8
+FORMAT = 9
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Files scanned at once: hashing and decompressing release Python's lock."""
@@ -139,7 +139,7 @@ def _kept(block: Block, scratch: LocalStore) -> Block:
     """
     if block.spooled is None:
         return block
-    kept = scratch.path(spool_name(block.content_hash))
+    kept = scratch.path(spool_name(block.content))
     if kept.is_symlink() or not kept.is_file():
         raise ValueError(f"{kept} is not there")
     return msgspec.structs.replace(block, spooled=kept)

@@ -56,7 +56,7 @@ def scan_spooled(
             else:
                 pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
             for block, data in pieces:
-                kept = None if block.too_long else spool(store, block.content_hash, data)
+                kept = None if block.too_long else spool(store, block.content, data)
                 blocks.append(msgspec.structs.replace(block, spooled=kept))
     except PacktrainError:
         raise
@@ -113,9 +113,7 @@ def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]
 
     def block() -> tuple[Block, bytes]:
         data = b"".join(group)
-        content = blake3.blake3(data).hexdigest()
-        own = blake3.blake3(f"rows: {content}".encode()).hexdigest()  # not that of lines with the same bytes
-        return Block(start, start + total, first, len(group), own, kind="rows", content=content), data
+        return Block(start, start + total, first, len(group), blake3.blake3(data).hexdigest(), kind="rows"), data
 
     for line in lines:
         if group and total + len(line) > size:
@@ -276,6 +274,6 @@ def unspool(path: Path, block: Block) -> bytes:
         raise IntegrityError(f"{path} vanished from the cache; run again, and it will be made again") from None
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
         raise changed(path, block) from None
-    if blake3.blake3(out).hexdigest() != block.content_hash:
+    if blake3.blake3(out).hexdigest() != block.content:
         raise changed(path, block)
     return out

@@ -48,12 +48,11 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         return _scan_parquet(path, size, cache) if kind is Container.PARQUET else _scan_arrow(path, size, kind)
 
 
-def read_table(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> pa.Table:
+def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
     """The rows of a block.
 
     Args:
         columns: of a Parquet file, the only ones that are needed; None for all.
-        limit: rows that are enough, for a look at the data.
 
     Raises:
         InputError: the file cannot be read, or has changed since the scan.
@@ -62,7 +61,7 @@ def read_table(path: Path, block: Block, columns: Sequence[str] | None, limit: i
         return pa.ipc.open_stream(unspool(path, block)).read_all()
     if block.kind == "groups":
         with _damage(path, Container.PARQUET.value):
-            return _read_groups(path, block, columns, limit)
+            return _read_groups(path, block, columns)
     try:
         table = _opened(path)[0].slice(block.first, block.last - block.first)
         found = _hash(table)
@@ -70,7 +69,7 @@ def read_table(path: Path, block: Block, columns: Sequence[str] | None, limit: i
         raise _missing(path) from error
     except _ERRORS:
         found = ""
-    if found != block.content_hash:
+    if found != block.content:
         raise changed(path, block)
     return table
 
@@ -132,16 +131,13 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     return blocks
 
 
-def _read_groups(path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> pa.Table:
+def _read_groups(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
     import pyarrow.parquet as pq
 
     groups = list(range(block.first, block.last))
     with pq.ParquetFile(path, memory_map=True) as file:
-        if _hash_groups(path, file, block.first, block.last) != block.content_hash:
+        if _hash_groups(path, file, block.first, block.last) != block.content:
             raise changed(path, block)
-        if limit is not None:
-            batches = file.iter_batches(limit, groups, columns=columns, use_threads=False)
-            return pa.Table.from_batches([next(batches)])
         return file.read_row_groups(groups, columns=columns, use_threads=False)
 
 

@@ -23,10 +23,11 @@ from ...stages.judge.comparators import Verdict
 from ...stages.judge.extraction import ExtractedCode, Extraction, extract
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
+from ..store.appended import differences, read_record
 from ..store.local import LocalStore, hash_file
 from .judging import Judgement, Judging, judge
 from .problem_file import ProblemFile, open_problems
-from .results import Results, SampleResult, differences, encoded, open_results, read_results
+from .results import NAME, Results, SampleResult, encoded, open_results, read_results
 from .sandbox import Sandbox, open_sandbox
 from .summary import summarise
 
@@ -176,7 +177,7 @@ def _other(
     """The results of another evaluation of the same data."""
     if folder is None:
         return None
-    theirs, results = read_results(folder, ids)
+    results, theirs = read_results(folder, ids), read_record(folder / NAME)
     if option == "--calibration" and theirs.get("samples") != REFERENCES:
         raise ConfigError(
             f"{option} {folder} holds samples of a model, not the data's own programs; give the --out of `packtrain "
@@ -186,7 +187,7 @@ def _other(
         raise ConfigError(f"{option} {folder} is of other data; give one that was made with the same --data")
     same = {"samples": None}
     if differs := differences(theirs | same, identity | same):
-        observer.note(f"{option} {folder} was judged with other options (there, here): {differs}")
+        observer.note(f"{option} {folder} was judged with other options: {differs}")
     return results
 
 

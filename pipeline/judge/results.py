@@ -1,4 +1,4 @@
-"""The results of an evaluation: a line that says what is evaluated and how, then one line a sample, in no order."""
+"""The results of an evaluation: one line a sample, in no order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import OutputError
-from ...schemas.jsontext import decode_note, parse_json
+from ...schemas.jsontext import decode_note
 from ...stages.judge.extraction import Extraction
-from ..store.appended import AppendedFile
+from ..store.appended import RECORD, AppendedFile
 from ..store.local import open_regular
 from .judging import Judgement
 
@@ -40,11 +40,11 @@ Results = dict[tuple[int, int], SampleResult]
 """(row, sample) → its result."""
 
 
-def open_results(folder: Path, identity: Mapping[str, Any], ids: Mapping[int, str]) -> tuple[AppendedFile, Results]:
+def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str]) -> tuple[AppendedFile, Results]:
     """The results of an evaluation to run or to continue: the file, and those that it has.
 
     Args:
-        identity: what is evaluated, and how.
+        options: what is evaluated, and how.
         ids: row of the data → its problem's id.
 
     Raises:
@@ -52,30 +52,22 @@ def open_results(folder: Path, identity: Mapping[str, Any], ids: Mapping[int, st
         BusyError, StoreError: see `AppendedFile`.
     """
     others = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    if held := next((name for name in others if name not in (NAME, "summary.json")), None):
+    if held := next((name for name in others if name not in (NAME, NAME + RECORD, "summary.json")), None):
         raise OutputError(f"--out {folder} holds something else ({held}); choose another folder")
-    file = AppendedFile(folder / NAME)
+    file = AppendedFile(folder / NAME, options)
     try:
         with file.reader() as reader:
             whole, end, cut = reader.read().rpartition(b"\n")
         if cut:  # by a kill; judged again
             file.cut(len(whole) + len(end))
-        if not whole:
-            file.append(msgspec.json.encode(dict(identity)) + b"\n")
-            return file, {}
-        before, results = _parsed(file.path, whole, ids)
-        if differs := differences(before, identity):
-            raise OutputError(
-                f"--out {folder} holds another evaluation: {differs} (there, here); choose another folder"
-            )
-        return file, results
+        return file, _parsed(file.path, whole, ids)
     except BaseException:
         file.close()
         raise
 
 
-def read_results(folder: Path, ids: Mapping[int, str]) -> tuple[dict[str, Any], Results]:
-    """(identity, results) of an evaluation.
+def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
+    """The results of an evaluation.
 
     Raises:
         OutputError: there is none, or a line is damaged.
@@ -83,23 +75,11 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> tuple[dict[str, Any], 
     path = folder / NAME
     try:
         with open_regular(path) as file:
-            whole = file.read().rpartition(b"\n")[0]
+            return _parsed(path, file.read().rpartition(b"\n")[0], ids)
     except OSError as error:
         raise OutputError(
             f"{path} cannot be read: {error.strerror or error}; give the --out of a `packtrain eval-apps`"
         ) from None
-    return _parsed(path, whole, ids)
-
-
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The values that differ between two identities, for a message."""
-    keys = [key for key in dict.fromkeys((*here, *there)) if there.get(key) != here.get(key)]
-    return "; ".join(f"{key} {_short(there.get(key))}, {_short(here.get(key))}" for key in keys)
-
-
-def _short(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def encoded(results: Iterable[SampleResult]) -> bytes:
@@ -107,16 +87,10 @@ def encoded(results: Iterable[SampleResult]) -> bytes:
     return b"".join(msgspec.json.encode(one) + b"\n" for one in results)
 
 
-def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> tuple[dict[str, Any], Results]:
-    identity: Any = None
+def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> Results:
     results: Results = {}
-    for number, line in enumerate(whole.split(b"\n"), start=1):
+    for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
         try:
-            if number == 1:
-                identity = parse_json(line)
-                if not isinstance(identity, dict) or "comparator" not in identity:
-                    raise ValueError("it does not say what is evaluated")
-                continue
             result = decode_note(line, SampleResult)
             if ids.get(result.row) != result.id:
                 raise ValueError(f"the data has another problem in row {result.row}, or none")
@@ -125,4 +99,4 @@ def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> tuple[dict[str,
                 f"{path}, line {number:,} is damaged ({error}); remove the folder, and evaluate again"
             ) from None
         results[result.row, result.sample] = result
-    return identity, results
+    return results

@@ -5,7 +5,6 @@ files beside the data may be gone or damaged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.reasons import DECISIONS, reasons_of
 from ...schemas.report import (
     FORMAT,
+    Choice,
     Flow,
     Histogram,
     KindCount,
@@ -38,6 +38,7 @@ from ...schemas.report import (
 )
 from ...schemas.rows import ROW_SIZES
 from ...stages.arrays import view
+from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset
@@ -46,9 +47,9 @@ from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store, is_url
 from .document_lengths import ReadDocuments, documents_of
 from .lengths import choose, fill_histogram
+from .model_limit import model_limit
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
-from .report_options import ReportOptions, with_tokenizers_model
 from .shown import shown_rows
 
 
@@ -108,20 +109,21 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError,
 """What reading files beside the data may raise: they may be damaged in any way."""
 
 
-def report_of(folder: str | Path, options: ReportOptions | None = None) -> Report:
+def report_of(folder: str | Path, lengths: Sequence[int] = CANDIDATES) -> Report:
     """The report of a finished dataset, given by folder or URL.
 
     Raises:
         InputError: there is no finished dataset.
         IntegrityError: its manifest is damaged.
     """
-    return report_of_dataset(open_dataset(folder), options or ReportOptions())
+    return report_of_dataset(open_dataset(folder), lengths)
 
 
-def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decoder | None = None) -> Report:
+def report_of_dataset(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: Decoder | None = None) -> Report:
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
+        lengths: those to compare; the configured one is added.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
     absent: dict[str, str] = {}
@@ -139,15 +141,12 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
             )
         return None
 
-    with suppress(PacktrainError):
-        if (origin := recall(store)) is not None:
-            options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
-    documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset, options)
-    choice, kinds = None, dict[str, list[KindCount]]()
+    documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset)
+    choice, kinds = None, list[KindCount]()
     if isinstance(documents, ReadDocuments):
         read, kinds = documents, documents.kinds
         train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
-        choice = attempt("choice", lambda: choose(read.stats, read.config, options, read.in_all, train))
+        choice = attempt("choice", lambda: choice_of(read, lengths, train))
     else:
         again = "" if documents == PAIRS else "; a run of the same configuration brings it back."
         absent["choice"] = f"{documents[:1].upper()}{documents[1:]}{again}"
@@ -158,7 +157,7 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
 
     def training() -> Training:
         main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        return training_of(manifest.ledger, kinds, shown_rows(dataset, main, options.rows, decoder), plan["config"])
+        return training_of(manifest.ledger, kinds, shown_rows(dataset, main, decoder), plan["config"])
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
@@ -175,6 +174,13 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
         packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
         made=attempt("made", made),
     )
+
+
+def choice_of(documents: ReadDocuments, lengths: Sequence[int], train: SplitFigures | None) -> Choice:
+    """The comparison of lengths; see `lengths.choose`."""
+    config = documents.config
+    limit = model_limit(config.tokenizer.path, documents.base)
+    return choose(documents.stats, config, documents.in_all, lengths, limit, train)
 
 
 def _fills(dataset: Finished) -> dict[str, Histogram | None]:
@@ -229,7 +235,7 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
 
 def training_of(
     ledger: Ledger,
-    kinds: Mapping[str, list[KindCount]],
+    kinds: list[KindCount],
     shown: tuple[list[ShownRow], str | None],
     config: Mapping[str, Any],
     notes: Sequence[str] = (),
@@ -249,11 +255,10 @@ def training_of(
             tokens=entry.document_tokens,
             labels=entry.labels_trained,
             weight=entry.weight_trained or None,
-            kinds=kinds.get(name, []),
         )
         for name, entry in ledger.sources.items()
     ]
-    return Training(sources, *shown, list(notes))
+    return Training(sources, kinds, *shown, list(notes))
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

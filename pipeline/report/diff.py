@@ -76,7 +76,7 @@ class Examples:
     named: dict[str, list[NamedExample]]
     """The first examples of each kind."""
     alike: int | None
-    """Examples that have the same tokens in both, whatever their ids; None if no rows were read."""
+    """Examples that have the same tokens and as many copies in both, whatever their ids; None if no rows were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +185,26 @@ def _compared(a: Documents, b: Documents, splits: tuple[list[str], list[str]], q
     found = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
     here = np.flatnonzero(found >= 0)
     there = found[here]
-    other = np.ones(len(b.ids), np.bool_)
-    other[there] = False
-    nowhere = np.full(len(found) + len(other), -1)
-    alone_a, alone_b = np.flatnonzero(found < 0), np.flatnonzero(other)
-    tokens = (a.tokens[here] != b.tokens[there]) if quick else (a.digests[here] != b.digests[there])
-    labels = ~tokens & (a.trained[here] != b.trained[there])
+    alone_a, alone_b = np.flatnonzero(found < 0), np.delete(np.arange(len(b.ids)), there)
+    # The sums are over all copies, so each is taken as often as the other side has copies.
+    mine, yours = (
+        a.digests[:, here] * b.copies[there].astype(np.uint64),
+        b.digests[:, there] * a.copies[here].astype(np.uint64),
+    )
+    other = a.tokens[here] != b.tokens[there]
+    tokens = other if quick else other | (mine[0] != yours[0])
+    labels = ~tokens & (mine[1] != yours[1])
     names = [*splits[0], *(name for name in splits[1] if name not in splits[0])]
     theirs = np.array([names.index(name) for name in splits[1]], np.int64)
     masks = {"tokens": tokens, "labels": labels, "copies": a.copies[here] != b.copies[there]}
     masks["moved"] = np.zeros(len(here), np.bool_) if quick else a.split[here] != theirs[b.split[there]]
-    places = {"only_a": (alone_a, nowhere[: len(alone_a)]), "only_b": (nowhere[: len(alone_b)], alone_b)}
+    places = {"only_a": (alone_a, np.full(len(alone_a), -1)), "only_b": (np.full(len(alone_b), -1), alone_b)}
     places |= {kind: (here[mask], there[mask]) for kind, mask in masks.items()}
     return Examples(
         same=int((~tokens & ~labels).sum()),
         counts={kind: len(places[kind][0]) for kind in KINDS},
         named={kind: _named(a, b, *places[kind]) for kind in KINDS if len(places[kind][0])},
-        alike=None if quick else _alike(a.digests, b.digests),
+        alike=None if quick else _alike(a.digests[0], b.digests[0]),
     )
 
 

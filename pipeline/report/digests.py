@@ -1,11 +1,11 @@
 """Digests of the documents of a finished dataset, which depend neither on the order of rows nor on where they end.
 
-A digest is a sum over tokens, each mixed with its place in its document. N documents take about 120 bytes each.
+A digest is a sum over tokens, each mixed with its place in its document. N documents take about 100 bytes each.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,8 @@ from ..observer import Observer
 from ..pack.documents import NAME
 
 TOKENS_AT_ONCE = 1 << 20
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _PARTS = ("prompt_ids", "chosen_ids", "rejected_ids")
-_Words = NDArray[np.uint64]
+_FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +37,11 @@ class Documents:
     copies: NDArray[np.int64]
     split: NDArray[np.int64]
     """(N,) place of the split in the manifest."""
-    digests: _Words
-    trained: _Words
-    """(N,) digests of the trained tokens."""
+    digests: NDArray[np.uint64]
+    """(2, N) sums over all copies: of tokens, and of trained tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
+class _Pieces(NamedTuple):
     """Pieces of documents, each with at least one token. P pieces, T tokens."""
 
     owners: NDArray[np.int64]
@@ -72,32 +69,35 @@ def read_documents(dataset: Finished, *, quick: bool, observer: Observer) -> Doc
     """
     table = _table(dataset)
     doc_ids, lengths = (view(table[name].combine_chunks()).astype(np.int64) for name in ("doc_id", "tokens"))
-    ids = table["id"].cast(pa.large_string()).combine_chunks()
-    count = len(doc_ids)
+    ids, count = table["id"].cast(pa.large_string()).combine_chunks(), len(doc_ids)
     tokens, copies, split = (np.zeros(count, np.int64) for _ in range(3))
+    sums, first = np.zeros((2, count), np.uint64), np.full(count, _FAR)
     if quick:
-        nothing = np.zeros(count, np.uint64)
-        return Documents(ids, lengths, copies, split, nothing, nothing)
-    sums = np.zeros((4, count), np.uint64)  # low and high halves of words, of all tokens and of the trained ones
-    first = np.full(count, np.iinfo(np.int64).max)
+        return Documents(ids, lengths, copies, split, sums)
     for number, record in enumerate(dataset.manifest.splits.values()):
         for shard in record.shards:
             for pieces in (pieces for batch in dataset.batches(shard) for pieces in _pieces(batch)):
+                if not len(pieces.owners):
+                    continue
                 at = np.searchsorted(doc_ids, pieces.owners)
                 if not np.array_equal(doc_ids[np.minimum(at, count - 1)] if count else doc_ids, pieces.owners):
                     raise IntegrityError(
                         f"{dataset.store.url} has documents in its rows that {NAME} does not list; run packtrain verify"
                     )
-                _add(pieces, at, lengths[at], sums, tokens)
+                begins, ends = starts_of(pieces.sizes), lengths[at] if pieces.ends is None else pieces.ends
+                real = pieces.places < np.repeat(ends, pieces.sizes)
+                placed = pieces.tokens.astype(np.uint64) | (pieces.places.astype(np.uint64) << np.uint64(32))
+                words = mix(placed * GOLDEN)
+                for total, flags in zip(sums, (real, real & pieces.trained), strict=True):
+                    np.add.at(total, at, np.add.reduceat(np.where(flags, words, np.uint64(0)), begins))
+                np.add.at(tokens, at, np.add.reduceat(real, begins, dtype=np.int64))
                 before = first[at]
                 np.minimum.at(first, at, pieces.starts)
                 copies[at[first[at] < before]] = 0
                 np.add.at(copies, at[pieces.starts == first[at]], 1)
                 split[at] = number
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
-    each = np.maximum(copies, 1)
-    digests, trained = (_one_copy(low, high, each.astype(np.uint64)) for low, high in (sums[:2], sums[2:]))
-    return Documents(ids, tokens // each, copies, split, digests, trained)
+    return Documents(ids, tokens // np.maximum(copies, 1), copies, split, sums)
 
 
 def _table(dataset: Finished) -> pa.Table:
@@ -122,60 +122,25 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[_Pieces]:
     step = max(1, batch.num_rows * TOKENS_AT_ONCE // max(size, 1))
     for row in range(0, batch.num_rows, step):
         some = batch.slice(row, step)
-        if pairs:
-            yield from (_part_of_pairs(some, kind) for kind in range(len(_PARTS)))
-        else:
-            yield _packed(some)
+        yield from (_part_of_pairs(some, kind) for kind in range(len(_PARTS))) if pairs else [_packed(some)]
 
 
 def _packed(batch: pa.RecordBatch) -> _Pieces:
     flat = {name: view(batch.column(name).flatten()) for name in batch.schema.names}
     there = flat["seq_lengths"] > 0
     sizes, starts = (flat[name][there].astype(np.int64) for name in ("seq_lengths", "doc_starts"))
-    return _Pieces(
-        owners=flat["doc_ids"][there],
-        starts=starts,
-        sizes=sizes,
-        ends=flat[UNPADDED][there].astype(np.int64) + starts if UNPADDED in flat else None,
-        places=flat["position_ids"].astype(np.int64) + np.repeat(starts, sizes),
-        tokens=flat["input_ids"],
-        trained=flat["labels"] != IGNORE_INDEX,
-    )
+    ends = flat[UNPADDED][there].astype(np.int64) + starts if UNPADDED in flat else None
+    places = flat["position_ids"].astype(np.int64) + np.repeat(starts, sizes)
+    trained = flat["labels"] != IGNORE_INDEX
+    return _Pieces(flat["doc_ids"][there], starts, sizes, ends, places, flat["input_ids"], trained)
 
 
 def _part_of_pairs(batch: pa.RecordBatch, kind: int) -> _Pieces:
     """Make pieces of the prompts, chosen or rejected completions, with places that are not those of other parts."""
-    column, owners = batch.column(_PARTS[kind]), view(batch.column("doc_ids").flatten())
+    column = batch.column(_PARTS[kind])
     sizes = list_lengths(column)
     there = sizes > 0
-    return _Pieces(
-        owners=owners[there],
-        starts=np.full(int(there.sum()), (1, 0, 2)[kind]),  # the chosen completion is never empty, so it counts copies
-        sizes=sizes[there],
-        ends=np.full(int(there.sum()), np.iinfo(np.int64).max),
-        places=ranges(0, sizes) + (kind << 29),
-        tokens=view(column.flatten()),
-        trained=np.full(int(sizes.sum()), kind > 0),
-    )
-
-
-def _add(
-    pieces: _Pieces, at: NDArray[np.int64], lengths: NDArray[np.int64], sums: _Words, tokens: NDArray[np.int64]
-) -> None:
-    """Add pieces of the documents `at`, (P,), that have so many tokens, (P,), to (4, N) sums and (N,) tokens."""
-    if not len(at):
-        return
-    words = mix((pieces.tokens.astype(np.uint64) | (pieces.places.astype(np.uint64) << _HALF)) * GOLDEN)
-    real = pieces.places < np.repeat(lengths if pieces.ends is None else pieces.ends, pieces.sizes)
-    words[~real] = 0
-    trained = np.where(pieces.trained, words, np.uint64(0))
-    begins = starts_of(pieces.sizes)
-    for total, each in zip(sums, (words & _LOW, words >> _HALF, trained & _LOW, trained >> _HALF), strict=True):
-        np.add.at(total, at, np.add.reduceat(each, begins))
-    np.add.at(tokens, at, np.add.reduceat(real, begins, dtype=np.int64))
-
-
-def _one_copy(low: _Words, high: _Words, copies: _Words) -> Any:
-    """Return (N,) digests of one copy. The remainders are 0 if all copies of a document are cut alike."""
-    rest = (low % copies) ^ ((high % copies) << _HALF)
-    return mix((low // copies) ^ mix(high // copies + GOLDEN) ^ rest)
+    owners, count = view(batch.column("doc_ids").flatten())[there], int(there.sum())
+    starts = np.full(count, (1, 0, 2)[kind])  # the chosen completion is never empty, so it counts copies
+    places, trained = ranges(0, sizes) + (kind << 29), np.full(int(sizes.sum()), kind > 0)
+    return _Pieces(owners, starts, sizes[there], np.full(count, _FAR), places, view(column.flatten()), trained)

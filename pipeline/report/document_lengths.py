@@ -32,14 +32,13 @@ from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
-from ..pack.outcomes import REASONS, limits_of, select, splitter_of
+from ..pack.outcomes import REASONS, limits_of, select
 from ..pack.table import HELD_OUT, Table, place_of, read_table
 from ..pack.window_plan import mix64
 from ..store.open_store import scratch_of
-from .lengths import candidates
-from .pieces import PieceTable
-from .report_options import ReportOptions
 
+MOST = 1_000_000
+"""About the most documents that are read, evenly chosen. It takes about 50 MB and two seconds."""
 NAMED = 3
 """How many of the longest documents are named."""
 GROUPS: dict[str, frozenset[RunKind]] = {
@@ -59,46 +58,46 @@ class ReadDocuments:
     """The documents of a run."""
 
     config: RunConfig
+    base: Path
+    """Where its relative paths start."""
     stats: LengthStats
     in_all: int
     """Number of all documents, which is larger than the stats's if that is a sample."""
-    kinds: dict[str, list[KindCount]]
-    """Tokens by kind, of each source."""
+    kinds: list[KindCount]
+    """Tokens by kind."""
 
 
 def read_documents(
     config: RunConfig,
+    base: Path,
     places: Sequence[PartPlace],
     sizes: Sequence[int],
     tokenizer_json: str,
     scratch: Path,
-    options: ReportOptions,
+    most: int = MOST,
 ) -> ReadDocuments:
-    """The documents; their number in all is estimated if only `options.documents` are read.
+    """The documents; their number in all is estimated if only about `most` are read.
 
     A sample consists of whole parts, chosen by the seed. Duplicates are found only within it.
 
     Args:
         places, sizes: the encoded parts, and the number of documents in each.
-        tokenizer_json: its vocabulary shows where long documents may be split.
         scratch: a folder for anonymous files.
 
     Raises:
         ConfigError: a source weight needs too many copies.
         IntegrityError: a part cannot be read, or differs from its record.
     """
-    parts = _some(np.array(sizes, dtype=np.int64), options.documents, config.seed)
-    some = [places[index] for index in parts.tolist()], [sizes[index] for index in parts.tolist()]
-    table = None
-    if config.truncate.overlong == "split":
-        splitter = splitter_of(config, tokenizer_json)
-        table = PieceTable(splitter, candidates(config, options))
-    stats, kinds = _gathered(config, *some, tokenizer_json, scratch, table)
-    read, every, found = sum(some[1]), sum(sizes), len(stats.lengths)
-    return ReadDocuments(config, stats, found if read == every else round(found * every / max(read, 1)), kinds)
+    parts = _some(np.array(sizes, dtype=np.int64), most, config.seed).tolist()
+    those = [sizes[index] for index in parts]
+    whole = _selected(config, [places[index] for index in parts], those, tokenizer_json, scratch)
+    stats, kinds = _lengths_of(whole, Mask.of_sources(config), those, [source.name for source in config.sources])
+    read, every, found = sum(those), sum(sizes), len(stats.lengths)
+    in_all = found if read == every else round(found * every / max(read, 1))
+    return ReadDocuments(config, base, stats, in_all, kinds)
 
 
-def documents_of(dataset: Finished, options: ReportOptions) -> ReadDocuments | str:
+def documents_of(dataset: Finished, most: int = MOST) -> ReadDocuments | str:
     """The documents of a finished run, from the cache; or why they are not available."""
     origin, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
     if origin is None:
@@ -109,18 +108,18 @@ def documents_of(dataset: Finished, options: ReportOptions) -> ReadDocuments | s
     spec = recall_spec(cache, dataset.manifest.plan)
     if spec is None:
         return f"the cache is gone: {cache.where('specs')} no longer says how its parts were encoded"
-    places, examples = [part.place for part in parts], [part.documents for part in parts]
+    places, examples, scratch = [part.place for part in parts], [part.documents for part in parts], scratch_of(cache)
     try:
-        return read_documents(origin.config, places, examples, spec.tokenizer_json, scratch_of(cache).root, options)
+        return read_documents(origin.config, origin.base, places, examples, spec.tokenizer_json, scratch.root, most)
     except (StoreError, IntegrityError, ConfigError, OSError) as error:
         return f"the encoded parts can no longer be read: {error}"
     except ValueError:
         return "the cache is gone: another version wrote its parts"
 
 
-def _some(sizes: NDArray[np.int64], most: int | None, seed: int) -> NDArray[np.int64]:
+def _some(sizes: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
     """Indices of the parts to read, ascending: all, or enough for about `most` documents."""
-    if most is None or int(sizes.sum()) <= most:
+    if int(sizes.sum()) <= most:
         return np.arange(len(sizes))
     order = np.argsort(mix64(np.arange(len(sizes), dtype=np.uint64), seed), kind="stable")
     count = max(1, int(np.searchsorted(np.cumsum(sizes[order]), most, side="right")))
@@ -142,19 +141,11 @@ def _once(config: RunConfig) -> tuple[SourceConfig, ...]:
     return tuple(one.model_copy(update={"weight": None, "repeat": None}) for one in config.sources)
 
 
-def _gathered(
-    config: RunConfig,
-    places: Sequence[PartPlace],
-    sizes: Sequence[int],
-    tokenizer_json: str,
-    scratch: Path,
-    pieces: PieceTable | None,
-) -> tuple[LengthStats, dict[str, list[KindCount]]]:
-    """The documents of the train split, and their tokens by kind, selected as a run does, but before `max_length`.
-
-    Args:
-        config: with its `max_length`, because the number of copies depends on it.
-        pieces: cuts long documents if they are split before packing; else None.
+def _selected(
+    config: RunConfig, places: Sequence[PartPlace], sizes: Sequence[int], tokenizer_json: str, scratch: Path
+) -> Table:
+    """The documents of the train split, selected as a run does, but before `max_length`; with the number of copies that
+    they have at the configured length.
     """
     without = _unlimited(config)
     whole = read_table(places, sizes, without, limits_of(without), scratch)
@@ -168,93 +159,58 @@ def _gathered(
         same = REASONS.index("duplicate")
         cut.documents.outcome[(whole.documents.outcome == same) & (cut.documents.outcome == 0)] = same
         set_copies(cut, config, whole)
-    gathered = _LengthsOfParts(whole, Mask.of_sources(config), pieces)
-    for number in range(len(places)):
-        gathered.add(number)
-    names = [source.name for source in config.sources]
-    return gathered.stats(places, sizes, names), gathered.kinds(names)
+    return whole
 
 
-class _LengthsOfParts:
-    """Collects the lengths part by part."""
+def _lengths_of(
+    whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names: Sequence[str]
+) -> tuple[LengthStats, list[KindCount]]:
+    """The packed documents of a table, part by part, and their tokens by kind.
 
-    def __init__(self, whole: Table, masks: Sequence[Mask], pieces: PieceTable | None) -> None:
-        self._whole, self._masks, self._table = whole, masks, pieces
-        self._lengths: list[NDArray[np.int32]] = []
-        self._copies: list[NDArray[np.int32]] = []
-        self._runs: list[tuple[NDArray[np.int32], ...]] = []
-        self._kinds: dict[int, NDArray[np.int64]] = {}
-        """Of each source: (2, kinds) tokens, and those that the mask selects."""
-        self._sizes: list[int] = []
-        """(parts,) documents of each part, with copies."""
-        self._longest: list[tuple[int, int]] = []
-        """(tokens, doc id) of the longest documents, the longest first."""
-        self._count = 0
-        self._held_out = 0
-
-    def add(self, number: int) -> None:
-        """Add the packed documents of a part."""
-        place, starts = self._whole.places[number], self._whole.origins.starts
+    Args:
+        masks, names: of the sources.
+        sizes: the number of documents in each part.
+    """
+    starts, count, held_out = whole.origins.starts, 0, 0
+    columns = list[tuple[NDArray[np.int32], ...]]()  # of each part: lengths, copies, sources and numbers of documents
+    runs = list[tuple[NDArray[np.int32], ...]]()
+    kinds = np.zeros((2, max(RunKind) + 1), dtype=np.int64)
+    for number, place in enumerate(whole.places):
         begin, end = int(starts[number]), int(starts[number + 1])
-        some = self._whole.documents.at(slice(begin, end))
+        some = whole.documents.at(slice(begin, end))
         packed = some.copies > 0
         taken = packed & ~some.has(HELD_OUT)
-        numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
-        first, encoded, mask = 0, EncodedPart(place.path), self._masks[place.source]
-        kinds = self._kinds.setdefault(place.source, np.zeros((2, max(RunKind) + 1), dtype=np.int64))
-        for batch in encoded.batches:
-            here, segment = slice(first, first + batch.num_rows), Runs.of(batch, mask)
-            first = here.stop
-            counts, runs = _runs_of(segment, taken[here], some.low[here], some.high[here])
+        numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(count)
+        at = 0
+        for batch in EncodedPart(place.path).batches:
+            here = slice(at, at + batch.num_rows)
+            at = here.stop
+            segment = Runs.of(batch, masks[place.source])
+            counts, found = _runs_of(segment, taken[here], some.low[here], some.high[here])
             kinds += counts
-            self._runs.append((numbers[here][runs[0]], *runs[1:]))
-        if self._table is not None:
-            self._table.add(place.path, mask, some, taken, numbers)
-        lengths = (some.high - some.low)[taken]
-        self._lengths.append(lengths)
-        self._copies.append(some.copies[taken].astype(np.int32))
-        longest = np.argsort(-lengths, kind="stable")[:NAMED]
-        found = zip(lengths[longest].tolist(), (np.flatnonzero(taken) + begin)[longest].tolist(), strict=True)
-        self._longest = sorted([*self._longest, *found], key=lambda one: -one[0])[:NAMED]
-        self._sizes.append(int(some.copies[taken].sum(dtype=np.int64)))
-        self._count += int(taken.sum())
-        self._held_out += int(np.count_nonzero(packed)) - int(taken.sum())
-
-    def stats(self, places: Sequence[PartPlace], sizes: Sequence[int], names: Sequence[str]) -> LengthStats:
-        """Everything collected; this object is empty afterwards.
-
-        Args:
-            places, sizes: the parts, and the number of documents in each.
-            names: names of the sources.
-        """
-        lengths, copies = _joined(self._lengths), _joined(self._copies)
-        owners, begins, ends = (
-            (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
-        )
-        sources = np.repeat(np.array([place.source for place in places], dtype=np.int32), self._sizes)
-        first = offsets_of(np.array(sizes, dtype=np.int64))
-        longest = [(_id_of(document, places, first, names), tokens) for tokens, document in self._longest]
-        pieces = self._table.pieces() if self._table is not None else {}
-        self._lengths, self._copies, self._runs, self._table = [], [], [], None
-        if len(copies) and copies.max() > 1:
-            documents = np.repeat(np.arange(len(lengths)), copies)
-            lengths = lengths[documents]
-            pieces = {length: one.take(*_copied(one.owners, documents)) for length, one in pieces.items()}
-            take, owners = _copied(owners, documents)
-            begins, ends = begins[take], ends[take]
-        return LengthStats(lengths, owners, begins, ends, sources, pieces, self._held_out, longest)
-
-    def kinds(self, names: Sequence[str]) -> dict[str, list[KindCount]]:
-        """Tokens by kind, of each source."""
-        out = {}
-        for source, counts in sorted(self._kinds.items()):
-            groups: dict[str, list[int]] = {}
-            for kind, name in _GROUP_OF.items():
-                both = groups.setdefault(name, [0, 0])
-                both[0] += int(counts[0, kind])
-                both[1] += int(counts[1, kind])
-            out[names[source]] = [KindCount(name, *both) for name, both in groups.items() if both[0]]
-        return out
+            runs.append((numbers[here][found[0]], *found[1:]))
+        those = np.flatnonzero(taken)
+        count, held_out = count + len(those), held_out + int(np.count_nonzero(packed)) - len(those)
+        source, copies = np.full(len(those), place.source, np.int32), some.copies[taken].astype(np.int32)
+        columns.append(((some.high - some.low)[taken], copies, source, (those + begin).astype(np.int32)))
+    lengths, copies, sources, documents = _joined(columns, 4)
+    owners, begins, ends = _joined(runs, 3)
+    first = offsets_of(np.array(sizes, dtype=np.int64))
+    longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
+    named = [(_id_of(int(documents[one]), whole.places, first, names), int(lengths[one])) for one in longest]
+    if len(copies) and copies.max() > 1:
+        each = np.repeat(np.arange(len(lengths)), copies)
+        low, high = (np.searchsorted(owners, each, side=side) for side in ("left", "right"))
+        take = ranges(low, high - low)
+        owners, begins, ends = np.repeat(np.arange(len(each), dtype=np.int32), high - low), begins[take], ends[take]
+        lengths, sources = lengths[each], sources[each]
+    groups: dict[str, list[int]] = {}
+    for kind, name in _GROUP_OF.items():
+        both = groups.setdefault(name, [0, 0])
+        both[0] += int(kinds[0, kind])
+        both[1] += int(kinds[1, kind])
+    stats = LengthStats(lengths, owners, begins, ends, sources, held_out, named)
+    return stats, [KindCount(name, *both) for name, both in groups.items() if both[0]]
 
 
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
@@ -293,17 +249,6 @@ def _runs_of(
     return np.array(each, np.int64), (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
 
 
-def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Repeat items that belong to documents for every copy of their document: (item indices, their new owners).
-
-    Args:
-        owners: the document of each item, ascending.
-        documents: (N,) the document that each copy is of, ascending.
-    """
-    starts = np.searchsorted(owners, documents, side="left")
-    counts = np.searchsorted(owners, documents, side="right") - starts
-    return ranges(starts, counts), np.repeat(np.arange(len(documents), dtype=np.int32), counts)
-
-
-def _joined(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int32)
+def _joined(columns: list[tuple[NDArray[np.int32], ...]], width: int) -> list[NDArray[np.int32]]:
+    none = np.zeros(0, dtype=np.int32)
+    return [np.concatenate([none, *(one[at] for one in columns)]) for at in range(width)]

@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,8 @@ from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.sweep import CANDIDATES, SweepOptions, lost_by_source, sweep
+from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, lost_by_source, sweep
 from ...stages.select.truncate import Keep
-from .report_options import ReportOptions
 
 LEAST, MOST = 2, 1 << 24
 """Limits of `truncate.max_length`."""
@@ -50,26 +49,17 @@ FAR = 4
 """Documents are far longer if they have more than the length that all need, divided by this."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
-_FULLER, _FURTHER = 0.02, 16
-"""Beyond the longest document, lengths up to this many times that are shown if their rows are fuller by this."""
 _QUANTILES = {"min": 0.0, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "max": 1.0}
 _BINS = 60
-_CUTTING = ("bfd_split", "wrapped")
-"""Strategies that cut documents themselves."""
 
 
-def candidates(config: RunConfig, options: ReportOptions) -> list[int]:
+def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = None) -> list[int]:
     """The lengths to compare, in ascending order: rounded down to multiples of what rows are padded to, with the
     configured length and the model's limit, unless that is above all lengths.
-
-    Raises:
-        ConfigError: a length is out of range.
     """
-    multiple, limit = config.pack.alignment.row, options.limit
-    for length in options.lengths:
-        check_length(length)
-    model = (limit.tokens,) if limit is not None and limit.tokens < max(options.lengths, default=0) else ()
-    rounded = {length - length % multiple for length in (*options.lengths, *model)}
+    multiple = config.pack.alignment.row
+    model = (limit.tokens,) if limit is not None and limit.tokens < max(lengths, default=0) else ()
+    rounded = {length - length % multiple for length in (*lengths, *model)}
     return sorted({config.truncate.max_length, *(one for one in rounded if one >= LEAST)})
 
 
@@ -84,41 +74,43 @@ def check_length(length: int) -> None:
 
 
 def choose(
-    stats: LengthStats, config: RunConfig, options: ReportOptions, in_all: int, train: SplitFigures | None = None
+    stats: LengthStats,
+    config: RunConfig,
+    in_all: int,
+    lengths: Sequence[int] = CANDIDATES,
+    limit: Limit | None = None,
+    train: SplitFigures | None = None,
 ) -> Choice:
     """Compare lengths, and advise one.
 
     Args:
         stats: see `document_lengths.read_documents`.
         in_all: number of all documents, which is larger than the stats's if that is a sample.
+        lengths: those to compare.
+        limit: the longest document that the model is made for; no longer length is advised.
         train: what the run packs of all documents; the configured length then has its figures. Lengths are compared
-            by their own, which know nothing of windows and of copies that are kept apart.
-
-    Raises:
-        ConfigError: a length is out of range.
+            by their own, which know nothing of windows, of copies that are kept apart, and of where texts are split.
     """
-    read, strategy, configured = len(stats.lengths), config.pack.strategy, config.truncate.max_length
+    read, configured = len(stats.lengths), config.truncate.max_length
     sweeper = _Sweeper(stats, config)
-    points = sweeper.points(candidates(config, options))
-    if options.lengths == CANDIDATES:  # lengths that the user named are all shown
-        shown = _worth_showing(points, int(stats.lengths.max(initial=0)), configured)
-        points = [one for one in points if one.max_length in shown]
-    given = options.max_length_limit
-    limit = Limit(given, "") if given is not None else options.limit
-    advice = _Advisor(sweeper, points, limit, in_all / max(read, 1)).advise() if read else None
+    points = sweeper.points(candidates(config, lengths, limit))
+    advice = sweeper.advise(points, limit, in_all / max(read, 1))
+    if lengths == CANDIDATES:  # lengths that the user named are all shown
+        points = _worth_showing(points, int(stats.lengths.max(initial=0)), configured, advice)
     over = None
-    if options.limit is not None and configured > options.limit.tokens:
-        long = stats.lengths > options.limit.tokens
+    if limit is not None and configured > limit.tokens:
+        long = stats.lengths > limit.tokens
         if config.truncate.overlong == "drop":
             long &= stats.lengths <= configured
         over = int(np.count_nonzero(long))
-    own = next(one for one in points if (one.strategy, one.max_length) == (strategy, configured))
+    own = next(one for one in points if (one.strategy, one.max_length) == (config.pack.strategy, configured))
     other = sweeper.other(own)
     if train is not None and train.rows and in_all <= read:
         points = [_as_packed(one, train) if one is own else one for one in points]
     names = [source.name for source in config.sources]
-    several = len(names) > 1 and stats.sources is not None
-    sources = lost_by_source(stats, configured, _planned(strategy), sweeper.how, names) if several else []
+    sources = []
+    if len(names) > 1 and stats.sources is not None:
+        sources = lost_by_source(stats, configured, config.pack.strategy, sweeper.how, names)
     return Choice(
         documents=read,
         documents_in_all=max(read, in_all),
@@ -126,7 +118,7 @@ def choose(
         lengths=length_histogram(stats.lengths),
         longest=list(stats.longest),
         points=points,
-        strategy=strategy,
+        strategy=config.pack.strategy,
         max_length=configured,
         overlong=config.truncate.overlong,
         advice=advice,
@@ -143,6 +135,7 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
         point,
         **{key: getattr(train, key) for key in ("pieces", "rows", "bound", "labels", "fill", "padding")},
         labels_lost=point.labels + point.labels_lost - train.labels,
+        tokens=train.tokens - train.padding,
     )
 
 
@@ -159,32 +152,44 @@ def lost_at(point: Point) -> float:
     return lost(point.labels, point.labels_lost, point.tokens, point.tokens_lost)
 
 
-def _planned(strategy: str) -> str:
-    """The strategy whose losses stand in for a strategy's own: `none` and `tight` cut what `bfd` cuts, and the pieces
-    of `wrapped` depend on where rows end."""
-    return {"none": "bfd", "tight": "bfd", "wrapped": "bfd_split"}.get(strategy, strategy)
+def _worth_showing(points: Sequence[Point], longest: int, configured: int, advice: Advice | None) -> list[Point]:
+    """Those up to the first length that no document exceeds, the configured and the advised one."""
+    beyond = min((one.max_length for one in points if one.max_length >= longest), default=MOST)
+    most = max(beyond, advice.max_length if advice is not None else 0)
+    return [one for one in points if one.max_length <= most or one.max_length == configured]
 
 
+@dataclass(frozen=True, slots=True)
 class _Sweeper:
-    """What a configuration makes of the documents at other lengths."""
+    """What a configuration makes of documents at other lengths, and the advice."""
 
-    def __init__(self, stats: LengthStats, config: RunConfig) -> None:
-        self.stats, self.config = stats, config
-        self.how = SweepOptions(
-            keep=Keep(config.truncate.keep),
-            drop=config.truncate.overlong == "drop",
-            split=config.truncate.overlong == "split",
-            keep_untrained=config.keep_untrained,
-            max_docs=config.pack.max_docs,
-            align=config.pack.alignment.document,
+    stats: LengthStats
+    config: RunConfig
+
+    @property
+    def how(self) -> SweepOptions:
+        truncate, pack = self.config.truncate, self.config.pack
+        return SweepOptions(
+            keep=Keep(truncate.keep),
+            drop=truncate.overlong == "drop",
+            split=truncate.overlong == "split",
+            keep_untrained=self.config.keep_untrained,
+            max_docs=pack.max_docs,
+            align=pack.alignment.document,
         )
-        self.is_text = stats.labels >= TEXT * stats.tokens > 0
-        self.may_cut = self.how.split or self.is_text or config.pack.strategy in _CUTTING
+
+    @property
+    def is_text(self) -> bool:
+        return self.stats.labels >= TEXT * self.stats.tokens > 0
+
+    def cuts(self, strategy: str) -> bool:
+        """Whether long documents are cut into pieces, of which none is lost."""
+        return strategy in CUTTING or self.config.truncate.overlong == "split"
 
     def points(self, lengths: Sequence[int]) -> list[Point]:
-        """Of the configured strategy; and of `bfd_split` for plain texts, which may be split, and beside `wrapped`."""
+        """Of the configured strategy; and of `bfd_split` for plain texts, which may be split."""
         strategy = self.config.pack.strategy
-        split = strategy == "wrapped" or (self.is_text and strategy != "bfd_split" and not self.how.split)
+        split = self.is_text and not self.cuts(strategy)
         return sweep(self.stats, lengths, [strategy, *(["bfd_split"] if split else [])], self.how)
 
     def other(self, own: Point) -> Point | None:
@@ -195,98 +200,71 @@ class _Sweeper:
         point = sweep(self.stats, [own.max_length], [name], self.how)[0]
         return point if own.rows - point.rows > SAVES * own.rows else None
 
-    def without(self, documents: NDArray[np.bool_]) -> "_Sweeper":
-        """The same for the documents that are not among the (N,) flagged ones."""
-        kept, stats = ~documents, self.stats
-        mine = kept[stats.owners]
-        owners = (np.cumsum(kept) - 1)[stats.owners[mine]].astype(np.int32)
-        rest = LengthStats(stats.lengths[kept], owners, stats.begins[mine], stats.ends[mine])
-        return _Sweeper(rest, self.config)
+    def advise(self, points: Sequence[Point], limit: Limit | None, more: float) -> Advice | None:
+        """The advice by the rules above; None if there are no tokens.
 
-
-def _worth_showing(points: Sequence[Point], longest: int, configured: int) -> set[int]:
-    """The lengths up to the first that no document exceeds, then on while rows get fuller, and the configured one."""
-    fills = {one.max_length: one.fill for one in points if one.strategy == points[0].strategy}
-    beyond = [one for one in fills if one >= longest]
-    fuller = [one for one in beyond if one <= _FURTHER * longest and fills[one] >= fills[beyond[0]] + _FULLER]
-    most = fuller[-1] if fuller else beyond[0] if beyond else max(fills)
-    return {configured, *(one for one in fills if one <= most)}
-
-
-@dataclass(slots=True)
-class _Advisor:
-    """Chooses a length."""
-
-    sweeper: _Sweeper
-    points: Sequence[Point]
-    limit: Limit | None
-    more: float
-    """All documents over those that the points are of."""
-    at: dict[tuple[str, int], Point] = field(init=False)
-    lengths: list[int] = field(init=False)
-    """Those that may be advised."""
-
-    def __post_init__(self) -> None:
-        self.at = {(one.strategy, one.max_length): one for one in self.points}
-        compared = sorted({one.max_length for one in self.points})
-        affordable = [one for one in compared if self.limit is None or one <= self.limit.tokens]
-        self.lengths = affordable or compared[:1]
-
-    def advise(self) -> Advice | None:
-        """The advice by the rules above; None if there are no tokens."""
-        if not self.sweeper.stats.tokens:
+        Args:
+            more: all documents over those that the points are of.
+        """
+        if not self.stats.tokens:
             return None
-        strategy = self.sweeper.config.pack.strategy
-        if strategy == "wrapped":  # what it cuts depends on where rows end, not on the length
-            strategy = "bfd_split"
-        strict = self.sweeper.config.truncate.overlong == "error"
-        needs = self.shortest(strategy)
-        if ("bfd_split", self.lengths[0]) in self.at and strategy != "bfd_split" and not strict:
-            fit = self.shortest("bfd_split")
+        strategy, strict = self.config.pack.strategy, self.config.truncate.overlong == "error"
+        compared = [one for one in points if one.strategy == strategy]
+        own = [one for one in compared if limit is None or one.max_length <= limit.tokens] or compared[:1]
+        lengths = [one.max_length for one in own]
+        needs = self._shortest(own, more)
+        if not strict:
+            split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
+            fit = self._shortest(split, more)
             if fit is not None and (needs is None or needs > fit):
                 return Advice(fit, "bfd_split", True, 0, None)
-        if not self.sweeper.may_cut and not strict and (others := self._without_few(strategy)) is not None:
-            return others
+            if not self.cuts(strategy) and not self.is_text:
+                far, all_need = self._far(compared, more)
+                advice = far._shortest(far.points(lengths), more) if far is not None else None
+                if far is not None and advice is not None and advice != all_need:
+                    return Advice(advice, strategy, True, len(self.stats.lengths) - len(far.stats.lengths), all_need)
         if needs is not None:
             return Advice(needs, strategy, True, 0, None)
-        if self.sweeper.how.split or strategy in _CUTTING:
-            best = max(self.lengths, key=lambda one: (_whole(self.at[strategy, one]), -one))
+        if self.cuts(strategy):
+            best = max(own, key=lambda one: (_whole(one), -one.max_length))
         else:
-            least = min(lost_at(self.at[strategy, one]) for one in self.lengths)
-            best = next(one for one in self.lengths if lost_at(self.at[strategy, one]) <= least + 0.0005)
-        return Advice(best, strategy, False, 0, None)
+            least = min(map(lost_at, own))
+            best = next(one for one in own if lost_at(one) <= least + 0.0005)
+        return Advice(best.max_length, strategy, False, 0, None)
 
-    def shortest(self, strategy: str, lengths: Sequence[int] | None = None) -> int | None:
-        """The shortest length that keeps enough, or a longer one with fuller rows; None if none keeps enough."""
-        enough = [one for one in lengths or self.lengths if self._keeps_enough(self.at[strategy, one])]
+    def _shortest(self, points: Sequence[Point], more: float) -> int | None:
+        """The shortest length that keeps enough, or a longer one with fuller rows; None if none keeps enough.
+
+        Args:
+            points: of one strategy, by ascending length.
+        """
+        enough = [one for one in points if self._keeps_enough(one)]
         if not enough:
             return None
         # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
-        worth = [enough[0], *(one for one in enough[1:] if self.at[strategy, one].rows * self.more >= FEW_ROWS)]
-        least = min(_space(self.at[strategy, length]) for length in worth)
-        return next(one for one in worth if _space(self.at[strategy, one]) <= least * (1 + CHEAPER))
+        worth = [enough[0], *(one for one in enough[1:] if one.rows * more >= FEW_ROWS)]
+        least = min(map(_space, worth))
+        return next(one.max_length for one in worth if _space(one) <= least * (1 + CHEAPER))
 
     def _keeps_enough(self, point: Point) -> bool:
         if 1 - lost_at(point) < KEEPS:
             return False
-        if point.strategy not in _CUTTING and not self.sweeper.how.split:
-            strict = self.sweeper.config.truncate.overlong == "error"
+        if not self.cuts(point.strategy):
+            strict = self.config.truncate.overlong == "error"
             return not strict or not point.documents_cut + point.documents_lost
-        return _whole(point) >= (WHOLE_TEXTS if self.sweeper.is_text else WHOLE)
+        return _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
 
-    def _without_few(self, strategy: str) -> Advice | None:
-        """The advice for all but a few far longer documents; None if there are none, or if they make no difference."""
-        compared = sorted({one.max_length for one in self.points})
-        needs, documents = self.shortest(strategy, compared), self.sweeper.stats.lengths
-        far = documents > (needs or compared[-1]) // FAR
-        few, every = int(np.count_nonzero(far)), len(documents)
+    def _far(self, compared: Sequence[Point], more: float) -> "tuple[_Sweeper | None, int | None]":
+        """The documents without a few far longer ones, None if there are none; and the length that all of them need."""
+        needs, lengths = self._shortest(compared, more), self.stats.lengths
+        kept = lengths <= (needs or compared[-1].max_length) // FAR
+        every, few = len(lengths), int(np.count_nonzero(~kept))
         if not 0 < few <= min(max(FEW, FEW_SHARE * every), FEW_AT_MOST * every):
-            return None
-        sweeper = self.sweeper.without(far)
-        advice = _Advisor(sweeper, sweeper.points(self.lengths), self.limit, self.more).shortest(strategy)
-        if advice is None or advice == needs:
-            return None
-        return Advice(advice, strategy, True, few, needs)
+            return None, needs
+        mine = kept[self.stats.owners]
+        owners = (np.cumsum(kept) - 1)[self.stats.owners[mine]].astype(np.int32)
+        rest = LengthStats(lengths[kept], owners, self.stats.begins[mine], self.stats.ends[mine])
+        return _Sweeper(rest, self.config), needs
 
 
 def _whole(point: Point) -> float:

@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,14 +42,12 @@ _PROBE = 1 << 16
 _READ_ALL = 1.05
 """All rows are read if the inputs have at most this multiple of the requested rows."""
 _LONGEST = 64 << 20
-"""Longer lines, and what follows them in a file, are not sampled; of other files, no more than this is decompressed."""
-_FIRST_BYTES = 4 << 20
-"""Bytes to look at first where rows can be read only from the start."""
+"""Longer lines, and what follows them in a file, are not sampled."""
 _ENOUGH = 1 << 20
-"""Bytes of a compressed file that an estimate needs; it is read in steps of 64 KiB."""
+"""Bytes that an estimate needs of a file that can be read only from the start."""
 _GROUP = 128 << 20
 """Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
-_ARROW = (Container.ARROW_FILE, Container.ARROW_STREAM)
+_TABLES = (Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,8 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """One input to take rows from."""
+class _File:
+    """An input to take rows from."""
 
     found: Found
     container: Container
@@ -94,10 +91,21 @@ class _Piece:
     @property
     def leading(self) -> bool:
         """Whether rows can be taken only from the start."""
-        return self.packing is not None or self.container not in (Container.JSONL, Container.PARQUET, *_ARROW)
+        return self.packing is not None or self.container not in (Container.JSONL, *_TABLES)
 
-    def open(self) -> BinaryIO:
-        return _open(self.found)
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open the file; a reader's error becomes an `InputError` that names it."""
+        try:
+            with _open(self.found) as file:
+                yield file
+        except InputError:
+            raise
+        except (OSError, pa.ArrowException, ValueError, StopIteration) as error:
+            raise InputError(
+                f"{self.found.shown} is damaged or cut short: it cannot be read as {self.container.value} "
+                f"({str(error).rstrip('.')}); copy it again, or write it again"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +113,11 @@ class _Source:
     """A source to sample."""
 
     config: SourceConfig
-    pieces: list[_Piece]
+    files: list[_File]
     weights: list[float]
-    """Rows of each piece, estimated."""
+    """Estimated rows of each file."""
     rows: float
-    """Rows of all pieces, limited by `max_rows`."""
+    """Rows of all files, limited by `max_rows`."""
 
 
 @contextmanager
@@ -143,25 +151,25 @@ def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Ite
 
 
 def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:
-    """Return a source's inputs, with their rows estimated."""
-    pieces = [piece for found in find_inputs(source, base) for piece in _here(found, source, cache, observer)]
-    weights = [0.0] * len(pieces)
-    for container in dict.fromkeys((piece.container, piece.packing) for piece in pieces):
-        alike = [number for number, piece in enumerate(pieces) if (piece.container, piece.packing) == container]
-        some = [pieces[number] for number in alike[:: -(-len(alike) // _MEASURED)]]
-        rows = sum(_rows(piece, -(-_MEASURED // len(some))) for piece in some)
-        density = rows / sum(max(piece.found.size, 1) for piece in some)
+    """A source's files, with their rows estimated from some of each kind."""
+    files = [file for found in find_inputs(source, base) for file in _here(found, source, cache, observer)]
+    weights = [0.0] * len(files)
+    for kind in dict.fromkeys((file.container, file.packing) for file in files):
+        alike = [number for number, file in enumerate(files) if (file.container, file.packing) == kind]
+        some = [files[number] for number in alike[:: -(-len(alike) // _MEASURED)]]
+        rows = sum(_rows(file, -(-_MEASURED // len(some))) for file in some)
+        density = rows / sum(max(file.found.size, 1) for file in some)
         for number in alike:
-            weights[number] = density * max(pieces[number].found.size, 1)
-    if any(piece.leading for piece in pieces):
+            weights[number] = density * max(files[number].found.size, 1)
+    if any(file.leading for file in files):
         observer.note(
             f"sources.{source.name}: only the first rows of compressed files and CSV are sampled; they may differ "
             "from the others"
         )
-    return _Source(source, pieces, weights, min(sum(weights), source.max_rows or float("inf")))
+    return _Source(source, files, weights, min(sum(weights), source.max_rows or float("inf")))
 
 
-def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[_Piece]:
+def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[_File]:
     """The input's files, copied to this machine if they cannot be sampled remotely.
 
     Raises:
@@ -172,25 +180,21 @@ def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -
 
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
         loaded = load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
-        return [piece for one in loaded for piece in _here(one, source, cache, observer)]
+        return [file for one in loaded for file in _here(one, source, cache, observer)]
     try:
-        with _open(found) as file:
-            head = file.read(HEAD)
+        with _open(found) as opened:
+            head = opened.read(HEAD)
     except Exception as error:  # each file system of fsspec raises its own errors
         raise InputError(f"{found.shown} cannot be read: {error}") from error
     if not head:
         raise InputError(f"{found.shown} is empty; remove it from the source's path, or fill it")
     container, packing = detect(found.path, found.shown, head)
-    if found.kind is InputKind.URL and container in _ARROW:
+    if found.kind is InputKind.URL and container in _TABLES[1:]:
         from ..inputs.fetch import fetch
 
-        found = _local(fetch(found.name, found.size, found.stamp, cache))
-    return [_Piece(found, container, packing)]
-
-
-def _local(path: Path) -> Found:
-    stat = path.stat()
-    return Found(InputKind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+        path = fetch(found.name, found.size, found.stamp, cache)
+        found = Found(InputKind.LOCAL, str(path), path.stat().st_size, path.stat().st_mtime_ns)
+    return [_File(found, container, packing)]
 
 
 def _open(found: Found) -> BinaryIO:
@@ -203,25 +207,24 @@ def _open(found: Found) -> BinaryIO:
     return found.path.open("rb")
 
 
-def _rows(piece: _Piece, probes: int) -> float:
-    """A piece's rows: those that a table says, or an estimate by its lines at some places, or by its first rows."""
-    size = piece.found.size
-    if piece.leading:
-        lines, part = _first_rows(piece, 10 * _STRETCH)
+def _rows(file: _File, probes: int) -> float:
+    """A file's rows: those that a table says, or an estimate by its lines at some places, or by its first rows."""
+    size = file.found.size
+    if file.leading:
+        lines, part = _first_rows(file, 10 * _STRETCH)
         return len(lines) / part
-    if piece.container is not Container.JSONL:
-        with _damage(piece), piece.open() as file:
-            if piece.container is Container.PARQUET:
-                return float(pq.ParquetFile(file).metadata.num_rows)
-            return float(_arrow(piece).num_rows)
-    with piece.open() as file:
+    with file.open() as opened:
+        if file.container is Container.PARQUET:
+            return float(pq.ParquetFile(opened).metadata.num_rows)
+        if file.container is not Container.JSONL:
+            return float(_arrow(file).num_rows)
         if size <= probes * _PROBE:
-            data = file.read()
+            data = opened.read()
             return float(data.count(b"\n") + (data[-1:] != b"\n"))
         ends = read = 0
         for number in range(probes):
-            file.seek(int((number + 0.5) / probes * (size - _PROBE)))
-            data = file.read(_PROBE)
+            opened.seek(int((number + 0.5) / probes * (size - _PROBE)))
+            data = opened.read(_PROBE)
             ends, read = ends + data.count(b"\n"), read + len(data)
     return size * max(ends, 1) / max(read, 1)
 
@@ -236,31 +239,31 @@ def _take(
     chance = random.Random(seed)
     places = [(number + chance.random() * (1 - share)) / stretches * space for number in range(stretches)]
     span = share / stretches * space
+    each = max(1.0, span * whole)
     paths: list[str] = []
     before = 0.0
-    names = labels([piece.found.path for piece in source.pieces])
-    for number, (piece, rows, name) in enumerate(zip(source.pieces, source.weights, names, strict=True)):
+    names = labels([file.found.path for file in source.files])
+    for number, (file, rows, name) in enumerate(zip(source.files, source.weights, names, strict=True)):
         part = rows / whole if whole else 0.0
         mine = [(place - before) / part for place in places if before <= place < before + part]
         before += part
         if not mine:
             continue
-        stem, suffix = split_name(piece.found.path.name)
-        target = folder / f"{number:05d}" / (f"{stem}.jsonl" if piece.leading else piece.found.path.name)
+        stem, suffix = split_name(file.found.path.name)
+        target = folder / f"{number:05d}" / (f"{stem}.jsonl" if file.leading else file.found.path.name)
         target.parent.mkdir(parents=True)
-        each = max(1.0, span * whole)
-        if piece.leading:
+        if file.leading:
             most = round(each * len(mine))
-            target.write_bytes(b"".join(_first_rows(piece, most)[0][:most]))
-        elif piece.container is Container.JSONL:
-            with target.open("wb") as to:
-                take_lines(piece.open(), piece.found.size, mine, span / part, to)
+            target.write_bytes(b"".join(_first_rows(file, most)[0][:most]))
+        elif file.container is Container.JSONL:
+            with target.open("wb") as to, file.open() as opened:
+                take_lines(opened, file.found.size, mine, span / part, to)
         else:
-            _take_table(piece, mine, round(each), target)
+            _take_table(file, mine, round(each), target)
         if not target.stat().st_size:
             continue
         paths.append(str(target))
-        local = str(piece.found.path) if piece.found.kind is InputKind.LOCAL else None
+        local = str(file.found.path) if file.found.kind is InputKind.LOCAL else None
         origins[str(target)] = (name if name.endswith(suffix) else name + suffix, local)
     if not paths:
         raise InputError(f"sources.{source.config.name}: the sample found no row; leave out --rows")
@@ -278,79 +281,59 @@ def take_lines(file: BinaryIO, size: int, places: Sequence[float], span: float, 
         span: the length of each, as a share of the file.
     """
     at = 0  # where a line starts; no later one starts before the next place
-    with file:
-        for place in places:
-            start = int(place * size)
-            stop = max(int((place + span) * size), start + 1)
-            if start > at:
-                file.seek(start - 1)
-                skipped = file.readline(_LONGEST)
-                at = start - 1 + len(skipped) if skipped.endswith(b"\n") else size
-            elif at < stop:
-                file.seek(at)
-            while at < min(stop, size):
-                line = file.readline(_LONGEST)
-                at += len(line)
-                if not line.endswith(b"\n") and at < size:
-                    at = size
-                else:
-                    to.write(line.removesuffix(b"\n") + b"\n")
+    for place in places:
+        start = int(place * size)
+        stop = max(int((place + span) * size), start + 1)
+        if start > at:
+            file.seek(start - 1)
+            skipped = file.readline(_LONGEST)
+            at = start - 1 + len(skipped) if skipped.endswith(b"\n") else size
+        elif at < stop:
+            file.seek(at)
+        while at < min(stop, size):
+            line = file.readline(_LONGEST)
+            at += len(line)
+            if not line.endswith(b"\n") and at < size:
+                at = size
+            else:
+                to.write(line.removesuffix(b"\n") + b"\n")
 
 
-def _first_rows(piece: _Piece, count: int) -> tuple[list[bytes], float]:
-    """(at least `count` first rows as lines of JSON, if there are as many; the share of the file that they span)."""
-    limit = _FIRST_BYTES
-    while True:
-        lines, read, ended = _first_bytes(piece, limit)
-        if ended:
-            return lines, 1.0
-        if limit >= _LONGEST or (len(lines) > count and (piece.packing is None or read >= _ENOUGH)):
-            return lines[:-1], read / max(piece.found.size, 1)
-        limit *= 4
-
-
-def _first_bytes(piece: _Piece, limit: int) -> tuple[list[bytes], int, bool]:
-    """(lines of JSON, bytes of the file that they span, whether these are all) of the first decompressed bytes. A JSON
-    array is read whole.
-    """
-    with _damage(piece), piece.open() as file:
-        stream = decompressed(file, piece.packing)
-        kind = kind_within(stream, piece.found.shown, piece.container, piece.packing)
-        if kind is Container.JSON_ARRAY:
-            rows = rows_of(stream, piece.found.shown, kind, _LONGEST, Path(tempfile.gettempdir()))
-            return [line for line in rows if not line.startswith(b"!")], piece.found.size, True
-        data = stream.read(limit)
-        ended = len(data) < limit
-        at = max(1, min(file.tell(), piece.found.size))
-    lines: list[bytes] = []
-    first = cast(BufferedReader, BufferedReader(BytesIO(data)))
-    try:
+def _first_rows(file: _File, count: int) -> tuple[list[bytes], float]:
+    """(At least `count` first rows as lines of JSON, if there are as many; the share of the file that they span.)"""
+    shown, rows = file.found.shown, list[bytes]()
+    with file.open() as opened:
+        stream = decompressed(opened, file.packing)
+        kind = kind_within(stream, shown, file.container, file.packing)
         if kind is Container.TEXT:
-            lines = [json.dumps({"text": data.decode(errors="replace")}).encode()]
-        elif kind is Container.JSONL:
-            after_mark(first)
-            lines = first.readlines()
+            text = stream.read(_LONGEST).decode(errors="replace")
+            return [json.dumps({"text": text}).encode() + b"\n"], 1.0
+        lines: Iterator[bytes] = stream
+        if kind is Container.JSONL:
+            after_mark(stream)
         else:
-            lines.extend(rows_of(first, piece.found.shown, kind, _LONGEST, Path(tempfile.gettempdir())))
-    except InputError:
-        if ended:  # otherwise the limit cut it
-            raise
-    return [line.rstrip(b"\n") + b"\n" for line in lines if line.strip() and not line.startswith(b"!")], at, ended
+            lines = rows_of(stream, shown, kind, _LONGEST, Path(tempfile.gettempdir()))
+        for line in lines:
+            if line.strip() and not line.startswith(b"!"):  # which stands before the reason why a row is not usable
+                rows.append(line.rstrip(b"\n") + b"\n")
+            if len(rows) >= count and (kind is not Container.JSON_ARRAY) and opened.tell() >= _ENOUGH:
+                return rows, min(opened.tell() / max(file.found.size, 1), 1.0)
+    return rows, 1.0
 
 
-def _take_table(piece: _Piece, places: Sequence[float], each: int, to: Path) -> None:
+def _take_table(file: _File, places: Sequence[float], each: int, to: Path) -> None:
     """Take rows of a table, and write them in the same format.
 
     Raises:
         InputError: the file is damaged.
     """
-    with _damage(piece), piece.open() as file:
-        if piece.container is not Container.PARQUET:
-            table = _slices(whole := _arrow(piece), [int(place * whole.num_rows) for place in places], each)
+    with file.open() as opened:
+        if file.container is not Container.PARQUET:
+            table = _slices(whole := _arrow(file), [int(place * whole.num_rows) for place in places], each)
             with pa.ipc.new_file(str(to), table.schema) as writer:
                 writer.write_table(table)
             return
-        parquet = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(opened)
         starts, first, tables = [int(place * parquet.metadata.num_rows) for place in places], 0, []
         for number in range(parquet.metadata.num_row_groups):
             group = parquet.metadata.row_group(number)
@@ -372,22 +355,8 @@ def _slices(table: pa.Table, starts: Sequence[int], each: int) -> pa.Table:
     return pa.concat_tables(pieces)
 
 
-def _arrow(piece: _Piece) -> pa.Table:
+def _arrow(file: _File) -> pa.Table:
     """The whole table, memory-mapped."""
-    source = pa.memory_map(str(piece.found.path))
-    opened: Any = pa.ipc.open_file if piece.container is Container.ARROW_FILE else pa.ipc.open_stream
+    source = pa.memory_map(str(file.found.path))
+    opened: Any = pa.ipc.open_file if file.container is Container.ARROW_FILE else pa.ipc.open_stream
     return opened(source).read_all()
-
-
-@contextmanager
-def _damage(piece: _Piece) -> Iterator[None]:
-    """Turn a reader's error into an `InputError` that names the file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, pa.ArrowException, ValueError, StopIteration) as error:
-        raise InputError(
-            f"{piece.found.shown} is damaged or cut short: it cannot be read as {piece.container.value} "
-            f"({str(error).rstrip('.')}); copy it again, or write it again"
-        ) from error

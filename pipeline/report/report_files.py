@@ -15,7 +15,6 @@ from ..store.local import LocalStore
 from ..store.open_store import Store
 from .collect import report_of_dataset
 from .length_words import advice_sentence, warnings_of
-from .report_options import ReportOptions
 
 HTML, JSON = "report.html", "report.json"
 
@@ -55,10 +54,6 @@ def write_beside(report: Report, path: Path) -> tuple[str, str]:
     return write_report(report, LocalStore(path.absolute().parent), path.name, path.with_suffix(".json").name)
 
 
-DOCUMENTS = 500_000
-"""Maximum number of documents that the comparison of lengths reads; that takes about a second."""
-
-
 @dataclass(frozen=True, slots=True)
 class AtEnd:
     """The part of a report that the end of a run prints."""
@@ -79,7 +74,7 @@ def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = 
     """
     observer.begin("report", 0, "")
     try:
-        report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
+        report = report_of_dataset(dataset, decoder=decoder)
         place, _ = write_report(report, dataset.store)
         if (choice := report.choice) is None:
             return AtEnd(place, None)

@@ -291,15 +291,8 @@ def _training(training: Training, flow: Flow | None) -> Section:
 
 def _kinds(training: Training) -> Iterator[Grid]:
     """Tokens by kind, over all sources."""
-    sums: dict[str, list[int]] = {}
-    for one in (kind for source in training.sources for kind in source.kinds):
-        both = sums.setdefault(one.kind, [0, 0])
-        both[0] += one.tokens
-        both[1] += one.selected
-    if len(sums) > 1:
-        rows = [
-            [kind, large(tokens), share(selected / tokens, fixed=True)] for kind, (tokens, selected) in sums.items()
-        ]
+    if len(training.kinds) > 1:
+        rows = [[one.kind, large(one.tokens), share(one.selected / one.tokens, fixed=True)] for one in training.kinds]
         yield Grid("By kind, before max_length", ("kind of tokens", "tokens", "selected by the mask"), rows)
 
 

@@ -8,6 +8,7 @@ from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
 from ..store.open_store import open_store
 
+ROWS = 6
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""
 ALL_CHARACTERS = 40_000
@@ -25,21 +26,16 @@ _WORD = 24
 """Longest text at a cut that counts as a cut word and is left out."""
 
 
-def shown_rows(
-    dataset: Finished, split: str, wanted: int, decoder: Decoder | None = None
-) -> tuple[list[ShownRow], str | None]:
-    """Some evenly chosen rows of a split, or pairs of preference data; and why there are none.
+def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) -> tuple[list[ShownRow], str | None]:
+    """A few evenly chosen rows of a split, or pairs of preference data; and why there are none.
 
     Args:
-        wanted: how many rows.
         decoder: the run's tokenizer, if it is loaded.
     """
-    if wanted < 1:
-        return [], "No rows were requested."
     try:
         decoder, documents = decoder or find_decoder(dataset), PackedDocuments(dataset)
         count = dataset.manifest.splits[split].rows
-        chosen = sorted({count * number // wanted for number in range(wanted)}) if count else []
+        chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
         if dataset.manifest.preference:
             return [_pair(dataset, documents, split, row, decoder, room) for row in chosen], None
@@ -100,9 +96,10 @@ def _documents(
     out = []
     for number, piece in enumerate(listed):
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
-        trained = sum(len(ids) for flag, ids in piece.spans() if flag)
         texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
-        out.append(ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), trained, texts, shortened))
+        out.append(
+            ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
+        )
     return out
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
-from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
+from ...schemas.report import KindCount, Made, Packing, Report, Sample, ShownRow, SplitFigures
+from ...stages.forecast.sweep import CANDIDATES
 from ..configfile import load_config
 from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
@@ -20,13 +21,11 @@ from ..inputs.source_formats import NoRowsError, what_fits, what_it_is
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, count_rows, select
-from ..report.collect import PAIRS, configuration_of, flow_of, make_report, training_of
+from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
 from ..report.document_lengths import ReadDocuments, read_documents
-from ..report.lengths import candidates, choose
 from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import Rejects, rejects_among
-from ..report.report_options import ReportOptions, with_tokenizers_model
 from .advice import fate_of_rows, on_default_mask, selection_notes
 from .prepare import require_room
 from .run import encode_inputs, prepare_inputs
@@ -35,7 +34,7 @@ from .workers import Workspace, open_workers, open_workspace
 
 def plan(
     config: "RunConfig | Mapping[str, Any] | str | Path",
-    options: ReportOptions | None = None,
+    lengths: Sequence[int] = CANDIDATES,
     *,
     rows: int | None = None,
     observer: Observer | None = None,
@@ -44,6 +43,7 @@ def plan(
     """Report what a run would do, without packing anything.
 
     Args:
+        lengths: those to compare; the configured one is added.
         rows: approximate number of rows to sample, evenly from all inputs; None for all rows.
         config, base, observer: as for `run`.
 
@@ -52,14 +52,12 @@ def plan(
         StoreError, IntegrityError, TaskError: a failure.
     """
     loaded, folder = load_config(config, base)
-    options, observer = options or ReportOptions(), observer or Silent()
-    options = with_tokenizers_model(options, loaded.tokenizer.path, folder)
-    candidates(loaded, options)  # reject bad lengths before encoding
+    observer = observer or Silent()
     if rows is None:
-        return _report(_encoded(loaded, folder, observer), options)
+        return _report(_encoded(loaded, folder, observer), lengths)
     with sampled(loaded, folder, rows, observer) as sample:
         try:
-            return _report(_encoded(sample.config, folder, observer, sample), options)
+            return _report(_encoded(sample.config, folder, observer, sample), lengths)
         except NoRowsError as error:
             raise sample.true_place(error) from None
 
@@ -136,7 +134,7 @@ def _rejects(seen: _Seen, most: int | None = None) -> Rejects:
     return rejects if seen.sample is None else seen.sample.true_rejects(rejects)
 
 
-def _report(seen: _Seen, options: ReportOptions) -> Report:
+def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
     """The report, with everything that is known before packing.
 
     Raises:
@@ -147,13 +145,13 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     selected = _select(seen)
     absent = dict[str, str]()
     choice = packing = flow = overlap = training = None
-    kinds = {}
+    kinds = list[KindCount]()
     figures = [] if isinstance(selected, str) else count_rows(selected)
     if pairs:
         absent |= {"choice": PAIRS, "packing": PAIRS}
     else:
-        documents, train = _documents(seen, options), next((one for one in figures if one.split == "train"), None)
-        choice = choose(documents.stats, config, options, documents.in_all, train)
+        documents, train = _documents(seen), next((one for one in figures if one.split == "train"), None)
+        choice = choice_of(documents, lengths, train)
         kinds = documents.kinds
     if isinstance(selected, str):
         absent |= dict.fromkeys(("flow", "training", "packing"), f"The run would stop: {selected}.")
@@ -206,10 +204,10 @@ def _sample(seen: _Seen) -> Sample | None:
     return Sample(rows, rows if sample.exhaustive else every, sample.exhaustive)
 
 
-def _documents(seen: _Seen, options: ReportOptions) -> ReadDocuments:
+def _documents(seen: _Seen) -> ReadDocuments:
     encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
     tokenizer, scratch = encoded.spec.tokenizer_json, seen.work.scratch.root
-    found = read_documents(seen.config, encoded.places, sizes, tokenizer, scratch, options)
+    found = read_documents(seen.config, seen.work.base, encoded.places, sizes, tokenizer, scratch)
     rows = _sample(seen)
     if rows is not None and rows.rows:
         found = replace(found, in_all=round(found.in_all * rows.rows_estimated / rows.rows))

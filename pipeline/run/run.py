@@ -42,7 +42,7 @@ from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML as REPORT
-from ..store.driver_lock import driving
+from ..store.driver_lock import DriverLock
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import RunEstimate, estimate_run, prepare, require_room, shards_written
@@ -134,7 +134,7 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     Raises:
         BusyError: another driver is working on the same output folder.
     """
-    with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
+    with DriverLock(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
         finished = find_finished(config, work) if lock.waited else None
         return Made(finished) if finished is not None else _make(config, work)
 

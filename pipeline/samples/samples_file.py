@@ -1,11 +1,12 @@
 """The samples file: one JSON object a line.
 
 Groups of samples are appended whole, in the order of the groups, so that a killed process loses at most the group it
-was in, and the next one goes on with it. Which command makes it is recorded beside it, in `NAME.run.json`.
+was in, and the next one goes on with it.
 """
 
-import stat
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,15 +14,11 @@ import msgspec
 
 from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
-from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.samples import Sample
 from ..store.appended import AppendedFile
-from ..store.local import LocalStore, open_regular
+from ..store.local import open_regular
 
-RECORD = ".run.json"
-"""The suffix of the file that says which command makes a samples file."""
 MAX_LINE_BYTES = 64 << 20
-_FORMAT = 3
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,46 +68,25 @@ def read_samples(path: Path) -> Iterator[Sample]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
 
 
-def check_place(path: Path) -> None:
-    """Refuse, before any work, a place that holds something else than a samples file of ours.
-
-    Raises:
-        OutputError: as said.
-    """
-    if not path.is_symlink() and not path.exists():
-        return
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OutputError(f"--out {path} is not a regular file; choose another place")
-    record = path.with_name(path.name + RECORD)
-    if path.stat().st_size and not record.exists():
-        raise OutputError(
-            f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another file"
-        )
-
-
 class SamplesFile(AppendedFile):
     """A samples file being written by one process, or continued. A context manager.
 
     Args:
         path: the file, made if needed.
-        options: everything that decides the samples, as plain data.
-        groups: the keys of each group that this run makes, in order.
+        options: see `AppendedFile`.
+        sizes: how many samples each group has that this run makes, in order.
 
     Attributes:
         groups_done: how many of the groups are in the file.
 
     Raises:
-        BusyError, StoreError: see `AppendedFile`.
-        InputError: it holds a line that is no sample.
-        OutputError: it was made by another command, or holds samples that this command does not make.
+        BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
     """
 
-    def __init__(self, path: Path, options: Mapping[str, Any], groups: Sequence[Sequence[tuple[int, int]]]) -> None:
-        check_place(path)
-        super().__init__(path)
+    def __init__(self, path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -> None:
+        super().__init__(path, options)
         try:
-            self._keep_record(options)
-            self._continue(groups)
+            self._continue(sizes)
         except BaseException:
             self.close()
             raise
@@ -119,47 +95,16 @@ class SamplesFile(AppendedFile):
         """Append the next group."""
         self.append(b"".join(_encode(sample) + b"\n" for sample in samples))
 
-    def _keep_record(self, options: Mapping[str, Any]) -> None:
-        """Refuse samples of another command. The record of a file without samples binds no command."""
-        store, name = LocalStore(self.path.absolute().parent), self.path.name + RECORD
-        with self.reader() as file:
-            whole = file.readline(MAX_LINE_BYTES).endswith(b"\n")
-        if not whole:
-            store.replace_bytes(name, indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n")
-            return
-        try:
-            found = parse_json(store.read(name) or b"")
-            theirs = found["options"] if found["format"] == _FORMAT else {}
-            different = [one for one in sorted({*options, *theirs}) if theirs.get(one) != options.get(one)]
-        except (ValueError, KeyError, TypeError):
-            raise OutputError(f"{store.where(name)} is damaged; choose another --out") from None
-        if different:
-            said = "; ".join(
-                f"{one}: {_shown(theirs.get(one))} then, {_shown(options.get(one))} now" for one in different
-            )
-            raise OutputError(
-                f"--out {self.path} holds samples of another command ({said}); choose another file, or repeat "
-                "that command"
-            )
-
-    def _continue(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def _continue(self, sizes: Sequence[int]) -> None:
         """Count the groups that are there, and cut off what a killed process had begun to write."""
-        wanted = [(key, number) for number, group in enumerate(groups, 1) for key in group]
-        self.groups_done = end = at = 0
         with self.reader() as file:
-            for number, line in _lines(file):
-                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                    break
-                sample = _sample(self.path, number, line)
-                if number > len(wanted) or sample.key != wanted[number - 1][0]:
-                    raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is not the one that "
-                        "this command makes there; choose another file"
-                    )
-                at += len(line)
-                if number == len(wanted) or wanted[number][1] > wanted[number - 1][1]:
-                    self.groups_done, end = wanted[number - 1][1], at
-        self.cut(end)
+            whole = takewhile(lambda line: line.endswith(b"\n"), (line for _, line in _lines(file)))
+            ends = [0, *accumulate(map(len, whole))]
+        groups = [0, *accumulate(sizes)]
+        if len(ends) > groups[-1] + 1:
+            raise OutputError(f"--out {self.path} holds more samples than this command makes; choose another file")
+        self.groups_done = bisect_right(groups, len(ends) - 1) - 1
+        self.cut(ends[groups[self.groups_done]])
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -183,8 +128,3 @@ def _sample(path: Path, number: int, line: bytes) -> Sample:
     if said.row < 0 or said.sample < 0:
         raise InputError(f"{where}: row {said.row}, sample {said.sample}: both count from 0")
     return Sample(str(said.id), said.row, said.sample, said.text, said.finish_reason, said.tokens)
-
-
-def _shown(value: Any) -> str:
-    text = escape_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())
-    return text if len(text) <= 60 else f"{text[:60]}…"

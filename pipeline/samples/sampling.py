@@ -1,6 +1,5 @@
 """The loop: requests that the file lacks → an engine → lines of the file."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from ..observer import Observer
 from .prompts import PromptSet, SamplePrompt
 from .samples_file import SamplesFile, read_samples
 
-_SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
 _TAIL = 8
 """Tokens of the prompt that are decoded before an answer: some decoders treat the first token of a text specially."""
 
@@ -67,20 +65,6 @@ class SamplePlan:
     def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
         digest = blake2b(f"{self.seed}/{prompt.row}/{number}".encode(), digest_size=8).digest()
         return SampleRequest(prompt.row, number, prompt.ids, int.from_bytes(digest, "little"))
-
-
-def parse_shard(text: str | None) -> tuple[int, int]:
-    """`I/N` as (I, N); (0, 1) for None.
-
-    Raises:
-        ConfigError: it is not such a pair.
-    """
-    if text is None:
-        return 0, 1
-    found = _SHARD.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise ConfigError(f"--shard {text}: give I/N, with I from 0 to N-1, such as 0/4")
-    return int(found[1]), int(found[2])
 
 
 def shard_file(out: Path, shard: tuple[int, int]) -> Path:
@@ -134,7 +118,7 @@ def draw_samples(
     groups = plan.groups(found.prompts)
     wanted = sum(map(len, groups))
     decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
-    with SamplesFile(out, options, [[request.key for _, request in group] for group in groups]) as file:
+    with SamplesFile(out, options, [*map(len, groups)]) as file:
         todo = groups[file.groups_done :]
         left = sum(map(len, todo))
         if 0 < left < wanted:

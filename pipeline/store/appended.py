@@ -1,32 +1,89 @@
 """A file of lines that one process at a time appends to, and that the same command continues after a kill.
 
-It is opened once, without following links, so that nothing but this file is ever cut or written.
+It is opened once, without following links, so that nothing but this file is ever cut or written. Which command makes it
+is recorded beside it, in `NAME.run.json`.
 """
 
 import errno
+import json
 import os
 import stat
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ...schemas.errors import BusyError, OutputError
+from ...schemas.escape import escape_line
 from ...schemas.files import lock
-from .local import explain, sync_folder
+from ...schemas.jsontext import indented_json, parse_json
+from .local import LocalStore, explain, sync_folder
+
+RECORD = ".run.json"
+"""The suffix of the file that says which command makes a file."""
+_FORMAT = 4
+
+
+def check_place(path: Path) -> None:
+    """Refuse, before any work, a place that holds something else than a file of ours.
+
+    Raises:
+        OutputError: as said.
+    """
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OutputError(f"--out {path} is not a regular file; choose another place")
+    record = path.with_name(path.name + RECORD)
+    if path.stat().st_size and not record.exists():
+        raise OutputError(
+            f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another place"
+        )
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What made a file: the options of the command.
+
+    Raises:
+        OutputError: there is no record, or it is damaged.
+    """
+    store, name = LocalStore(path.absolute().parent), path.name + RECORD
+    try:
+        found = parse_json(store.read(name) or b"")
+        made_by: dict[str, Any] = found["options"] if found["format"] == _FORMAT else {}
+        return made_by | {}
+    except (ValueError, KeyError, TypeError):
+        raise OutputError(f"{store.where(name)} is missing or damaged; choose another place") from None
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The options that differ between two commands, for a message."""
+    keys = [key for key in dict.fromkeys((*here, *there)) if there.get(key) != here.get(key)]
+    return "; ".join(f"{key}: {_short(there.get(key))} there, {_short(here.get(key))} here" for key in keys)
+
+
+def _short(value: Any) -> str:
+    text = escape_line(value if isinstance(value, str) else json.dumps(value))
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class AppendedFile:
     """A file in the place that `--out` names, made with its folder if it is missing. A context manager.
 
+    Args:
+        options: everything that decides what the file holds, as plain data. A file without a whole line binds no
+            command.
+
     Raises:
-        OutputError: something else is in its place, or a file in that of its folder.
+        OutputError: something else is in its place, or a file in that of its folder; or another command made it.
         BusyError: another process is writing it.
         StoreError: it cannot be written, or the disk is full. Every method may raise it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
+        check_place(path)
         irregular = OutputError(f"--out {path} is not a regular file; choose another place")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +99,7 @@ class AppendedFile:
                 raise irregular
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
+            self._keep_record(options)
             sync_folder(path.absolute().parent)
         except OSError as error:
             lock.release(self._descriptor)
@@ -59,6 +117,17 @@ class AppendedFile:
     def close(self) -> None:
         """Let another process write it."""
         lock.release(self._descriptor)
+
+    def _keep_record(self, options: Mapping[str, Any]) -> None:
+        with self.reader() as file:
+            whole = any(b"\n" in part for part in iter(lambda: file.read(1 << 20), b""))
+        if not whole:
+            data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
+            LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD, data)
+        elif differs := differences(read_record(self.path), options):
+            raise OutputError(
+                f"--out {self.path} is of another command ({differs}); choose another place, or repeat that command"
+            )
 
     def reader(self) -> BufferedReader:
         """What it holds, from its beginning."""

@@ -18,11 +18,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 import psutil
@@ -106,7 +107,7 @@ class Leases:
 
 
 class DriverLock:
-    """A lease on an output folder, held while the context lasts.
+    """A lease on an output folder, held while the context lasts; if the work fails, it stays, and says so.
 
     Args:
         shard: `i/N` for a driver that shares the work; it does not conflict with other shares.
@@ -121,7 +122,7 @@ class DriverLock:
     def __init__(self, out: Store, *, shard: str | None = None, wait: float = 0.0, beat: float = BEAT_SECONDS) -> None:
         self.waited = False
         """Whether another driver was active while this one waited."""
-        self._out, self._shard, self._wait = out, shard, wait
+        self._out, self._wait = out, wait
         self._name = RUN if shard is None else f"{FOLDER}/shard-{int(shard.partition('/')[0]):06d}.json"
         me = psutil.Process()
         self.lease = Lease(
@@ -137,10 +138,10 @@ class DriverLock:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="packtrain-lease", daemon=True)
 
-    def __enter__(self) -> "DriverLock":
-        leases, until = Leases(self._out), time.monotonic() + self._wait
+    def __enter__(self) -> Self:
+        leases, until, shard = Leases(self._out), time.monotonic() + self._wait, self.lease.shard
         while True:
-            others = {name: one for name, one in leases.judge().items() if self._shard is None or name == RUN}
+            others = {name: one for name, one in leases.judge().items() if shard is None or name == RUN}
             alive = [lease for lease, lives in others.values() if lives and lease is not None]
             if alive:
                 self.waited = True
@@ -152,36 +153,33 @@ class DriverLock:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
         self._thread.join()
+        failed = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, OutputError)
         with suppress(PacktrainError):  # others see that the process is gone
-            if self._is_mine():
-                self._give_up()
+            if self._is_mine() and failed:  # an OutputError says that the folder belongs to another run
+                said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+                self._write(error=said)
+            elif self._is_mine():
+                self._out.remove(self._name)
         _ended_here.add(self.lease.nonce)
-
-    def fail(self, message: str) -> None:
-        """Leave the lease when the driver ends, with what it failed of."""
-        self.lease = msgspec.structs.replace(self.lease, error=message)
 
     def _take(self, dead: list[str]) -> bool:
         """Write the lease. False if another driver was faster."""
-        mine = msgspec.json.encode(self.lease)
-        if self._shard is not None:
-            self._out.replace_bytes(self._name, mine)
+        if self.lease.shard is not None:
+            self._write()
             return True
         for name in dead:
             self._out.remove(name)
-        return self._out.put_bytes(self._name, mine)
+        return self._out.put_bytes(self._name, msgspec.json.encode(self.lease))
+
+    def _write(self, **changes: Any) -> None:
+        lease = msgspec.structs.replace(self.lease, **changes)
+        self._out.replace_bytes(self._name, msgspec.json.encode(lease))
 
     def _is_mine(self) -> bool:
         return self.lease.nonce.encode() in (self._out.read(self._name) or b"")
-
-    def _give_up(self) -> None:
-        if self.lease.error is not None:
-            self._out.replace_bytes(self._name, msgspec.json.encode(self.lease))
-        else:
-            self._out.remove(self._name)
 
     def _beat(self) -> None:
         count = 0
@@ -189,34 +187,15 @@ class DriverLock:
             count += 1
             with suppress(PacktrainError, OSError):  # the run itself will report errors of the store
                 if self._is_mine():  # it was not taken over, and the folder is there
-                    beat = msgspec.structs.replace(self.lease, count=count)
-                    self._out.replace_bytes(self._name, msgspec.json.encode(beat))
+                    self._write(count=count)
 
     def _busy(self, lease: Lease) -> str:
-        if self._shard is not None:
+        fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
+        if self.lease.shard is not None:
             fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
         elif lease.shard is not None:
             fix = "Let the runs with --shard finish (run.wait=1h waits), stop them, or name another folder with --out"
-        else:
-            fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
         return f"out: {lease} works on {self._out.url}. {fix}"
-
-
-@contextmanager
-def driving(out: Store, *, shard: str | None = None, wait: float = 0.0) -> Iterator[DriverLock]:
-    """Hold the lock, and note in the lease if the work fails.
-
-    Raises:
-        BusyError: see `DriverLock`.
-    """
-    with DriverLock(out, shard=shard, wait=wait) as lock:
-        try:
-            yield lock
-        except OutputError:
-            raise  # the folder belongs to another run
-        except (Exception, KeyboardInterrupt) as error:
-            lock.fail("interrupted" if isinstance(error, KeyboardInterrupt) else str(error))
-            raise
 
 
 @lru_cache(maxsize=1)

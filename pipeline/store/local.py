@@ -12,6 +12,8 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import IO
@@ -21,10 +23,24 @@ import blake3
 from ...schemas.errors import IntegrityError, StoreError, UnwritableError
 from ...schemas.files.lock import process_runs
 from ...schemas.names import check_found
-from .store import Draft, HashingFile, Put, Store
+from .store import Put, Store
 
 _TEMPORARY = ".tmp-"
 _READ, _LARGEST_NOTE = 1 << 22, 1 << 32
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A file under a temporary name, until it is complete and gets its real name."""
+
+    path: Path
+    file: IO[bytes]
+
+    @cached_property
+    def result(self) -> Put:
+        """What was written, once all is."""
+        self.file.flush()
+        return hash_file(self.path)
 
 
 class LocalStore(Store):
@@ -100,9 +116,8 @@ class LocalStore(Store):
         try:
             try:
                 target.mkdir(parents=True, exist_ok=True)
-                # Unbuffered: pyarrow writes whole column buffers, and another copy would only cost memory.
-                with path.open("xb", buffering=0) as raw:
-                    yield Draft(path, HashingFile(raw))
+                with path.open("xb") as file:
+                    yield Draft(path, file)
             except OSError as error:  # if the root cannot be created, the error names the user's path
                 raise explain(error, target if os.access(self.root, os.W_OK) else self.root) from error
         finally:
@@ -112,8 +127,8 @@ class LocalStore(Store):
     def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
         target = self.path(name)
         try:
-            with draft.path.open("rb") as file:
-                os.fsync(file.fileno())
+            draft.file.flush()
+            os.fsync(draft.file.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(draft.path, target)
@@ -136,6 +151,7 @@ class LocalStore(Store):
         folder, _, _ = name.rpartition("/")
         with self.draft(folder) as draft:
             draft.file.write(data)
+            draft.file.flush()
             try:
                 draft.path.replace(self.path(name))
             except OSError as error:
@@ -250,19 +266,10 @@ def check_tree(folder: Path) -> None:
     Raises:
         IntegrityError: see `check_found`.
     """
-    folders = [""]
-    while folders:
-        below = folders.pop()
-        try:
-            entries = os.scandir(folder / below)
-        except OSError:
-            continue  # reading it reports the error
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{below}{entry.name}/")
-                elif entry.is_symlink() or not entry.is_file(follow_symlinks=False):
-                    path = folder / below / entry.name
-                    if path.exists():
-                        real = os.path.realpath(path)
-                        check_found(path, real, os.path.realpath(folder), regular=path.is_file())
+    real = os.path.realpath(folder)
+    for where, folders, names in os.walk(folder):  # what cannot be read is reported by who reads it
+        for path in (Path(where, name) for name in (*folders, *names)):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                kind = path.lstat().st_mode
+                if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) and path.exists():
+                    check_found(path, os.path.realpath(path), real, regular=path.is_file())

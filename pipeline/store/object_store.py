@@ -17,8 +17,8 @@ from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from .local import LocalStore
-from .store import Draft, Put, Store
+from .local import Draft, LocalStore
+from .store import Put, Store
 
 _LARGEST_NOTE = 1 << 30
 """Maximum bytes of an object that is read into memory."""
@@ -118,6 +118,7 @@ class ObjectStore(Store):
             yield draft
 
     def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
+        draft.file.flush()
         if not replace_damaged:
             return self.put_bytes(name, draft.path.read_bytes())
         self._overwrite(name, draft.path)

@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
-import blake3
+if TYPE_CHECKING:
+    from .local import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +35,6 @@ class StoredFile:
     def path(self, store: "Store") -> Path:
         """A local file with its content."""
         return store.local(self.name, bytes=self.bytes, hash=self.hash)
-
-
-class HashingFile:
-    """An unbuffered file for writing that hashes its data. pyarrow can write to it."""
-
-    closed = False
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._hash = blake3.blake3()
-        self.bytes = 0
-
-    def write(self, data: "bytes | memoryview") -> int:
-        view = memoryview(data)
-        view = left = view.cast("B") if view.nbytes else view
-        self._hash.update(view)
-        while left.nbytes:  # a raw file may write less at once, above 2 GiB or on a nearly full disk
-            left = left[self._raw.write(left) :]
-        self.bytes += view.nbytes
-        return view.nbytes
-
-    def flush(self) -> None:
-        self._raw.flush()
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def close(self) -> None:
-        """Does nothing, because the store closes the file after fsync."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A file under a temporary name, until it is complete and gets its real name."""
-
-    path: Path
-    file: HashingFile
-
-    @property
-    def result(self) -> Put:
-        return Put(self.file.bytes, self.file.hexdigest())
 
 
 class Store(ABC):
@@ -136,7 +84,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def draft(self, folder: str) -> AbstractContextManager[Draft]:
+    def draft(self, folder: str) -> "AbstractContextManager[Draft]":
         """A file for writing in a folder; deleted at the end of the block unless it was put.
 
         Raises:
@@ -144,7 +92,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
+    def put(self, draft: "Draft", name: str, *, replace_damaged: bool = False) -> bool:
         """Give a draft its name. False if the name already exists.
 
         Args:

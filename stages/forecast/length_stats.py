@@ -1,35 +1,16 @@
 """Lengths and trained runs of the documents to pack, and what a length limit leaves of them.
 
-Legend: `N` documents, `K` runs that the mask trains, `S` pieces.
+Legend: `N` documents, `K` runs that the mask trains.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..select.truncate import Keep
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SplitPieceLengths:
-    """The packed pieces of documents that are longer than a length limit."""
-
-    owners: NDArray[np.int32]
-    """(S,) the document of each piece, ascending."""
-    lengths: NDArray[np.int32]
-    """(S,) tokens."""
-    labels: NDArray[np.int32]
-    """(S,) trained labels."""
-    overlap: NDArray[np.int32] | None = None
-    """(S,) tokens shared with the piece before; None if there is no overlap."""
-
-    def take(self, index: NDArray[np.int64], owners: NDArray[np.int32]) -> "SplitPieceLengths":
-        """The pieces at `index`, in that order, assigned to other documents."""
-        overlap = None if self.overlap is None else self.overlap[index]
-        return SplitPieceLengths(owners, self.lengths[index], self.labels[index], overlap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +27,6 @@ class LengthStats:
     """(K,) one past the last token of each run."""
     sources: NDArray[np.int32] | None = None
     """(N,) the number of each document's source; None if sources are not needed."""
-    pieces: Mapping[int, SplitPieceLengths] = field(default_factory=dict)
-    """For each length limit, the pieces of the documents that are longer; empty unless documents are split before
-    packing.
-    """
     held_out: int = 0
     """Held-out documents; they are not among the N."""
     longest: Sequence[tuple[str, int]] = ()

@@ -2,7 +2,8 @@
 
 The number of rows depends only on how many pieces there are of each size. So each candidate makes a histogram in one
 pass over the documents, and `best_fit` counts the rows of the real plan from it, all documents in one window, copies
-wherever they fit. `wrapped` ignores alignment and `max_docs`, as real runs do.
+wherever they fit. Documents that a run cuts into pieces, at row ends or between lines, are counted as if they were cut
+every `max_length` tokens.
 
 Legend as in `length_stats.py`.
 """
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ...schemas.layout import fill_of
-from ...schemas.ragged import starts_of
 from ...schemas.report import Point, SourceLoss
 from ..pack.best_fit import rows_needed
 from ..pack.bounds import bound_of_whole_pieces, least_rows, size_counts
@@ -29,6 +29,8 @@ STRATEGIES = ("wrapped", "bfd", "bfd_split")
 """Those of `plan.Strategy` that are compared unasked. `bfd` truncates, drops or splits documents that are too long,
 depending on the options; `none` and `tight` do what it does.
 """
+CUTTING = ("bfd_split", "wrapped")
+"""Strategies that cut documents into pieces themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class SweepOptions:
     """Leave out documents that are too long instead of truncating them. Strategies that cut documents still cut them.
     """
     split: bool = False
-    """Whether long documents are split into the pieces of `LengthStats.pieces`."""
+    """Cut documents that are too long into pieces, whatever the strategy."""
     keep_untrained: bool = False
     max_docs: int | None = None
     align: int = 1
@@ -80,11 +82,10 @@ def lost_by_source(
     total loss is small.
 
     Args:
-        strategy: `bfd` or `bfd_split`. What `wrapped` cuts depends on where rows end.
         names: names of the sources; the stats must say the source of each document.
     """
     assert stats.sources is not None
-    left, out = _left(stats, limit, strategy == "bfd_split", options), []
+    left, out = _left(stats, limit, options.split or strategy in CUTTING, options), []
     for number, name in enumerate(names):
         mine = stats.sources == number
         lengths, kept, labels = stats.lengths[mine], left.kept[mine], stats.labels_each[mine]
@@ -116,14 +117,6 @@ def _left(stats: LengthStats, limit: int, whole: bool, options: SweepOptions) ->
     long = stats.lengths > limit
     if whole:
         kept, labels = stats.lengths.astype(np.int64), stats.labels_each
-    elif options.split:
-        pieces = stats.pieces.get(limit)
-        assert pieces is not None or not long.any(), f"the pieces at length {limit} are not known"
-        kept, labels = np.where(long, 0, stats.lengths).astype(np.int64), np.where(long, 0, stats.labels_each)
-        if pieces is not None:
-            fresh = pieces.lengths if pieces.overlap is None else pieces.lengths - pieces.overlap
-            kept += stats.summed(pieces.owners, fresh)
-            labels += stats.summed(pieces.owners, pieces.labels)
     else:
         kept = np.where(long, 0 if options.drop else limit, stats.lengths).astype(np.int64)
         labels = stats.labels_within(limit, options.keep)
@@ -139,33 +132,27 @@ def _left(stats: LengthStats, limit: int, whole: bool, options: SweepOptions) ->
 def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions) -> Point:
     if strategy not in (*STRATEGIES, "none", "tight"):
         raise ConfigError(f"strategy {strategy!r} is not known; choose from {', '.join((*STRATEGIES, 'tight'))}")
-    left = _left(stats, limit, strategy in ("wrapped", "bfd_split"), options)
-    kept, labels, cut = int(left.kept.sum()), int(left.labels.sum()), int(np.count_nonzero(left.cut))
-    overlap = padding = 0
-    if strategy == "wrapped":
-        pieces, cut, heads = _wrapped(stats, left.kept > 0, limit)
-        labels = int(stats.labels_each[left.kept > 0].sum()) - heads
-        rows = bound = least_rows(kept, limit)
+    whole = options.split or strategy in CUTTING
+    left = _left(stats, limit, whole, options)
+    tokens, labels, cut = int(left.kept.sum()), int(left.labels.sum()), int(np.count_nonzero(left.cut))
+    sizes, full, padding = left.kept, 0, 0
+    if whole:
+        full, sizes = int((sizes // limit).sum()), sizes % limit
+    sizes = sizes[sizes > 0]
+    pieces = len(sizes) + full
+    if strategy == "wrapped":  # which ignores alignment and `max_docs`
+        rows = bound = least_rows(tokens, limit)
     else:
-        sizes, full = left.kept, 0
-        known = stats.pieces.get(limit) if options.split and strategy != "bfd_split" else None
-        if strategy == "bfd_split":
-            full, sizes = int((sizes // limit).sum()), sizes % limit
-        elif known is not None:
-            sizes = np.concatenate([np.where(stats.lengths > limit, 0, sizes), known.lengths])
-            overlap = int(known.overlap.sum(dtype=np.int64)) if known.overlap is not None else 0
-        sizes = sizes[sizes > 0]
         units = -(-sizes // options.align)
         padding = int(units.sum()) * options.align - int(sizes.sum())
         counts = size_counts(units, limit // options.align)
         counts[-1] += full
-        pieces = len(sizes) + full
         rows, bound = rows_needed(counts, options.max_docs), bound_of_whole_pieces(counts, options.max_docs)
         if strategy == "tight" and rows > bound:
             rows = len(tight_rows(units, counts, options.max_docs).row_offsets) - 1
         elif strategy == "none":
             rows = pieces
-    documents, tokens = int(np.count_nonzero(left.kept)), kept + overlap
+    documents = int(np.count_nonzero(left.kept))
     return Point(
         strategy=strategy,
         max_length=limit,
@@ -176,29 +163,9 @@ def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions)
         rows=rows,
         bound=bound,
         tokens=tokens,
-        tokens_lost=stats.tokens - kept,
+        tokens_lost=stats.tokens - tokens,
         labels=labels,
         labels_lost=stats.labels - labels,
         fill=fill_of(tokens, rows, limit) if rows else 0.0,
         padding=padding,
-        overlap=overlap,
     )
-
-
-def _wrapped(stats: LengthStats, there: NDArray[np.bool_], limit: int) -> tuple[int, int, int]:
-    """Pieces, documents that are cut, and labels lost at first tokens, if documents are laid end to end and cut where
-    rows end.
-
-    Args:
-        there: (N,) which documents are packed.
-    """
-    lengths = np.where(there, stats.lengths, 0).astype(np.int64)
-    begins = starts_of(lengths)
-    mine = there[stats.owners]
-    bases, first = begins[stats.owners[mine]], stats.begins[mine]
-    each = (-(-(begins + lengths) // limit) - begins // limit)[there]
-    # Rows that begin in a trained run; and documents that begin inside a row, whose first token is one of a run. Their
-    # labels are lost as those of any document are.
-    at_rows = -(-(bases + stats.ends[mine]) // limit) + (-(bases + first) // limit)
-    heads = int(at_rows.sum()) - int(np.count_nonzero((bases % limit == 0) & (first == 0)))
-    return int(each.sum()), int(np.count_nonzero(each > 1)), heads

@@ -240,7 +240,7 @@ class Encoder:
             counts.tokens += batch.size
             return batch.finish()
         texts, runs = batch.texts, TextRuns.of(batch.runs)
-        tokens = self.engine.encode(texts)
+        tokens = self.engine.encode(texts, places=self._table is None)
         bounds, bound_offsets = runs.bounds()
         places = locate_boundaries(
             tokens, self._table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)

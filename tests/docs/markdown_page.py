@@ -51,7 +51,6 @@ STARTS = {
     "packed": "what `packtrain run mix.yaml` leaves: packed/ and .packtrain-cache/",
     "other": "another small packed folder, other/, of the same tokenizer",
     "model": "a tiny model with random weights and its tokenizer: path/to/model/",
-    "my-model": "the same model in my-model/",
     "hub": "a stand-in for the Hugging Face Hub on this machine, and a token of `me`; see `hub_stand_in`",
     "bucket": "an S3 server on this machine with a bucket named bucket; it holds packed, if that is wanted, too",
 }

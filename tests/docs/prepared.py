@@ -125,7 +125,7 @@ class Prepared:
         folder = self.root / name
         if name not in self._made:
             folder.mkdir()
-            getattr(self, f"_make_{name.replace('-', '_')}")(folder)
+            getattr(self, f"_make_{name}")(folder)
             self._made.add(name)
         return folder
 
@@ -141,9 +141,6 @@ class Prepared:
 
     def _make_model(self, folder: Path) -> None:
         write_model(folder / "path" / "to" / "model", tokenizer=self.inputs / "tokenizer", max_position_embeddings=4096)
-
-    def _make_my_model(self, folder: Path) -> None:
-        shutil.copytree(self._folder("model") / "path" / "to" / "model", folder / "my-model")
 
 
 def checkout(folder: Path) -> None:

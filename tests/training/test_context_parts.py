@@ -13,7 +13,6 @@ from packtrain.schemas.alignment import ParallelLayout
 from packtrain.schemas.errors import AttentionError, ConfigError
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
-from packtrain.training.attention.varlen import find_bounds
 from torch.nn.functional import cross_entropy
 
 from tests.training.conftest import MakePacked
@@ -122,6 +121,3 @@ def test_attention_that_exchanges_nothing_refuses_a_part(make_packed: MakePacked
     use_packed(model)
     with pytest.raises(AttentionError, match=r"context parallelism\) needs attention that exchanges keys"):
         model(**part)
-    cu = part["cu_seq_lens_q"].to("meta")  # on a device, only the longest document is seen without waiting
-    with pytest.raises(AttentionError, match="not those of this row of 8 tokens"):
-        find_bounds({"cu_seq_lens_q": cu, "max_length_q": 9}, 1, 8, "Llama")

@@ -132,10 +132,10 @@ def refuse_foreign_attention(config: Any, where: object) -> None:
 
 
 def _needs_masks(model: Any) -> str:
-    """Why a model must build its own masks; empty if `packed_varlen` can serve it. Chunks (Llama 4) it does itself."""
-    kinds = {kind for config in configs_of(model.config) for kind in getattr(config, "layer_types", None) or ()}
-    flashes = getattr(model, "_supports_flash_attn", True) or "chunked_attention" in kinds
-    return "" if flashes else "does not support FlashAttention, usually because its code changes the attention mask"
+    """Why a model must build its own masks; empty if `packed_varlen` can serve it."""
+    if getattr(model, "_supports_flash_attn", True):
+        return ""
+    return "does not support FlashAttention, usually because its code changes the attention mask"
 
 
 def _why_loop(model: Any) -> str:

@@ -10,6 +10,7 @@ tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; 
 
 import importlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -23,30 +24,22 @@ _WHY_NOT: dict[tuple[str, int | None], str] = {}
 
 
 def why_not_flash(device: torch.device) -> str:
-    """Why `flash` does not run on a device; empty if it does. Compiled code may call it."""
+    """Why `flash` does not run on a device; empty if it does. Compiled code may call it, once it has been asked."""
     key = (device.type, device.index)
-    if key not in _WHY_NOT:
-        _WHY_NOT[key] = _look(device)
-    return _WHY_NOT[key]
+    if key in _WHY_NOT:
+        return _WHY_NOT[key]
+    why = "" if device.type == "cuda" else "no CUDA device"
+    if not why and torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
+        why = f"{torch.cuda.get_device_name(device)} is older than Ampere (sm80), which FlashAttention needs"
+    if not why and find_spec("torch.nn.attention.varlen") is None:
+        why = f"torch {torch.__version__} has no variable-length attention"
+    return _WHY_NOT.setdefault(key, why)
 
 
 def flash_name() -> str:
     """The name of torch's kernel, with the implementation that is active in this process."""
     active = getattr(importlib.import_module("torch.nn.attention"), "current_flash_attention_impl", lambda: None)()
     return f"torch varlen ({active or 'FA2'})"
-
-
-def _look(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "no CUDA device"
-    major, minor = torch.cuda.get_device_capability(device)
-    if major < 8 and torch.version.hip is None:
-        return f"{torch.cuda.get_device_name(device)} is sm{major}{minor}, and FlashAttention needs sm80 (Ampere)"
-    try:
-        importlib.import_module("torch.nn.attention.varlen")
-    except ImportError as error:
-        return f"torch {torch.__version__} has no variable-length attention ({error})"
-    return ""
 
 
 def flash(
@@ -114,34 +107,40 @@ def per_document(
     Returns:
         (T, H, V).
     """
-
-    plain = softcap is None and sinks is None
-
-    def one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
-        whole = plain and (window is None or window >= len(query))
-        seen = None if whole else _causal(len(query), window, query.device)
-        if plain:
-            grouped = q.shape[1] != k.shape[1]
-            out: torch.Tensor = functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=seen, is_causal=whole, scale=scale, enable_gqa=grouped
-            )
-        else:
-            out = _written_out(q, k, v, seen, q.shape[-1] ** -0.5 if scale is None else scale, softcap, sinks)
-        return out.squeeze(0).transpose(0, 1)
-
     lengths = [end - begin for begin, end in pairwise(bounds)]
     # Each tensor is split once, so that the backward pass joins gradients once.
     parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-    pieces = [one(q, k, v) for q, k, v in parts if len(q)]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    pieces = [
+        _attend(*part, scale=scale, window=window, softcap=softcap, sinks=sinks) for part in parts if len(part[0])
+    ]
     return torch.cat(pieces) if pieces else query.new_zeros(0, query.shape[1], value.shape[2])
 
 
-def _causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(L, L), true where a token may attend: itself and earlier tokens within the window."""
-    here = torch.arange(length, device=device)
-    back = here[:, None] - here[None, :]
-    return (back >= 0) if window is None else (back >= 0) & (back < window)
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """One document: (L, H, E), (L, G, E), (L, G, V) → (L, H, V)."""
+    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
+    plain, grouped = softcap is None and sinks is None, q.shape[1] != k.shape[1]
+    if plain and (window is None or window >= len(query)):
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+    else:
+        here = torch.arange(len(query), device=query.device)
+        back = here[:, None] - here[None, :]
+        seen = (back >= 0) & (back < (len(query) if window is None else window))
+        if plain:
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+        else:
+            out = _written_out(q, k, v, seen, scale, softcap, sinks)
+    return out.squeeze(0).transpose(0, 1)
 
 
 def _written_out(
@@ -153,7 +152,11 @@ def _written_out(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Plain operations, in float32 or better, because torch has no fused kernel with softcap or sinks."""
+    """Plain operations, in float32 or better, because torch has no fused kernel with softcap or sinks.
+
+    Args:
+        seen: (L, L), true where a token may attend: itself and earlier tokens within the window.
+    """
     groups = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
     exact = torch.promote_types(q.dtype, torch.float32)

@@ -1,7 +1,7 @@
 """`packed_varlen`: the attention function that transformers calls in every layer of a model.
 
-It finds the bounds of the documents in the arguments of the layer, windows and chunks in the layer's configuration, and
-computes attention by `kernels`. Where its result would be wrong it raises.
+It finds the bounds of the documents in the arguments of the layer, a window in the layer's configuration, and computes
+attention by `kernels`. Where its result would be wrong it raises.
 
 Legend: B rows (1 in a packed batch), T tokens, D documents, H query heads, G key heads, E head dimension, V value
 dimension. Bounds are int32 (D + 1,), from 0 to T; empty documents, as in batches of a fixed shape, have equal ones.
@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -62,9 +61,7 @@ def packed_varlen(
         for calls in _OPEN:
             calls.append(value.dtype)
     rows, _, length, size = query.shape
-    bounds = find_bounds(kwargs, rows, length, _who(module))
-    if (chunk := _chunk_of(module)) is not None:
-        bounds = in_chunks(bounds, rows * length, chunk)
+    bounds, longest = find_bounds(kwargs, rows, length, _who(module))
     scale, window = size**-0.5 if scaling is None else float(scaling), window_of(module, sliding_window)
     plain = softcap is None and s_aux is None and max(size, value.shape[-1]) <= MOST_HEAD_DIM
     fast = plain and not why_not_flash(query.device)
@@ -72,9 +69,9 @@ def packed_varlen(
         query, key, value = _in_half(module, query, key, value)
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))  # (B·T, H, E)
     if fast:
-        out = flash(q, k, v, bounds.cu, bounds.longest, scale=scale, window=window)
+        out = flash(q, k, v, bounds, longest, scale=scale, window=window)
     else:
-        out = _loop(q, k, v, bounds.cu, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+        out = _loop(q, k, v, bounds, scale=scale, window=window, softcap=softcap, sinks=s_aux)
     return out.unflatten(0, (rows, length)), None
 
 
@@ -184,16 +181,13 @@ def window_of(module: torch.nn.Module, given: int | None) -> int | None:
     if given is not None:
         return int(given)
     config: Any = getattr(module, "config", None)
-    own, kind = getattr(module, "sliding_window", None), _kind_of(module)
-    if kind is not None:
-        if kind != "sliding_attention":
-            return None
-        own = getattr(config, "sliding_window", None) if own is None else own
+    own, common = getattr(module, "sliding_window", None), getattr(config, "sliding_window", None)
+    kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if kinds is not None and index is not None and index < len(kinds):
+        own = (common if own is None else own) if kinds[index] == "sliding_attention" else None
     else:
-        if own is None and getattr(config, "use_sliding_window", True):
-            own = getattr(config, "sliding_window", None)
-        if isinstance(own, int) and not _masks_windows(type(module).__module__):
-            return None
+        own = common if own is None and getattr(config, "use_sliding_window", True) else own
+        own = own if _masks_windows(type(module).__module__) else None
     return int(own) if isinstance(own, int) and own > 0 else None
 
 
@@ -207,32 +201,10 @@ def _masks_windows(code: str) -> bool:
         return True
 
 
-def _kind_of(module: torch.nn.Module) -> str | None:
-    kinds = getattr(getattr(module, "config", None), "layer_types", None)
-    index = getattr(module, "layer_idx", None)
-    return None if kinds is None or index is None or index >= len(kinds) else str(kinds[index])
-
-
-def _chunk_of(module: torch.nn.Module) -> int | None:
-    """The length of the chunks within which this layer attends, as in Llama 4; None if it has no chunks."""
-    chunk = getattr(getattr(module, "config", None), "attention_chunk_size", None)
-    return int(chunk) if chunk is not None and _kind_of(module) == "chunked_attention" else None
-
-
 # Bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The documents of a row, or of several rows one after another."""
-
-    cu: torch.Tensor
-    """int32 (D + 1,), where documents begin, then T; on the device of the queries."""
-    longest: int
-    """Tokens of the longest document, or more. Kernels cover so many tokens; fewer would leave tokens out."""
-
-
-def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> Bounds:
+def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> tuple[torch.Tensor, int]:
     """The bounds in the arguments of a layer: `cu_seq_lens_q`, which most models pass to every layer; else derived from
     `position_ids` (StableLM and Nemotron drop the bounds).
 
@@ -240,6 +212,10 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
         kwargs: arguments of the attention function.
         rows, length: shape of the queries. Bounds of several rows are counted through all rows.
         who: the layer's name, for errors.
+
+    Returns:
+        int32 (D + 1,), where documents begin, then T, on the device of the queries; and the tokens of the longest
+        document, or more: kernels cover so many tokens, and fewer would leave tokens out.
 
     Raises:
         AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.
@@ -259,7 +235,7 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
                 f"({rows:,} rows came). Pass the batches of PackedLoader, or of collate, as they come; a device's part "
                 "of a batch (context parallelism) needs attention that exchanges keys with the other devices"
             )
-        return Bounds(cu, longest)
+        return cu, longest
     if positions is None:
         raise AttentionError(
             f"{who}: attention got neither cu_seq_lens_q nor position_ids, so it cannot find where documents end. Pass "
@@ -277,23 +253,7 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
     begins = torch.cat((first, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
     starts = begins.nonzero().reshape(-1)
     cu = torch.cat((starts, torch.tensor([begins.numel()], device=starts.device))).to(torch.int32)
-    return Bounds(cu, int((cu[1:] - cu[:-1]).max()))
-
-
-def in_chunks(bounds: Bounds, tokens: int, chunk: int) -> Bounds:
-    """Cut documents every `chunk` tokens: chunked attention (Llama 4) is attention within these chunks.
-
-    The result is filled up with empty documents to a size that depends only on shapes, so that nothing waits for the
-    device.
-    """
-    if bounds.longest <= chunk:
-        return bounds
-    here = torch.arange(tokens, device=bounds.cu.device, dtype=torch.int32)
-    document = torch.searchsorted(bounds.cu, here, right=True) - 1
-    begins = (here - bounds.cu[document]) % chunk == 0
-    room = min(tokens, len(bounds.cu) - 1 + tokens // chunk)  # each document adds at most one short chunk
-    starts = torch.where(begins, here, tokens).sort().values[:room]
-    return Bounds(torch.nn.functional.pad(starts, (0, 1), value=tokens).to(torch.int32), chunk)
+    return cu, int((cu[1:] - cu[:-1]).max())
 
 
 # Calls

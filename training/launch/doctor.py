@@ -131,24 +131,16 @@ def _devices() -> Iterator[DoctorLine]:
         yield DoctorLine(f"cuda:{index}", GOOD, text)
     if count:
         return
-    driver = collect_env.get_nvidia_driver_version(collect_env.run)
-    if driver is None:
+    if (driver := collect_env.get_nvidia_driver_version(collect_env.run)) is None:
         yield DoctorLine("devices", NOTE, "the CPU: there is no GPU driver")
         return
-    try:
-        torch.cuda.init()
-        why = "no reason given"
-    except Exception as error:  # an AssertionError for a build without CUDA, a RuntimeError for the rest
-        why = str(error).splitlines()[0]
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    said = f"there is a GPU (driver {driver}), but torch {torch.__version__} cannot use it: {why}"
     fix = (
-        f"CUDA_VISIBLE_DEVICES={hidden} may hide it"
-        if hidden is not None
-        else "install torch's CUDA build, by the index that pytorch.org names; upgrade the driver if it is older than "
-        "that CUDA; start a container with --gpus all"
+        "install torch's CUDA build, by the index that pytorch.org names; upgrade the driver if it is older than that "
+        "CUDA; start a container with --gpus all"
     )
-    yield DoctorLine("devices", BROKEN, said, fix)
+    said = f"there is a GPU (driver {driver}), but torch {torch.__version__} cannot use it"
+    yield DoctorLine("devices", BROKEN, said, fix if hidden is None else f"CUDA_VISIBLE_DEVICES={hidden} may hide it")
 
 
 def _attention() -> Iterator[DoctorLine]:

@@ -15,10 +15,9 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib import metadata
@@ -27,6 +26,7 @@ from typing import Any, TypeVar
 
 from ...schemas.errors import ConfigError, LaunchError
 from ...schemas.units import plural, rate
+from ..ahead import Threads
 
 Value = TypeVar("Value")
 _LOG = logging.getLogger(__name__)
@@ -67,21 +67,20 @@ def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
         return None
     if environ.get("WORLD_SIZE") == "1":
         return None
-    there = {name: environ[name] for name in (*NEEDED, "LOCAL_RANK") if environ.get(name)}
-    said = ", ".join(f"{name}={value}" for name, value in there.items())
-    if missing := [name for name in NEEDED if name not in there]:
+    said = ", ".join(f"{name}={environ[name]}" for name in NEEDED if environ.get(name))
+    if missing := [name for name in NEEDED if not environ.get(name)]:
         raise ConfigError(
             f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all of "
             "them, or unset them to train with one process"
         )
-    numbers = [there.get(name, "0") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")]
-    if not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
+    rank, size, port, local = (environ.get(name, "0") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "LOCAL_RANK"))
+    if not all(number.isdecimal() for number in (rank, size, port, local)) or int(rank) >= int(size):
         raise ConfigError(
             f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
             "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's bash -c '…', "
             "not before"
         )
-    return int(numbers[0]), int(numbers[1])
+    return int(rank), int(size)
 
 
 def installed(package: str) -> str | None:
@@ -155,7 +154,7 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
     _LOG.info("%s: %s", mine, mine.saw)
     ends = time.monotonic() + seconds
     try:
-        verdict, reports = within(2 * (seconds + _GRACE), lambda: _meet(mine, ends, seconds))
+        verdict, reports = within(seconds + 1.2 * _GRACE, lambda: _meet(mine, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise LaunchError(
             f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
@@ -170,22 +169,15 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
 
 
 def within(seconds: float, work: Callable[[], Value]) -> Value:
-    """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs.
-
-    A hanging thread is left running; it ends with the process.
-    """
-    result: Future[Value] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="packtrain-launch", daemon=True).start()
-    if not wait([result], seconds).done:
-        raise TimeoutError(f"no answer in {seconds:g} seconds")
-    return result.result()
+    """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs."""
+    threads = Threads(1)
+    try:
+        result = threads.submit(work)
+        if not wait([result], seconds).done:
+            raise TimeoutError(f"no answer in {seconds:g} seconds")
+        return result.result()
+    finally:
+        threads.close()
 
 
 def _open_store(rank: int, seconds: float) -> Any:
@@ -290,41 +282,35 @@ def check_links(timeout: float) -> tuple[list[RankReport], str, float]:
     import torch.distributed as dist
 
     reports = rank_check(timeout)
-    mine = reports[0] if len(reports) == 1 else next(one for one in reports if one.pid == os.getpid())
+    mine = next(one for one in reports if one.pid == os.getpid())
     if mine.world_size == 1:
         raise ConfigError(
             "--ranks needs several: start it with what starts the training, such as "
             "`torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks`"
         )
-    backend, device = "gloo", "cpu"
+    backend, device, limit = "gloo", "cpu", timedelta(seconds=timeout)
     if torch.cuda.is_available():
         backend, device = "nccl", mine.device.partition(" ")[0]
         torch.cuda.set_device(device)
-    limit = timedelta(seconds=timeout)
 
-    def reduce() -> float:
+    def reduce() -> tuple[float, float]:
+        """The sum of 1 to the number of ranks, or a number of it that is wrong; and bytes a second."""
         dist.init_process_group("gloo", timeout=limit)
         dist.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names ranks that do not answer
-        group, speeds = dist.new_group(backend=backend, timeout=limit), []
-        for _ in range(6):
+        group = dist.new_group(backend=backend, timeout=limit)
+        for _ in range(3):  # the last one is timed: the first ones connect
             tensor = torch.full((_NUMBERS,), mine.rank + 1.0, device=device)
             dist.barrier(group)
             began = time.perf_counter()
             dist.all_reduce(tensor, group=group)
-            expected = mine.world_size * (mine.world_size + 1) / 2
-            if damaged := tensor[tensor != expected].tolist():  # waits for the device
-                raise LaunchError(
-                    f"the sum of 1 to {mine.world_size} over all ranks came out as {damaged[0]:g}: memory or network "
-                    "damages data: leave that machine out"
-                )
-            speeds.append(4 * _NUMBERS / (time.perf_counter() - began))
+            low, high = tensor.min().item(), tensor.max().item()  # waits for the device
+            speed = 4 * _NUMBERS / (time.perf_counter() - began)
         dist.destroy_process_group()
-        return sorted(speeds)[3]
+        return (high if low == expected else low), speed
 
+    expected = mine.world_size * (mine.world_size + 1) / 2
     try:
-        return reports, backend, within(3 * timeout + 5, reduce)
-    except LaunchError:
-        raise
+        found, speed = within(3 * timeout + 5, reduce)
     except (RuntimeError, TimeoutError, OSError, ValueError) as error:
         raise LaunchError(
             f"{mine}: the ranks do not reach each other over {backend}: {str(error).splitlines()[0].rstrip('.')}. If "
@@ -333,6 +319,12 @@ def check_links(timeout: float) -> tuple[list[RankReport], str, float]:
             "(`ip route get MASTER_ADDR` names it); for NCCL look again with NCCL_DEBUG=INFO, then with "
             "NCCL_IB_DISABLE=1, and on one node with NCCL_P2P_DISABLE=1"
         ) from error
+    if found != expected:
+        raise LaunchError(
+            f"the sum of 1 to {mine.world_size} over all ranks came out as {found:g}: memory or network damages data: "
+            "leave that machine out"
+        )
+    return reports, backend, speed
 
 
 def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:

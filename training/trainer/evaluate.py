@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ..batch import flatten, untrained
-from ..packed_rows import MAKE_HOLDOUT, PackedRows, document_names
+from ..packed_rows import MAKE_HOLDOUT, PackedRows
 from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
@@ -65,7 +65,7 @@ class HeldOut:
     def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
         """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
         ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
-        names = document_names(self.rows, ids.tolist())
+        names = self.rows.parts[0].names(ids.tolist())
         numbers: dict[str, int] = {}
         codes = [numbers.setdefault(names[one][1], len(numbers)) for one in ids.tolist()]
         return tuple(numbers), ids, np.array(codes, np.int64)

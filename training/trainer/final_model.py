@@ -8,7 +8,6 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..dataset_files import LocalFiles
 from ..packed_rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
@@ -32,9 +31,10 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         ConfigError: transformers cannot load the tokenizer.
     """
     folder, template = given, None
-    if folder is None and isinstance(rows.files, LocalFiles):
+    part = rows.parts[0]
+    if folder is None and part.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = parse_json(rows.files.read(_RUN))
+            noted = parse_json(part.files.read(_RUN))
             folder, template = Path(noted["tokenizer"]), noted["config"]["tokenizer"]["chat_template"]
     if folder is None or not folder.is_dir():
         _LOG.warning(
@@ -49,7 +49,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
     if template:
-        wanted = str(rows.manifest.plan["tokenizer"]["template"])
+        wanted = str(part.manifest.plan["tokenizer"]["template"])
         tokenizer.chat_template = _template_text(str(template), wanted, tokenizer.chat_template)
     return tokenizer
 

@@ -177,17 +177,29 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
     Raises:
         ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
     """
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
     if kind not in KINDS:
         raise ConfigError(f"loss_kernel={kind!r}: choose one of {', '.join(KINDS)}")
     if kind == "none" or (kind == "auto" and not cuda):
         return None
     base: Any = unwrap(model)
-    if obstacle := _obstacle(base):
-        if kind == "auto":
-            _LOG.info("loss_kernel: none, because %s", obstacle)
-            return None
+    head, text = base.get_output_embeddings(), base.config.get_text_config()
+    changed = [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]
+    if is_deepspeed_zero3_enabled():
+        obstacle = "under ZeRO-3 the head's weights are available only while the head itself runs"
+    elif not hasattr(functional, "linear_cross_entropy"):
+        obstacle = f"torch {torch.__version__} has no linear_cross_entropy"
+    elif type(head) is not nn.Linear:
+        obstacle = f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
+    elif changed:
+        obstacle = f"it changes its logits before the loss ({', '.join(changed)})"
+    else:
+        return FusedHead(head, "liger" if kind == "liger" else "chunked")
+    if kind != "auto":
         raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
-    return FusedHead(base.get_output_embeddings(), "liger" if kind == "liger" else "chunked")
+    _LOG.info("loss_kernel: none, because %s", obstacle)
+    return None
 
 
 class FusedHead:
@@ -227,46 +239,20 @@ class FusedHead:
         return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
-def _obstacle(model: Any) -> str:
-    """Why the loss cannot be computed from this model's head; empty if it can."""
-    from transformers.integrations import is_deepspeed_zero3_enabled
-
-    if is_deepspeed_zero3_enabled():
-        return "under ZeRO-3 the head's weights are available only while the head itself runs"
-    if not hasattr(functional, "linear_cross_entropy"):
-        return f"torch {torch.__version__} has no linear_cross_entropy"
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if type(head) is not nn.Linear:
-        return f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
-    text = model.config.get_text_config()
-    changed = [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]
-    return f"it changes its logits before the loss ({', '.join(changed)})" if changed else ""
-
-
-def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> Any:
     options = nn.LinearCrossEntropyOptions()
-    found: torch.Tensor = functional.linear_cross_entropy(
-        hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options
-    )
-    return found
+    return functional.linear_cross_entropy(hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options)
 
 
 def _liger() -> Kernel:
     try:
-        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy as kernel
     except ImportError as error:
         raise ConfigError(
             f"loss_kernel: liger needs a GPU and pip install 'packtrain[liger]': {error}. Or take chunked"
         ) from error
-
-    def kernel(
-        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor
-    ) -> torch.Tensor:
-        how = {"reduction": "sum", "accum_dtype": torch.float32}
-        found: torch.Tensor = liger_fused_linear_cross_entropy(hidden, weight, tokens, bias=bias, **how)
-        return found
-
-    return kernel
+    how = {"reduction": "sum", "accum_dtype": torch.float32}
+    return lambda hidden, weight, bias, tokens: kernel(hidden, weight, tokens, bias=bias, **how)
 
 
 @contextmanager

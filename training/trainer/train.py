@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from ..order import Source
+from ..packed_rows import Source
 from ..place import detect_rank
 from . import Say, print_line
 from .train_config import TrainConfig, training_arguments
@@ -128,8 +128,7 @@ def sources_of(config: TrainConfig, base: Path) -> list[Source]:
 
 def loader_options(config: TrainConfig, base: Path) -> dict[str, Any]:
     """The options of the loader, besides rows, ranks, seed and epochs."""
-    options = config.loader.model_dump(exclude=_PLACES)
-    return {**options, "balance": config.loader.balance, **_remote(config, base)}
+    return {**config.loader.model_dump(exclude=_PLACES), **_remote(config, base)}
 
 
 def _where(text: str, base: Path) -> str:
@@ -200,7 +199,7 @@ def _run(config: TrainConfig, base: Path, say: Say, ranks: int) -> Outcome:
         **{key: getattr(config, key) for key in _SAME},
     )
     given = base / config.tokenizer if config.tokenizer else None
-    trainer.tokenizer = find_tokenizer(given, trainer.loader.corpus.parts[0])
+    trainer.tokenizer = find_tokenizer(given, trainer.loader.corpus)
     if trainer.tokenizer is not None and config.model.path is not None:
         refuse_other_tokenizer(base / config.model.path, trainer.tokenizer)
     _announce(trainer, resume, say)

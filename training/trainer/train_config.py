@@ -8,15 +8,14 @@ unchanged. Keys that packtrain decides itself are refused there, each with the r
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
-from ..order import Source
+from ..packed_rows import Source
 from ..place import divisible, nearest
-from ..steps import Balance
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
@@ -92,15 +91,13 @@ class LoaderConfig(ConfigModel):
 
     order: Literal["full", "blocks", "sequential"] = "full"
     """For remote shards that the cache cannot hold, `blocks`."""
-    first_epoch_sequential: bool | None = None
-    """Read epoch 0 in stored order; null: only if packing shuffled the rows."""
-    balance: Literal["auto"] | Balance | None = "auto"
+    balance: Literal["auto"] | Annotated[int, Field(ge=1)] | None = "auto"
     """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"
     """What happens to the rows after the last full step."""
     prefetch: int = Field(default=2, ge=0)
     """Steps that a thread makes in advance; 0 makes them when they are needed."""
-    static_shapes: bool | int = False
+    static_shapes: bool = False
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False
     """Add the number of each token's document to a batch, for convolution and state-space layers."""

@@ -28,8 +28,7 @@ from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
 from ..model import ModelLimits, may_leave_weights_unused
-from ..order import Source
-from ..packed_rows import ConcatRows
+from ..packed_rows import Source
 from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
@@ -114,23 +113,26 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """All steps were made before the checkpoint that training resumes from."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
-        self.limits = ModelLimits.of(model)
-        self.limits.check_rows("the data", self.loader.corpus, rows_per_device)
-        steps = _steps(len(self.loader) // parts, args.max_steps, rows_per_step)
-        fill_in(args, model, parts=parts, rows_per_device=rows_per_device, steps=steps)
-        refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
+        self.limits, padded = ModelLimits.of(model), bool(options.get("static_shapes"))
+        self.limits.check_rows("the data", self.loader.corpus, rows_per_device, padded=padded)
+        steps, liger = len(self.loader) // parts, loss_kernel == "liger"
+        fill_in(
+            args, model, rows_per_device=rows_per_device, parts=parts, steps=steps, liger=liger, offloads=self.offloads
+        )
         if eval_data is not None:
-            self.limits.check_rows("the held-out data", ConcatRows([eval_data.rows]), eval_data.rows_per_device)
-            args.eval_strategy, args.eval_steps = "steps", eval_every or steps
+            self.limits.check_rows("the held-out data", eval_data.rows, eval_data.rows_per_device)
+            args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
         self.settings = checkpoint.settings_of(args, model, rows_per_step)
         self.applied = use_packed(model, attention)
-        fused = fuse_loss(model, loss_kernel, cuda=cuda)
-        self.forward = Forward(model, fused=fused, every_position=bool(options.get("static_shapes")))
+        self.forward = Forward(model, fused=fuse_loss(model, loss_kernel, cuda=cuda), every_position=padded)
         self.meter = Meter()
         super().__init__(
             model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
         )
-        refuse_parallelism(self.accelerator)
+        parallel = getattr(self.accelerator, "parallelism_config", None)  # which a launcher may have set
+        for name in ("cp", "sp", "tp"):
+            if getattr(parallel, f"{name}_enabled", False):
+                raise ConfigError(f"leave parallelism_config.{name}_size out: {CUT}")
         # transformers then neither divides by the micro-batches nor counts the labels again.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
@@ -308,86 +310,58 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
 
 
-def _steps(given: int, most: int, rows_per_step: int) -> int:
-    """Optimizer steps to make: all that the data gives where `most` is not positive.
-
-    Raises:
-        ConfigError: the data gives fewer.
-    """
-    if most > given:
-        raise ConfigError(
-            f"max_steps={most:,}, but the data gives {plural(given, 'step')} of {plural(rows_per_step, 'row')}; take "
-            f"fewer steps, or read the data about {-(-most // max(1, given)):,} times as often (epochs)"
-        )
-    return most if most > 0 else given
-
-
-def fill_in(args: Any, model: Any, *, parts: int, rows_per_device: int, steps: int) -> None:
+def fill_in(
+    args: Any, model: Any, *, rows_per_device: int, parts: int, steps: int, liger: bool = False, offloads: bool = False
+) -> None:
     """Set the TrainingArguments that follow from the rows.
 
     Args:
         parts: micro-batches of a rank in a step.
-
-    Raises:
-        ConfigError: they hold something else already.
-    """
-    if args.gradient_accumulation_steps not in (1, parts):
-        raise ConfigError(
-            f"args.gradient_accumulation_steps={args.gradient_accumulation_steps}, but rows_per_step makes it {parts}: "
-            "leave it out, and choose rows_per_step and rows_per_device"
-        )
-    for key in ("label_smoothing_factor", "neftune_noise_alpha"):
-        if getattr(args, key):
-            raise ConfigError(f"args.{key}: {OWNED[key]}; leave it out")
-    if args.n_gpu > 1:
-        _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
-        args._n_gpu = 1  # transformers would split batches by nn.DataParallel
-    args.gradient_accumulation_steps, args.per_device_train_batch_size = parts, rows_per_device
-    args.max_steps = steps
-    if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
-        args.ddp_find_unused_parameters = may_leave_weights_unused(model)
-    args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True
-
-
-def refuse_conflicts(model: Any, args: Any, *, liger: bool, offloads: bool) -> None:
-    """Refuse combinations that would train wrongly, or fail late and unclearly.
-
-    Args:
-        args: transformers.TrainingArguments.
+        steps: optimizer steps that the data gives.
         liger: the loss is computed by Liger's kernel.
         offloads: activations are kept in the host's memory.
 
     Raises:
-        ConfigError: names all combinations at fault, each with its reason and fix.
+        ConfigError: they hold something else already, or settings together would train wrongly or fail late; names all
+            at fault, each with its reason and fix.
     """
-    found = []
+    wrong = [
+        f"args.{key}: {OWNED[key]}; leave it out"
+        for key in ("label_smoothing_factor", "neftune_noise_alpha")
+        if getattr(args, key)
+    ]
+    if args.gradient_accumulation_steps not in (1, parts):
+        wrong.append(
+            f"args.gradient_accumulation_steps={args.gradient_accumulation_steps}, but rows_per_step makes it {parts}: "
+            "leave it out, and choose rows_per_step and rows_per_device"
+        )
+    if args.max_steps > steps:
+        wrong.append(
+            f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read the "
+            f"data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
+        )
     if liger and offloads:
-        found.append(
+        wrong.append(
             "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, of "
             "which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
         )
     if offloads and args.torch_compile and args.torch_compile_mode in ("reduce-overhead", "max-autotune"):
-        found.append(
+        wrong.append(
             "trainer.torch_compile_mode with offload_activations: a CUDA graph writes its activations to the same "
             "memory at every replay, while they are still copied to the host. Leave one of the two out"
         )
     if any(weight.requires_grad and weight.dtype == torch.float16 for weight in model.parameters()):
-        found.append(
+        wrong.append(
             "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
             "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
         )
-    if found:
-        raise ConfigError("\n".join(found))
-
-
-def refuse_parallelism(accelerator: Any) -> None:
-    """Refuse context, sequence and tensor parallelism, which a launcher may have set.
-
-    Raises:
-        ConfigError: one of them is on.
-    """
-    found = getattr(accelerator, "parallelism_config", None)
-    for name in ("cp", "sp", "tp"):
-        if found is not None and getattr(found, f"{name}_enabled", False):
-            size = getattr(found, f"{name}_size")
-            raise ConfigError(f"leave parallelism_config.{name}_size={size} out: {CUT}")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    if args.n_gpu > 1:
+        _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
+        args._n_gpu = 1  # transformers would split batches by nn.DataParallel
+    args.gradient_accumulation_steps, args.per_device_train_batch_size = parts, rows_per_device
+    args.max_steps = args.max_steps if args.max_steps > 0 else steps
+    if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
+        args.ddp_find_unused_parameters = may_leave_weights_unused(model)
+    args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True

@@ -28,9 +28,9 @@ def test_pieces_are_the_row_cut_at_its_documents(packed: Path) -> None:
             assert list(chain.from_iterable(piece.labels for piece in found)) == batch.column("labels")[0].as_py()
             assert [piece.doc_id for piece in found] == batch.column("doc_ids")[0].as_py()
             for piece in found:
-                runs = list(piece.spans())
-                assert list(chain.from_iterable(ids for _, ids in runs)) == piece.ids
-                assert [trained for trained, _ in runs] == [False, True], "a prompt, then a completion"
+                runs = list(piece.stretches())
+                assert list(chain.from_iterable(ids for *_, ids in runs)) == piece.ids
+                assert [weight > 0 for weight, *_ in runs] == [False, True], "a prompt, then a completion"
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])

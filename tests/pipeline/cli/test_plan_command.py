@@ -11,7 +11,6 @@ import msgspec
 import packtrain as package
 import pytest
 from packtrain.pipeline.report.collect import report_of
-from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.sections import lead
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
@@ -127,8 +126,8 @@ def test_the_models_positions_limit_the_advice(packtrain: Command, file: Path, t
 def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
     # Enough that a fifth of it is like the rest.
     kit.write(tmp_path / "chats.jsonl", kit.corpus("chats", 3000))
-    options = ReportOptions(lengths=(64, 128, 256))
-    some, every = plan(file, options, rows=600), plan(file, options)
+    lengths = (64, 128, 256)
+    some, every = plan(file, lengths, rows=600), plan(file, lengths)
     assert some.sample is not None
     assert every.sample is None
     assert not some.sample.exhaustive

@@ -14,7 +14,7 @@ import packtrain
 import pytest
 from packtrain.pipeline.dataset.wait import wait
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.driver_lock import driving
+from packtrain.pipeline.store.driver_lock import DriverLock
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.errors import TaskError
 
@@ -43,7 +43,7 @@ def test_it_returns_as_soon_as_the_manifest_is_there(
 
 def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_path: Path) -> None:
     out = LocalStore(tmp_path / "out")
-    with pytest.raises(TaskError), driving(out):
+    with pytest.raises(TaskError), DriverLock(out):
         raise TaskError("at first")
     threading.Timer(0.5, lambda: run(config)).start()
     assert wait(tmp_path / "out", 60, grace=30).splits["train"].rows > 1
@@ -51,9 +51,9 @@ def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_p
 
 def test_a_run_that_is_killed_is_missed(program: Command, config: kit.Config, tmp_path: Path) -> None:
     script = (
-        "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.driver_lock import driving\n"
+        "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.driver_lock import DriverLock\n"
         "from packtrain.pipeline.store.local import LocalStore\n"
-        f"with driving(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(60)\n"
+        f"with DriverLock(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(60)\n"
     )
     driver = warm.Process(["python", "-c", script])
     assert driver.stdout.readline() == "here\n"

@@ -69,8 +69,8 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastokens, but wrong on one word; and every text is compared with the reference."""
 
     class Lying(engines.FastokensEngine):
-        def encode(self, texts: Any) -> engines.EngineTokens:
-            return super().encode([text.replace("MOON", "MOO") for text in texts])
+        def encode(self, texts: Any, **options: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("MOON", "MOO") for text in texts], **options)
 
     monkeypatch.setitem(engines.ENGINES, "fastokens", Lying)
     monkeypatch.setattr(stage, "ENGINE_CHECK", 0)
@@ -101,8 +101,8 @@ def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
     tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(engines.FastokensEngine):
-        def encode(self, texts: Any) -> engines.EngineTokens:
-            return super().encode([text.replace("\r\n", "\n") for text in texts])
+        def encode(self, texts: Any, **options: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("\r\n", "\n") for text in texts], **options)
 
     monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
     for out in ("auto", "again"):

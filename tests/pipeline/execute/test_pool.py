@@ -153,34 +153,13 @@ def wait_for(condition: Any, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def test_a_script_without_a_guard_can_run(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    config = kit.configure(tmp_path, "texts", run={"workers": 2})
-    script.write_text(f"print('once')\nimport packtrain\nprint(packtrain.run({config!r}).splits['train'].rows > 1)\n")
-    done = script_run(script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "once\nTrue\n", "")
-
-
-def script_run(script: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a script in its folder, by a Python that knows the tasks."""
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=script.parent,
-        env=os.environ | {"PYTHONPATH": str(tasks.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
-def test_workers_import_nothing_heavy(tmp_path: Path) -> None:
-    """After a real encode, and in the very workers that did it."""
+def test_a_script_without_a_guard_can_run_and_its_workers_import_nothing_heavy(tmp_path: Path) -> None:
+    """After a real run, and in the very workers that did it."""
     config = kit.configure(tmp_path, "chats", keep_untrained=True, mask="all", run={"workers": 2})
     script = tmp_path / "script.py"
     script.write_text(f"""
+import packtrain
 from packtrain.pipeline.execute.pool import Pool
-from packtrain.pipeline.run.run import run
 from tests.support import tasks
 
 seen = set()
@@ -191,11 +170,15 @@ def look(self):
             seen.update(names)
     close(self)
 Pool.close = look
-run({config!r})
+packtrain.run({config!r}, quiet=True)
 print(*sorted(seen))
 """)
-    done = script_run(script)
-    assert done.returncode == 0, done.stderr
+    environment = os.environ | {"PYTHONPATH": str(tasks.ROOT)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
     seen = set(done.stdout.split())
     assert {"packtrain.stages.tokenize.encode", "packtrain.pipeline.pack.shard", "fastokens"} <= seen, (
         "the workers did not work"

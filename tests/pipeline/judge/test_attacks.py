@@ -132,6 +132,27 @@ print(tried(os.truncate, os.__file__, 0), tried(os.link, os.__file__, '/x'), tri
     assert set(said.split()) <= {"OSError", "PermissionError", "FileNotFoundError"}, said
 
 
+def test_its_input_and_output_cannot_grow_beyond_their_limit(run: Run) -> None:
+    ending, said = attack(
+        run,
+        """
+import fcntl, mmap
+grow = [tried(os.ftruncate, fd, 1 << 40) for fd in (0, 1, 2)]
+grow += [tried(os.pwrite, 1, b'x', 1 << 40), tried(os.posix_fallocate, 0, 0, 1 << 30), tried(mmap.mmap, 1, 1 << 30)]
+grow += [tried(resource.setrlimit, resource.RLIMIT_FSIZE, (-1, -1)), tried(fcntl.fcntl, 1, 1033, 0xf)]
+grow += ['OSError' if called(285, 1, 1, 0, ctypes.c_long(1 << 30)) == 'File too large' else 'GROWN']
+os.write(1, ' '.join(map(str, grow)).encode())
+zero = os.open('/dev/zero', 0)
+while tried(os.sendfile, 1, zero, None, 1 << 20) != 'OSError': pass
+""",
+    )
+    assert ending is Verdict.output_limit
+    (done,) = run("import os\nos.write(1, b'wrong'); os.lseek(1, 0, 0); os.write(1, b'right')")
+    assert (done.failed, done.output) == (None, b"right")
+    assert set(said.rstrip("\0").split()) <= {"OSError", "ValueError", "PermissionError"}, said[:300]
+    assert len(said) == MIB
+
+
 # Time and memory
 
 

@@ -23,7 +23,7 @@ JUDGING = Judging(limits=ProgramLimits(wall_seconds=60, cpu_seconds=5))
 
 def results(folder: Path) -> list[dict[str, Any]]:
     """The results in order, without times."""
-    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()[1:]]
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     plain = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
     return sorted(plain, key=lambda one: (one["row"], one["sample"]))
 
@@ -172,13 +172,13 @@ def test_a_damaged_line_is_refused(
 ) -> None:
     shutil.copytree(evaluated[0], tmp_path, dirs_exist_ok=True)
     file = tmp_path / "results" / "results.jsonl"
-    first, second, *rest = file.read_bytes().splitlines(keepends=True)
-    line = json.dumps(json.loads(second) | {key: value}).encode() + b"\n"
-    file.write_bytes(first + line + b"".join(rest))
-    with pytest.raises(OutputError, match="line 2 is damaged"):
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    line = json.dumps(json.loads(first) | {key: value}).encode() + b"\n"
+    file.write_bytes(b"".join(rest) + line)
+    with pytest.raises(OutputError, match=rf"results\.jsonl, line {len(rest) + 1} is damaged"):
         evaluate(tmp_path)
-    file.write_bytes(b"[1]\n" + second)
-    with pytest.raises(OutputError, match="line 1 is damaged"):
+    (tmp_path / "results" / "results.jsonl.run.json").write_bytes(b"[1]")
+    with pytest.raises(OutputError, match=r"results\.jsonl\.run\.json is missing or damaged"):
         evaluate(tmp_path)
 
 
@@ -188,15 +188,15 @@ def test_another_evaluation_is_refused(evaluated: tuple[Path, dict[str, Any]], t
     write_samples(tmp_path / "samples.jsonl", sample_rows()[:4])
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"samples": tmp_path / "samples.jsonl"}, "samples "),
-        ({"judging": Judging(Comparator.exact, JUDGING.limits)}, r'comparator "tokens\+numbers", "exact"'),
-        ({"unsafe": True}, 'sandbox "bubblewrap", "unsafe"'),
+        ({"samples": tmp_path / "samples.jsonl"}, "samples: "),
+        ({"judging": Judging(Comparator.exact, JUDGING.limits)}, r"comparator: tokens\+numbers there, exact here"),
+        ({"unsafe": True}, "sandbox: bubblewrap there, unsafe here"),
     ]
     for change, what in changes:
-        with pytest.raises(OutputError, match=f"holds another evaluation: {what}"):
+        with pytest.raises(OutputError, match=rf"is of another command \({what}"):
             evaluate(folder, **change)
     elsewhere = tmp_path / "data.jsonl"
-    with pytest.raises(OutputError, match="another evaluation: data"):
+    with pytest.raises(OutputError, match=r"of another command \(data: "):
         run_evaluation(EvaluationRequest(elsewhere, folder / "results", folder / "samples.jsonl", JUDGING))
     for option in ("compare", "calibration"):
         other: dict[str, Any] = {option: folder / "references"}

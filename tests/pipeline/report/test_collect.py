@@ -16,7 +16,6 @@ import yaml
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.pipeline.report.report_files import report_json
-from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
@@ -84,7 +83,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mix
 
 @pytest.fixture(scope="session")
 def report(mixed: Mixed) -> Report:
-    return report_of(mixed.out, ReportOptions())
+    return report_of(mixed.out)
 
 
 @pytest.fixture
@@ -197,7 +196,7 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
         assert made.training.rows == []
         assert made.training.rows_absent
     if gone == "_run/parts.json":
-        assert not any(one.kinds for one in made.training.sources)
+        assert not made.training.kinds
     assert report_html(made)
     assert msgspec.json.decode(report_json(made), type=Report) == made
 
@@ -211,7 +210,7 @@ def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
     assert "cache" in made.absent["choice"]
     assert made.packing is not None
     assert made.training is not None
-    assert not any(one.kinds for one in made.training.sources)
+    assert not made.training.kinds
 
 
 # Other kinds of data

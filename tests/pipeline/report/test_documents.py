@@ -12,7 +12,6 @@ from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.report.document_lengths import ReadDocuments, documents_of
 from packtrain.pipeline.report.lengths import choose
-from packtrain.pipeline.report.report_options import ReportOptions
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Point
 from packtrain.stages.forecast.length_stats import LengthStats
@@ -43,7 +42,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 def found_of(folder: Path, **options: Any) -> ReadDocuments:
-    found = documents_of(open_dataset(folder), ReportOptions(**options))
+    found = documents_of(open_dataset(folder), **options)
     assert not isinstance(found, str), found
     return found
 
@@ -55,32 +54,13 @@ CASES: dict[str, Config] = {
     "the ends": {"mask": "last_assistant", "truncate": {"keep": "end", "max_prompt_length": 20}},
     "aligned, few": {"pack": {"align": 8, "max_docs": 3}},
     "bfd_split": {"pack": {"strategy": "bfd_split"}, "mask": "assistant"},
-    "wrapped": {"pack": {"strategy": "wrapped"}, "truncate": {"max_completion_length": 30}},
-    "split at paragraphs, with overlap": {
-        "truncate": {"overlong": "split", "split": {"at": "paragraphs", "overlap": 5}},
-        "pack": {"align": 4, "window_tokens": 9000},
-    },
-    "split anywhere, thrice": {
-        "truncate": {"overlong": "split", "split": {"at": "tokens"}},
-        "mask": "last_assistant",
-        "repeat": 3,
-    },
-    "split, with masks of sources": {
-        "truncate": {"overlong": "split"},
-        "masks": {"chats": "assistant", "pairs": {"policy": "all"}},
-    },
     "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
 }
 
 
 def configured(base: Config, case: Config, length: int, out: Path) -> Config:
-    case = dict(case)
-    repeat, masks = case.pop("repeat", None), case.pop("masks", {})
     config = {**base, **case, "out": str(out)}
     config["truncate"] = {**case.get("truncate", {}), "max_length": length}
-    config["sources"] = [{**one, "mask": masks.get(one["name"], {})} for one in base["sources"]]
-    if repeat:
-        config["sources"] = [{**one, "repeat": repeat} if one["name"] == "pairs" else one for one in config["sources"]]
     return config
 
 
@@ -91,10 +71,9 @@ def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) ->
         runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
     # Of one or the other: what it holds does not depend on the length of the run that it is asked of.
     asked = LENGTHS[[*CASES].index(name) % 2]
-    found = found_of(tmp_path / f"{asked}", lengths=LENGTHS)
+    found = found_of(tmp_path / f"{asked}")
     config = found.config
-    options = ReportOptions(lengths=LENGTHS)
-    choice = choose(found.stats, config, options, found.in_all)
+    choice = choose(found.stats, config, found.in_all, LENGTHS)
     points = [one for one in choice.points if one.strategy == config.pack.strategy]
     assert [one.max_length for one in points] == [*LENGTHS]
     assert any(one.documents_cut or one.documents_lost for one in points)
@@ -116,7 +95,6 @@ def agree(outcome: Point, manifest: Manifest, stats: LengthStats) -> None:
     assert 0 <= sum(one.bound for one in split.windows) - outcome.bound <= further
     assert outcome.pieces == sum(one.pieces for one in split.windows)
     assert outcome.padding == total.tokens_created.get("alignment", 0)
-    assert outcome.overlap == total.tokens_created.get("overlap", 0)
     assert outcome.tokens + outcome.padding == split.tokens == total.tokens_packed
     assert outcome.tokens == sum(one.tokens for one in split.windows)
     assert outcome.fill == pytest.approx(outcome.tokens / (outcome.rows * manifest.max_length))
@@ -132,22 +110,20 @@ def agree(outcome: Point, manifest: Manifest, stats: LengthStats) -> None:
         if not any(limits):
             assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
         assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
-        if config["truncate"]["overlong"] == "split":
-            assert outcome.documents_cut == total.examples_split
-    assert outcome.tokens - outcome.overlap + outcome.tokens_lost == int(stats.lengths.sum())
+    assert outcome.tokens + outcome.tokens_lost == int(stats.lengths.sum())
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
 
 
-@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
+@pytest.mark.parametrize("overlong", ["truncate", "drop"])
 def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, tmp_path: Path) -> None:
     config = configured(base, {}, 96, tmp_path / "mixed")
     config["truncate"]["overlong"] = overlong
     config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
     manifest = packtrain.run(config)
     found = found_of(tmp_path / "mixed")
-    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    options = SweepOptions(drop=overlong == "drop")
     (outcome,) = sweep(found.stats, [96], ["bfd"], options)
     agree(outcome, manifest, found.stats)
     assert manifest.ledger.total().examples_repeated > 0
@@ -162,7 +138,7 @@ def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
     assert manifest.splits["holdout"].rows > 5
     packed = manifest.ledger.total().examples_packed
     assert found.stats.held_out == packed["holdout"], "nothing is lost by its length"
-    choice = choose(found.stats, found.config, ReportOptions(), found.in_all)
+    choice = choose(found.stats, found.config, found.in_all)
     assert choice.held_out == packed["holdout"]
 
 
@@ -170,7 +146,7 @@ def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> 
     packtrain.run(configured(base, {"mask": "all", "duplicates": "keep", "filter": {}}, 4096, tmp_path / "out"))
     table = pq.read_table(tmp_path / "out" / "documents.parquet").to_pylist()
     tokens = {one["id"]: one["tokens"] for one in table}
-    every, some = found_of(tmp_path / "out").stats, found_of(tmp_path / "out", documents=100).stats
+    every, some = found_of(tmp_path / "out").stats, found_of(tmp_path / "out", most=100).stats
     assert len(some.lengths) < len(every.lengths) == len(tokens)
     for stats in (every, some):
         assert [length for _, length in stats.longest] == np.sort(stats.lengths)[:-4:-1].tolist()
@@ -180,12 +156,12 @@ def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> 
 PROMISED = ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
 
 
-@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
+@pytest.mark.parametrize("overlong", ["truncate", "drop"])
 def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path: Path) -> None:
     case = {"truncate": {"overlong": overlong}, "duplicates": "keep", "filter": {}, "mask": "last_assistant"}
     manifest = packtrain.run(configured(base, case, 96, tmp_path / "out"))
     found = found_of(tmp_path / "out")
-    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    options = SweepOptions(drop=overlong == "drop")
     names = [one["name"] for one in base["sources"]]
     lost = lost_by_source(found.stats, 96, "bfd", options, names)
     assert [one.source for one in lost] == names
@@ -206,9 +182,9 @@ def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path
 
 def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
     packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
-    whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", documents=120)
+    whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", most=120)
     assert 60 <= len(some.stats.lengths) <= 120 < len(whole.stats.lengths)
     assert abs(some.in_all - len(whole.stats.lengths)) <= 10
     assert some.in_all > len(some.stats.lengths)
-    again = found_of(tmp_path / "out", documents=120)
+    again = found_of(tmp_path / "out", most=120)
     assert np.array_equal(some.stats.lengths, again.stats.lengths)

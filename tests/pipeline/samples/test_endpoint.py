@@ -23,7 +23,8 @@ pytest.importorskip("fastapi")
 from packtrain.pipeline.encode.tokenizer import load_tokenizer
 from packtrain.pipeline.samples import endpoint
 from packtrain.pipeline.samples.endpoint import EndpointEngine, ServerError
-from packtrain.pipeline.samples.samples_file import RECORD, read_samples
+from packtrain.pipeline.samples.samples_file import read_samples
+from packtrain.pipeline.store.appended import RECORD
 from packtrain.schemas.samples import SampleRequest, SampleSettings
 
 from tests.support.small_models import TOKENIZER, write_model

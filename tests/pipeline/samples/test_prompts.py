@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.configfile import load_config
 from packtrain.pipeline.run.prep_only import prepare_source
@@ -12,8 +14,6 @@ from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, TokenizerError
-
-from tests import kit
 
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
@@ -119,13 +119,11 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
 
 
 def test_prompts_are_read_from_lines_and_parquet(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
-    path = data([PROBLEMS[0], "", PROBLEMS[1]])
-    source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(path)})
-    prepare_source(source, tmp_path, tmp_path / "prompts.jsonl", prompt_only=True)
-    lines = (tmp_path / "prompts.jsonl").read_text().splitlines()
-    kit.write(tmp_path / "prompts.parquet", [json.loads(line) for line in lines])
+    path = prepared(data([PROBLEMS[0], "", PROBLEMS[1]]), format="apps")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    pq.write_table(pa.Table.from_pylist(lines), tmp_path / "prompts.parquet")
     tokenizer = make_tokenizer("prompts-plain")
-    rows = read(prepared(path, format="apps"), tokenizer).prompts
+    rows = read(path, tokenizer).prompts
     assert read(tmp_path / "prompts.parquet", tokenizer).prompts == rows
     assert [(one.id, one.row) for one in rows] == [("5", 0), ("x", 2)]
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.samples.samples_file import RECORD, SamplesFile, read_samples
+from packtrain.pipeline.samples.samples_file import SamplesFile, read_samples
+from packtrain.pipeline.store.appended import RECORD
 from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
 
 KEYS = [(row, sample) for row in range(3) for sample in range(2)]
 GROUPS = [KEYS[:2], KEYS[2:5], KEYS[5:]]
+SIZES = [*map(len, GROUPS)]
 OPTIONS = {"model": "m", "n": 2}
 
 
@@ -22,7 +24,7 @@ def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
 
 def write(path: Path, groups: int = 3) -> None:
     """Write so many groups in all."""
-    with SamplesFile(path, OPTIONS, GROUPS) as file:
+    with SamplesFile(path, OPTIONS, SIZES) as file:
         for group in GROUPS[file.groups_done : groups]:
             file.write([sample(key) for key in group])
 
@@ -65,17 +67,17 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_another_command_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "s.jsonl")
     before = (tmp_path / "s.jsonl").read_bytes()
-    with pytest.raises(OutputError, match=r"samples of another command \(n: 2 then, 3 now\); choose another file"):
-        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, GROUPS)
+    with pytest.raises(OutputError, match=r"is of another command \(n: 2 there, 3 here\); choose another place"):
+        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, SIZES)
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
-        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, GROUPS)
-    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is not the one that this command makes"):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS[:1])
+        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, SIZES)
+    with pytest.raises(OutputError, match="holds more samples than this command makes"):
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES[:1])
     with pytest.raises(OutputError, match=r"s\.jsonl is not a folder"):
-        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, GROUPS)
+        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, SIZES)
     with pytest.raises(OutputError, match="is not a regular file"):
-        SamplesFile(tmp_path, OPTIONS, GROUPS)
+        SamplesFile(tmp_path, OPTIONS, SIZES)
     assert (tmp_path / "s.jsonl").read_bytes() == before
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
@@ -83,7 +85,7 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", [None, b"", b'{"id": "p0", "row"'], ids=["gone", "empty", "cut"])
 def test_a_file_without_samples_binds_no_command(tmp_path: Path, left: bytes | None) -> None:
     path, record = tmp_path / "s.jsonl", tmp_path / f"s.jsonl{RECORD}"
-    with SamplesFile(path, {**OPTIONS, "much": "more" * 100}, GROUPS):
+    with SamplesFile(path, {**OPTIONS, "much": "more" * 100}, SIZES):
         pass
     path.unlink() if left is None else path.write_bytes(left)
     write(path)
@@ -92,16 +94,16 @@ def test_a_file_without_samples_binds_no_command(tmp_path: Path, left: bytes | N
     record.unlink()
     path.write_bytes(b"")  # as mktemp makes it
     write(path, 1)
-    with pytest.raises(OutputError, match="samples of another command"):
-        SamplesFile(path, {**OPTIONS, "n": 3}, GROUPS)
+    with pytest.raises(OutputError, match="is of another command"):
+        SamplesFile(path, {**OPTIONS, "n": 3}, SIZES)
 
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS),
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES),
         pytest.raises(BusyError, match="another process is writing it"),
     ):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, GROUPS)
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES)
     write(tmp_path / "s.jsonl")
 
 

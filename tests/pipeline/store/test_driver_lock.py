@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from packtrain.pipeline.store import driver_lock
-from packtrain.pipeline.store.driver_lock import FOLDER, RUN, DriverLock, Lease, Leases, driving
+from packtrain.pipeline.store.driver_lock import FOLDER, RUN, DriverLock, Lease, Leases
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open_store import Store, open_store
 from packtrain.schemas.errors import BusyError, TaskError
@@ -132,15 +132,15 @@ def test_the_lease_is_not_made_again_in_a_folder_that_was_taken_away(tmp_path: P
 
 def test_a_failure_is_in_the_lease(tmp_path: Path) -> None:
     out = LocalStore(tmp_path)
-    with pytest.raises(TaskError), driving(out):
+    with pytest.raises(TaskError), DriverLock(out):
         raise TaskError("the disk ran away")
     assert b"the disk ran away" in (out.read(RUN) or b"")
-    with driving(out):
+    with DriverLock(out):
         assert b'"error":null' in (out.read(RUN) or b"")
     assert out.names(FOLDER) == []
-    with pytest.raises(KeyboardInterrupt), driving(out):
+    with pytest.raises(KeyboardInterrupt), DriverLock(out):
         raise KeyboardInterrupt
     assert b'"interrupted"' in (out.read(RUN) or b"")
-    with driving(out), pytest.raises(BusyError), driving(out):
+    with DriverLock(out), pytest.raises(BusyError), DriverLock(out):
         raise AssertionError
     assert out.names(FOLDER) == []  # the refused driver says nothing about the run

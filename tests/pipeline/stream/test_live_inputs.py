@@ -99,8 +99,8 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept = (encode.load_encoder, engines.load_engine)  # in a process; a lying one must not outlive its test
 
     class Lying(engines.FastokensEngine):
-        def encode(self, texts: Any) -> engines.EngineTokens:
-            return super().encode([text.replace("MOON", "MOO") for text in texts])
+        def encode(self, texts: Any, **options: Any) -> engines.EngineTokens:
+            return super().encode([text.replace("MOON", "MOO") for text in texts], **options)
 
     monkeypatch.setattr(stream, "Pool", InThisProcess)
     monkeypatch.setitem(engines.ENGINES, "fastokens", Lying)

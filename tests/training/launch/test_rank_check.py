@@ -8,11 +8,11 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.launch.ranks import RankReport, fault_of, read_launch
+from packtrain.training.launch.ranks import read_launch
 
 from tests.support import warm
 
@@ -199,29 +199,6 @@ def test_the_probe_on_two_ranks(kind: str, failed: bool) -> None:
 
 
 # What launchers say
-
-
-def report(rank: int, **changes: Any) -> RankReport:
-    values: dict[str, Any] = {
-        "rank": rank,
-        "world_size": 8,
-        "host": f"node-{rank // 4}",
-        "pid": 100 + rank,
-        "device": f"cuda:{rank % 4} of all",
-        "agree": {"WORLD_SIZE": "8", "torch": "2.13.0"},
-        "variables": {"WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "GROUP_RANK": str(rank // 4)},
-    }
-    return RankReport(**(values | changes))
-
-
-def test_what_is_missing_or_differs_is_named() -> None:
-    reports = [report(rank) for rank in range(8)]
-    assert fault_of(reports, 8, 60) == ""
-    missing = fault_of([reports[rank] for rank in (1, 2, 3, 4, 6)], 8, 60)
-    assert "ranks 0, 5, 7." in missing
-    assert "ranks 1-3 on node-0; ranks 4, 6 on node-1." in missing
-    other = [*reports[:2], report(2, agree={"WORLD_SIZE": "8", "torch": "2.11.0"})]
-    assert "torch: 2.13.0 on ranks 0-1, 2.11.0 on rank 2" in fault_of(other, 3, 60)
 
 
 TORCHRUN = {

@@ -95,12 +95,10 @@ def test_rotary_embeddings_that_stretch(name: str) -> None:
     lengths = {"original_max_position_embeddings": 32} if kind == "phi3" else {}
     model = roped(kind, rope, max_position_embeddings=32 if name == "dynamic" else 512, **lengths)
     report = probe(model, batch=batch(17, 33, 50))
-    assert "lengths" in failed(report)
+    assert failed(report) == {"at length"}
     assert "truncate.max_length" in report.hint
-    assert "longer than 32 tokens" in report.beyond
     report = probe(model, batch=batch(17, 32, 31, 20)).require()
     assert report.shown == (32, 100)
-    # That they stretch is also seen without knowing of it.
     assert failed(probe(model, lengths=(40, 17, 9))) == {"equivalence"}
 
 
@@ -123,7 +121,7 @@ def test_code_of_which_nothing_is_known() -> None:
 def test_rows_of_llama_4_beyond_its_scale() -> None:
     model = roped("llama4_text", {}, floor_scale=60)
     assert probe(model, batch=batch(17, 23, 9)).isolated
-    assert "lengths" in failed(probe(model, batch=batch(17, 23, 30)))
+    assert failed(probe(model, batch=batch(17, 23, 30))) == {"at length"}
     assert failed(probe(roped("llama4_text", {}, floor_scale=8))) == {"equivalence"}
 
 
@@ -145,20 +143,6 @@ def test_every_form_of_the_loaders_batches() -> None:
 def leaks(report: ProbeReport) -> bool:
     """Whether the very isolation was found wanting."""
     return any(not check.passed for check in report.checks if check.name in ("isolation", "perturbation"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        ("llama", torch.float64),
-        ("qwen3_moe", torch.float16),
-        ("gemma3_text", torch.bfloat16),
-    ],
-)
-def test_other_dtypes(kind: str, dtype: Any) -> None:
-    assert probe(packed(kind, dtype=dtype)).require().isolated
-    own = build(kind, dtype=dtype)
-    assert leaks(probe(own, call=lambda batch: own(**{**batch, "use_cache": True})))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -157,7 +157,7 @@ def test_another_training_into_the_same_folder_is_refused(settings: Settings, tm
     [
         ({"rows_per_step": 2}, "rows_per_step: 4, .*: 2"),
         ({"seed": 4}, "seed differs"),
-        ({"data": "two sources"}, "another dataset"),
+        ({"data": "two sources"}, "dataset differs"),
         ({"resume": "checkpoint-4"}, "does not exist"),
         ({"trainer": {"learning_rate": 0.5}}, "trainer.learning_rate: 0.001, .*: 0.5"),
         ({"trainer": {"optim": "sgd"}}, "trainer.optim: adamw_torch.*, .*: sgd"),
