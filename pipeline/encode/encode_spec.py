@@ -50,20 +50,11 @@ class EncodeSpec:
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
-        return {
-            "format": FORMAT,
-            "tokenizer": self.tokenizer_hash,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "jinja2_version": self.jinja2_version,
-            "template": fingerprint([self.template, self.variables]),
-            "date": self.date,
-            "trace": self.trace,
-            "around": msgspec.to_builtins(self.around),
-            "allow_lost": list(self.allow_lost),
-            **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
-            **({"prove": True} if self.prove else {}),
-        }
+        fields = msgspec.to_builtins(self)
+        tokenizer, template = fields.pop("tokenizer_hash"), [fields.pop("template"), fields.pop("variables")]
+        for name in ("tokenizer_json", "template_name"):
+            del fields[name]
+        return {"format": FORMAT, "tokenizer": tokenizer, "template": fingerprint(template), **fields}
 
     def stop_tokens(self, template: Iterable[str]) -> StopTokens:
         """The tokens that end a generation.

@@ -71,7 +71,6 @@ TOLD = {
     "turns_without_end",
     "turns_cut",
     "straddles",
-    "boundaries",
     "template_dropped",
     "examples_contaminated",
     "weight_trained",
