@@ -14,7 +14,8 @@ from ...stages.mask.policy import Mask
 from ..store.checksummed import create_note, get_note, put_note
 from ..store.open_store import Store
 from .arrow_files import read_rows
-from .rows import Account, PlannedRows, RowForm, Written
+from .row_form import RowForm
+from .rows import Account, PlannedRows, Written
 from .segments import Segments
 from .table import NAME, Documents, open_table
 from .window_plan import Pieces, ShardPlan

@@ -23,7 +23,7 @@ from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import SourceFormat, resolve_formats
 from ..inputs.user_reader import is_reader
-from ..pack.rows import TOKEN_BYTES
+from ..pack.row_form import TOKEN_BYTES
 from ..store.open_store import Store
 from .workers import Need, Workspace, encoding_need
 
