@@ -70,7 +70,6 @@ class SourceLedger:
     asked_dropped: int = 0
     straddles: int = 0
     """Tokens that span a boundary; they belong to the trained side."""
-    boundaries: int = 0
     template_dropped: dict[str, int] = field(default_factory=dict)
     """Examples with content that the chat template is allowed to leave out, by kind: `reasoning`, and the kinds in
     `tokenizer.allow_lost`. An example may count under several."""

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError, InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
-from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
@@ -26,6 +25,11 @@ from .mapped_shard import Row, RowSizes, Shard
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256
 """Most shards that are mapped at once, because each has an open file."""
+_PAIR = 32 * 4096 / 6.7e9
+"""What attention costs for each of a document's ℓ² pairs, in units of one token's matrix multiplications. Forward and
+backward, a token costs 6 operations for each parameter, and a document 6 · ℓ² · hidden for each layer: here of a model
+with 6.7 billion parameters, 32 layers and 4,096 dimensions. Other sizes differ by a factor of two or three.
+"""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
@@ -184,13 +188,14 @@ class PackedRows:
         part = self.parts[bisect_right(self.parts, row, key=lambda part: part.first) - 1]
         return part, row - part.first
 
-    def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
+    def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
         costs = np.empty(len(rows))
         for part in self.parts:
             mine = (rows >= part.first) & (rows < part.first + part.rows)
             if mine.any():
-                costs[mine] = shape.weigh(*part.sizes.of(rows[mine] - part.first))
+                tokens, squares = part.sizes.of(rows[mine] - part.first)
+                costs[mine] = tokens + _PAIR * squares
         return costs
 
     def longest(self, beyond: int | None = None) -> int:

@@ -14,7 +14,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import view
-from ...stages.mask.policy import Mask, run_weights, supervised_runs
+from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
 from ..store.checksummed import unseal
@@ -120,6 +120,6 @@ class Runs:
         column = batch.column("runs")
         ends, kind, turn, weights = (view(column.values.field(name)) for name in ("end", "kind", "turn", "weight"))
         offsets = view(column.offsets)
-        supervised = supervised_runs(kind, turn, weights > 0, offsets, mask)
+        supervised, own = supervised_runs(kind, turn, weights, offsets, mask)
         plain = bool(((weights == 0) | (weights == 1)).all())
-        return cls(ends, kind, turn, supervised, None if plain else run_weights(weights, kind, mask), offsets)
+        return cls(ends, kind, turn, supervised, None if plain else own, offsets)

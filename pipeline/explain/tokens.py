@@ -110,8 +110,8 @@ def _of_runs(cached: EncodedDocument, mask: Mask) -> tuple[NDArray[Any], ...]:
     """(T,) kind, turn, whether the mask selects it, and whether only the train flags of the data leave it out."""
     ends, kinds, turns, trains = (np.array(column) for column in zip(*cached.runs, strict=True))
     kinds, turns, offsets = kinds.astype(np.int8), turns.astype(np.int16), np.array([0, len(ends)])
-    supervised = supervised_runs(kinds, turns, trains.astype(np.bool_), offsets, mask)
-    always = supervised_runs(kinds, turns, np.ones(len(ends), np.bool_), offsets, mask)
+    supervised, _ = supervised_runs(kinds, turns, trains.astype(np.float32), offsets, mask)
+    always, _ = supervised_runs(kinds, turns, np.ones(len(ends), np.float32), offsets, mask)
     sizes = np.diff(ends, prepend=0)
     return tuple(np.repeat(column, sizes) for column in (kinds, turns, supervised, always & ~supervised))
 

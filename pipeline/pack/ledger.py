@@ -48,7 +48,6 @@ def open_ledger(
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
         _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
         entry.straddles += counts.straddles
-        entry.boundaries += counts.boundaries
     for name, count in not_taken.items():
         ledger.sources[name].rows_read += count
         _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})

@@ -53,11 +53,11 @@ def put_note(store: Store, name: str, value: object) -> None:
 
 
 def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
-    """A note of this kind; None if it is missing, damaged, from another version, or cannot be read."""
+    """A note of this kind; None if it is missing, damaged or from another version."""
+    data = unseal(store.read(name), name)
     try:
-        data = unseal(store.read(name), name)
         return msgspec.json.decode(data or b"", type=kind, dec_hook=lambda _, text: Path(text))
-    except (ValueError, TypeError, RecursionError, StoreError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

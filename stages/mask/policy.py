@@ -1,13 +1,13 @@
-"""Decides which runs a mask policy trains, from kinds, turns and flags, never from tokens."""
+"""Decides which runs a mask trains, from kinds, turns and weights, never from tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...schemas.config.mask import MaskPolicy, Stop, Thoughts, ToolCalls
 from ...schemas.ragged import begins_of
 from ...schemas.rows import (
     ASSISTANT_KINDS,
@@ -18,58 +18,31 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     RunKind,
 )
-from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED, kind_table
+from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
     from ...schemas.config.mask import MaskConfig
 
-
-class Policy(StrEnum):
-    """What is trained. A plain text is trained whole; for a plain prompt and completion, only the completion is
-    trained.
-
-    `train: false` in the data overrides every policy.
-    """
-
-    COMPLETION = "completion"
-    """Everything after the prompt."""
-    ASSISTANT = "assistant"
-    """Every assistant turn: its content, tool calls and end of turn, but no header."""
-    LAST_ASSISTANT = "last_assistant"
-    """The last assistant turn."""
-    ALL = "all"
-    """Every token."""
-
-
-class Thoughts(StrEnum):
-    """Which thoughts are trained, of those that the policy selects."""
-
-    TRAIN = "train"
-    MASK = "mask"
-    LAST = "last"
-    """Those of the last assistant turn."""
+_POLICIES: dict[MaskPolicy, tuple[RunKind, ...]] = {
+    "completion": (RunKind.TEXT, *COMPLETION_KINDS),
+    "assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
+    "last_assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
+    "all": tuple(RunKind),
+}
+"""The kinds that each policy trains, before the other keys of the mask take some out."""
+_LAST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A policy and its switches."""
+    """Which tokens are trained: the keys of `MaskConfig` that decide it, with their defaults."""
 
-    policy: Policy = Policy.COMPLETION
+    policy: MaskPolicy = "completion"
     train_end: bool = True
-    """Whether end-of-turn tokens are trained with their turns. `all` always trains them."""
-
-    thoughts: Thoughts = Thoughts.TRAIN
-    tool_calls: bool = True
-    """Whether tool calls are trained with their turns."""
-    next_stops: bool = False
-    """Whether a stop token in the next message's header is trained with the turn that it ends."""
-
-    @classmethod
-    def of(cls, config: "MaskConfig") -> "Mask":
-        """The mask that the configuration describes."""
-        thoughts, calls = Thoughts(config.thoughts), config.tool_calls == "train"
-        return cls(Policy(config.policy), config.train_end, thoughts, calls, config.stop == "auto")
+    thoughts: Thoughts = "train"
+    tool_calls: ToolCalls = "train"
+    stop: Stop = "turn"
 
     @classmethod
     def of_sources(cls, config: "RunConfig") -> "tuple[Mask, ...]":
@@ -77,88 +50,89 @@ class Mask:
         return tuple(cls.of(config.mask_of(source)) for source in config.sources)
 
     @classmethod
+    def of(cls, config: "MaskConfig") -> "Mask":
+        """The mask that the configuration describes."""
+        return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
+
+    @classmethod
     def of_plan(cls, config: Mapping[str, Any]) -> "dict[str, Mask]":
         """The mask of each source of a finished run, from the configuration in its plan."""
         masks = {source["name"]: source.get("mask", config["mask"]) for source in config["sources"]}
-        return {
-            name: cls(
-                Policy(mask["policy"]),
-                mask["train_end"],
-                Thoughts(mask["thoughts"]),
-                mask["tool_calls"] == "train",
-                mask["stop"] == "auto",
-            )
-            for name, mask in masks.items()
-        }
+        return {name: cls(**{one.name: mask[one.name] for one in fields(cls)}) for name, mask in masks.items()}
 
     @property
     def needs_parts(self) -> bool:
         """Whether the mask treats parts of a turn differently, so that it needs to know where they are."""
-        return self.thoughts is not Thoughts.TRAIN or not self.tool_calls
+        return (self.thoughts, self.tool_calls) != ("train", "train")
+
+    @property
+    def next_stops(self) -> bool:
+        """Whether a stop token in the next message's header is trained with the turn that it ends."""
+        return self.stop == "auto"
 
     @property
     def ends_in_next_headers(self) -> bool:
-        """Whether a stop token in a header counts as the end of the turn before it, not as a part of the header."""
-        return self.next_stops and self.train_end and self.policy is not Policy.ALL
+        """Whether such a token counts as the end of the turn before it, not as a part of the header."""
+        return self.next_stops and self.train_end and self.policy != "all"
 
     @property
     def needs_turns(self) -> bool:
         """Whether the policy cannot be applied to a conversation whose turns were not located. `completion` can, if it
         trains ends; parts that the mask treats differently are `needs_parts`.
         """
-        if self.policy is Policy.ALL:
+        if self.policy == "all":
             return self.needs_parts
-        return self.policy is not Policy.COMPLETION or not self.train_end
+        return self.policy != "completion" or not self.train_end
 
-
-_SUPERVISED: dict[Policy, tuple[RunKind, ...]] = {
-    Policy.COMPLETION: (RunKind.TEXT, *COMPLETION_KINDS),
-    Policy.ASSISTANT: (RunKind.TEXT, *ASSISTANT_KINDS),
-    Policy.LAST_ASSISTANT: (RunKind.TEXT, *ASSISTANT_KINDS),
-    Policy.ALL: tuple(RunKind),
-}
+    def table(self) -> NDArray[np.int8]:
+        """(kinds,) whether runs of a kind are trained: 0 no, 1 yes, 2 in the last turn of the assistant."""
+        table = np.zeros(max(RunKind) + 1, np.int8)
+        table[list(_POLICIES[self.policy])] = 1
+        if self.ends_in_next_headers:
+            table[list(NEXT_STOP_KINDS)] = 1
+            table[RunKind.HISTORY_STOP_IN_NEXT_HEADER] = self.policy != "completion"
+        if self.policy == "last_assistant":
+            table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _LAST
+        if not self.train_end and self.policy != "all":
+            table[list(END_KINDS)] = 0
+        if self.tool_calls == "mask":
+            table[list(CALL_KINDS)] = 0
+        for kind in THOUGHT_KINDS:
+            table[kind] = {"train": table[kind], "mask": 0, "last": _LAST * bool(table[kind])}[self.thoughts]
+        return table
 
 
 def supervised_runs(
     kind: NDArray[np.int8],
     turn: NDArray[np.int16],
-    train: NDArray[np.bool_],
+    weights: NDArray[np.float32],
     offsets: NDArray[np.integer],
     mask: Mask,
-) -> NDArray[np.bool_]:
-    """(runs,) whether the mask trains a run's tokens.
+) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """(runs,) whether the mask trains a run's tokens; and (runs,) their loss weight, if it does.
 
-    `train: false` in the data overrides every policy.
+    A weight of 0, as of `train: false`, overrides every policy. A stop token in a header has the weight of the turn
+    that it ends, unless it is a part of the header like any other: then it has the smaller weight of the two messages,
+    as the rest of the header.
 
     Args:
-        kind, turn, train: (runs,) of `schemas.rows.RUN`.
+        kind, turn, weights: (runs,) of `schemas.rows.RUN`.
         offsets: (N + 1,) where each document's runs begin. A document has at least one run.
     """
-    table = kind_table(_SUPERVISED[mask.policy])
-    if (borrowed := IS_NEXT_STOP[kind]).any():
-        if mask.ends_in_next_headers:
-            table[list(NEXT_STOP_KINDS)] = True
-            table[RunKind.HISTORY_STOP_IN_NEXT_HEADER] = mask.policy is not Policy.COMPLETION
-        else:  # it is a header like any other, so the next message's flag counts too
-            train = train.copy()
-            train[:-1] &= ~borrowed[:-1] | train[1:]
-    if not mask.train_end and mask.policy is not Policy.ALL:
-        table[list(END_KINDS)] = False
-    if not mask.tool_calls:
-        table[list(CALL_KINDS)] = False
-    if mask.thoughts is Thoughts.MASK:
-        table[list(THOUGHT_KINDS)] = False
-    supervised: NDArray[np.bool_] = table[kind] & train
-    if mask.policy in (Policy.ASSISTANT, Policy.LAST_ASSISTANT):
+    borrowed = IS_NEXT_STOP[kind[:-1]]
+    if borrowed.any() and not mask.ends_in_next_headers:
+        weights = weights.copy()
+        weights[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
+    asked = mask.table()[kind]
+    if mask.policy in ("assistant", "last_assistant"):
         # A plain-text completion counts as the assistant's, but has no turn.
-        supervised |= (kind == RunKind.COMPLETION) & (turn < 0) & train
-    by_last = kind_table(THOUGHT_KINDS if mask.thoughts is Thoughts.LAST else ())
-    if mask.policy is Policy.LAST_ASSISTANT:
-        by_last = IS_ASSISTANT | IS_NEXT_STOP
-    if by_last.any() and len(offsets) > 1:
+        asked[(kind == RunKind.COMPLETION) & (turn < 0)] = 1
+    supervised: NDArray[np.bool_] = (asked > 0) & (weights > 0)
+    of_last = asked == _LAST
+    if of_last.any():
         last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
-        supervised &= ~by_last[kind] | (turn == np.repeat(last, np.diff(offsets)))
-    return supervised
+        supervised &= ~of_last | (turn == np.repeat(last, np.diff(offsets)))
+    return supervised, weights
 
 
 def unlocated_documents(
@@ -186,7 +160,7 @@ def supervised_turns(
     token.
 
     Args:
-        asked: (runs,) from `supervised_runs`.
+        supervised: (runs,) from `supervised_runs`.
         next_stops: whether trained stop tokens in the next header are end-of-turn tokens.
     """
     documents = max(len(offsets) - 1, 0)
@@ -209,23 +183,6 @@ def supervised_turns(
     )
 
 
-def run_weights(weights: NDArray[np.float32], kind: NDArray[np.int8], mask: Mask) -> NDArray[np.float32]:
-    """(runs,) the loss weight of each run's tokens, if they are trained.
-
-    A stop token in a header has the weight of the turn that it ends, unless it is a part of the header like any other:
-    then it has the smaller weight of the two messages, as the rest of the header.
-
-    Args:
-        weights, kind: (runs,) of `schemas.rows.ENCODED`.
-    """
-    borrowed = IS_NEXT_STOP[kind[:-1]]
-    if mask.ends_in_next_headers or not borrowed.any():
-        return weights
-    out = weights.copy()
-    out[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
-    return out
-
-
 def supervised_tokens(
     supervised: NDArray[np.bool_],
     ends: NDArray[np.int32],
@@ -236,7 +193,7 @@ def supervised_tokens(
     """Return (N,) the number of supervised tokens of each document, and (N,) whether its first token is supervised.
 
     Args:
-        asked: (runs,) from `supervised_runs`.
+        supervised: (runs,) from `supervised_runs`.
         ends: (runs,) where each run ends, in tokens of its document.
         offsets: (N + 1,) where each document's runs begin. A document has at least one run. low, high: (N,) count only
         tokens low..high - 1 of each document; the flag is then for token low.

@@ -21,7 +21,7 @@ LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
+_MISSING = re.compile(r"object missing required field `(.*)`")
 _Item = TypeVar("_Item")
 
 
@@ -353,17 +353,21 @@ def check_weight(value: Any, where: str) -> float:
     )
 
 
+def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
+    what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
+    return what[:1].lower() + what[1:], path or ""
+
+
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:
     """Translate a decoder's error into a rejection."""
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
     if isinstance(error, msgspec.ValidationError):
-        what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
+        what, path = mismatch(error)
         if missing := _MISSING.fullmatch(what):
             return RowRejectedError("missing_key", f"the row has no `{missing[1]}`{_but_has(line)}")
-        if not path:
-            return RowRejectedError("not_an_object", what[:1].lower() + what[1:])
-        return RowRejectedError("wrong_type", f"`{path}`: {what[:1].lower()}{what[1:]}")
+        return RowRejectedError("wrong_type", f"`{path}`: {what}") if path else RowRejectedError("not_an_object", what)
     try:
         line.decode()
     except UnicodeDecodeError as broken:

@@ -14,7 +14,7 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, check_weight
+from .base import Column, check_weight, mismatch
 from .rowjson import decode_json
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
@@ -77,84 +77,62 @@ def is_blank(value: Any) -> bool:
     return not value
 
 
+class _Part(msgspec.Struct):
+    type: Any = "text"
+    text: str | None = None
+    train: bool | None = None
+    weight: Any = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[str | _Part] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+    name: str | None = None
+    train: bool | None = None
+    """Any text would count as true, even "false", and train what the user excluded."""
+
+
 def _checked(message: Message, where: str) -> Message:
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        raise _wrong(message, where, "role", "a string")
-    if isinstance(content, list):
-        _check_parts(content, f"{where}.content")
-    elif content is None:
-        _check_instead(message, where)
-    elif not isinstance(content, str):
-        raise _wrong(message, where, "content", "a string or a list of parts")
-    calls = message.get("tool_calls")
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise RowRejectedError("wrong_type", f"`{where}.tool_calls` must be a list of objects")
-    if not isinstance(message.get("name"), str | None):
-        raise _wrong(message, where, "name", "a string")
-    return _said(_flagged(message, where), where)
-
-
-def _wrong(message: Message, where: str, key: str, what: str) -> RowRejectedError:
-    got = type(message[key]).__name__ if key in message else "none"
-    return RowRejectedError("wrong_type", f"`{where}.{key}` must be {what}, got {got}")
-
-
-def _check_instead(message: Message, where: str) -> None:
-    if not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
+    try:
+        seen = msgspec.convert(message, _Message)
+    except msgspec.ValidationError as error:
+        what, path = mismatch(error)
+        raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {what}") from None
+    if isinstance(seen.content, list):
+        _check_parts(seen.content, f"{where}.content")
+    elif seen.content is None and not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
         names = ", ".join(f"`{name}`" for name in message)
         lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
         raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
-
-
-def _flagged(message: Message, where: str) -> Message:
-    """The message with a `weight` of 0 converted to `train`."""
-    train = message.get("train")
-    if not isinstance(train, bool | None):
-        # Any text would count as true, even "false", and train what the user excluded.
-        raise _wrong(message, where, "train", "true or false")
     weight = check_weight(message.get("weight"), f"{where}.weight")
-    if train and not weight:
+    if seen.train and not weight:
         raise RowRejectedError("weight", f"`{where}` says train: true and weight: 0; say one")
-    return message if weight else {**message, "train": False}
-
-
-def _said(message: Message, where: str) -> Message:
-    """The message with keys and roles of the first function-calling interface converted."""
-    call = message.get("function_call")
-    if call is None and message["role"] != "function":
-        return message
-    out = {key: value for key, value in message.items() if key != "function_call"}
-    if message["role"] == "function":
-        out["role"] = "tool"
-    if call is not None:
-        if not isinstance(call, dict):
-            raise _wrong(message, where, "function_call", "an object")
-        if message.get("tool_calls"):
+    out = message if weight else {**message, "train": False}
+    if seen.role == "function":
+        out = {**out, "role": "tool"}
+    if seen.function_call is not None:
+        if seen.tool_calls:
             raise RowRejectedError("wrong_type", f"`{where}` has a `function_call` and `tool_calls`; keep one of them")
-        out["tool_calls"] = [{"type": "function", "function": call}]
+        out = {**out, "tool_calls": [{"type": "function", "function": seen.function_call}]}
+    if seen.role == "function" or seen.function_call is not None:
+        return {key: value for key, value in out.items() if key != "function_call"}
     return out
 
 
-def _check_parts(content: list[Any], where: str) -> None:
+def _check_parts(content: list[str | _Part], where: str) -> None:
     for index, part in enumerate(content):
         if isinstance(part, str):
             continue
-        if not isinstance(part, dict):
-            got = type(part).__name__
-            raise RowRejectedError("wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}")
-        if not isinstance(part.get("train"), bool | None):
-            raise _wrong(part, f"{where}[{index}]", "train", "true or false")
-        if part.get("weight") is not None:
+        if part.weight is not None:
             raise RowRejectedError(
                 "weight", f"`{where}[{index}].weight`: parts have no weight; give it to the message, or say `train`"
             )
-        kind = part.get("type", "text")
-        if kind not in _TEXT_PARTS if isinstance(kind, str) else True:
-            raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed")
-        if kind == "text" and not isinstance(part.get("text"), str):
-            got = type(part["text"]).__name__ if "text" in part else "none"
-            raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got {got}")
+        if not isinstance(part.type, str) or part.type not in _TEXT_PARTS:
+            raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {part.type!r}: only text can be packed")
+        if part.type == "text" and part.text is None:
+            raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got none")
 
 
 def objects_of(value: Objects, key: str, reason: str = "wrong_type") -> list[dict[str, Any]] | None:

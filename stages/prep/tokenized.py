@@ -3,8 +3,7 @@ packed row."""
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import accumulate, pairwise
-from types import SimpleNamespace
+from itertools import accumulate
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,8 +15,6 @@ from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
-_STARTS = "seq_start_id"
-"""A column of Megatron-Bridge's packed rows."""
 _Numbers: TypeAlias = list[int] | NDArray[Any]
 _NUMBERS = list[int] | None
 _FLAGS = list[int | bool] | None
@@ -40,7 +37,7 @@ class TokenizedFormat(Format):
         "lengths": Column(list[int], if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
-        **{name: Column(Any) for name in (_STARTS, WEIGHTS)},
+        **{name: Column(Any) for name in ("seq_start_id", WEIGHTS)},  # the first is Megatron-Bridge's
     }
     values = "a list of integers"
     takes_arrays = True
@@ -56,17 +53,13 @@ class TokenizedFormat(Format):
         return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
 
     def convert(self, row: Mapping[str, Any]) -> Any:
-        """See `Format.convert`."""
-        found = {key: row.get(column) for key, column in self.keys.items() if key != "weight"}
-        arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
-        if not arrays:
-            return super().convert(row)
+        """See `Format.convert`. What is wrong with arrays is said in the same words as of lists."""
+        found = {key: row.get(name) for key, name in self.keys.items()}
+        given = [value for key, value in found.items() if key != "weight" and value is not None]
         complete = all(found.get(key, ()) is not None for key in ("ids", "mask", "lengths"))
-        if complete and len(arrays) == sum(value is not None for value in found.values()):
-            weight = self.keys.get("weight")
-            if weight is None or weight in row:
-                return SimpleNamespace(**found, weight=row.get(weight or ""))
-        # What is wrong is said in the same words as of lists.
+        complete &= self.keys.get("weight", "") in ("", *row)
+        if given and complete and all(isinstance(value, np.ndarray) for value in given):
+            return self._row_type(**found)
         return super().convert(
             {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
         )
@@ -75,7 +68,7 @@ class TokenizedFormat(Format):
         """See `Format.examples`.
 
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
-        `bad_lengths`.
+        `bad_lengths`, `weight` (weights of single tokens).
         """
         keys, ids = self.keys, _array(row.ids)
         if not len(ids):
@@ -83,25 +76,23 @@ class TokenizedFormat(Format):
         if ids.min() < 0 or ids.max() > _LARGEST:
             at = int(np.argmax((ids < 0) | (ids > _LARGEST)))
             raise RowRejectedError("bad_ids", f"`{keys['ids']}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
-        padding = getattr(row, "attention_mask", None)
-        if padding is not None and not np.all(_array(padding)):
+        if row.attention_mask is not None and not np.all(_array(row.attention_mask)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
-        packed = getattr(row, "seq_lengths", None)
-        if "lengths" not in keys and packed is not None and len(packed) > 1:
+        if "lengths" not in keys and row.seq_lengths is not None and len(row.seq_lengths) > 1:
             raise RowRejectedError(
                 "packed_already",
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
-        if getattr(row, _STARTS, None) is not None and getattr(row, "loss_mask", None) is not None:
+        if row.seq_start_id is not None and row.loss_mask is not None:
             raise RowRejectedError(
                 "bad_mask",
-                f"`{_STARTS}` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
+                "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
                 "before its token; give the data that it was packed from",
             )
         trained = self._labelled(row.labels, ids)
         for key in ("mask", *MASKS):
-            name, mask = keys.get(key, ""), getattr(row, key, None)
+            name, mask = keys.get(key, ""), getattr(row, key)
             if mask is not None:
                 values = _array(mask)
                 self._check_length(values, name, ids, "bad_mask")
@@ -110,7 +101,13 @@ class TokenizedFormat(Format):
                     at = int(np.argmax(wrong))
                     raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
                 trained = values == 1 if trained is None else trained & (values == 1)
-        _check_weights(row)
+        weights = [] if row.loss_weights is None else row.loss_weights
+        if (odd := next((at for at, one in enumerate(weights) if one not in (0, 1)), None)) is not None:
+            raise RowRejectedError(
+                "weight",
+                f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove "
+                "the column to leave them out",
+            )
         as_lists = isinstance(row.ids, list)
         if "lengths" not in keys:
             return [_example(line, -1, row.ids, trained, as_lists)]
@@ -141,27 +138,18 @@ class TokenizedFormat(Format):
 
     def _documents(self, row: Any) -> list[tuple[int, int]]:
         """Where each document of a row begins and ends, without its padding."""
-        lengths = self._checked_lengths(row)
-        bounds = list(pairwise([0, *accumulate(lengths)]))
-        given = getattr(row, UNPADDED, None)
-        if given is None:
-            return bounds
-        inner = _listed(given)
-        fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
-        if not fits or not any(inner):
-            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{self.keys['lengths']}`")
-        return [(begin, begin + one) for (begin, _), one in zip(bounds, inner, strict=True)]
-
-    def _checked_lengths(self, row: Any) -> list[int]:
-        key, lengths = self.keys["lengths"], _listed(row.lengths)
-        if any(length < 1 for length in lengths):
-            at = next(i for i, length in enumerate(lengths) if length < 1)
+        key, lengths = self.keys["lengths"], [int(one) for one in row.lengths]
+        if (at := next((i for i, length in enumerate(lengths) if length < 1), None)) is not None:
             raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
         if sum(lengths) != len(row.ids):
             raise RowRejectedError(
                 "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.keys['ids']}` has {len(row.ids):,}"
             )
-        return lengths
+        inner = lengths if row.seq_lengths_unpadded is None else [int(one) for one in row.seq_lengths_unpadded]
+        fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
+        if not fits or not any(inner):
+            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{key}`")
+        return [(begin, begin + one) for begin, one in zip(accumulate([0, *lengths]), inner, strict=False)]
 
     def _check_length(self, values: NDArray[Any], name: str, ids: NDArray[Any], reason: str) -> None:
         if len(values) != len(ids):
@@ -178,24 +166,6 @@ def _array(values: _Numbers) -> NDArray[Any]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array(values, object)
-
-
-def _listed(values: _Numbers) -> list[int]:
-    return values if isinstance(values, list) else list(map(int, values))
-
-
-def _check_weights(row: Any) -> None:
-    """Refuse loss weights of single tokens, which examples do not have."""
-    weights = getattr(row, WEIGHTS, None)
-    if weights is None:
-        return
-    odd = next((at for at, one in enumerate(weights) if one not in (0, 1)), None)
-    if odd is not None:
-        raise RowRejectedError(
-            "weight",
-            f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove the "
-            "column to leave them out",
-        )
 
 
 def _example(line: int, sub: int, ids: Any, trained: NDArray[np.bool_] | None, as_lists: bool) -> Example:

@@ -90,16 +90,6 @@ class TrackedStr(str):
         text = str.rstrip(self, chars)
         return self._part(text, 0, len(text))
 
-    def removeprefix(self, prefix: str) -> str:
-        """`str.removeprefix`."""
-        text = str.removeprefix(self, prefix)
-        return self._part(text, len(self) - len(text), len(self))
-
-    def removesuffix(self, suffix: str) -> str:
-        """`str.removesuffix`."""
-        text = str.removesuffix(self, suffix)
-        return self._part(text, 0, len(text))
-
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
         return self._placed(str.split(self, sep, maxsplit))
@@ -109,17 +99,12 @@ class TrackedStr(str):
         return self._placed(str.rsplit(self, sep, maxsplit))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """`str.splitlines`."""
+        """`str.splitlines`, with which jinja2 indents."""
         return self._placed(str.splitlines(self, keepends))
 
     def partition(self, sep: str) -> tuple[str, str, str]:
         """`str.partition`."""
         head, middle, tail = self._placed(str.partition(self, sep))
-        return head, middle, tail
-
-    def rpartition(self, sep: str) -> tuple[str, str, str]:
-        """`str.rpartition`."""
-        head, middle, tail = self._placed(str.rpartition(self, sep))
         return head, middle, tail
 
     def _placed(self, texts: Iterable[str]) -> list[str]:
@@ -220,5 +205,5 @@ def _whole(name: str) -> Callable[..., str]:
     return wrapper
 
 
-for _name in ("replace", "upper", "lower", "capitalize", "title", "casefold", "swapcase", "expandtabs"):
+for _name in ("replace", "upper", "lower", "capitalize", "title"):
     setattr(TrackedStr, _name, _whole(_name))

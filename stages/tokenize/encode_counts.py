@@ -41,7 +41,6 @@ class EncodeCounts:
     end_of_sequence: int = 0
     special: int = 0
     straddles: int = 0
-    boundaries: int = 0
     found: dict[str, dict[str, int]] = field(default_factory=dict)
     """Kind → name → how many rows, conversations or turns. Kinds are fields of the ledger, or its reasons."""
     places: list[Place] = field(default_factory=list)

@@ -1,14 +1,12 @@
 """APPS rows to examples, by eye."""
 
 import json
-from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.errors import RowFilteredError
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep import Options
 from packtrain.stages.prep.apps import AppsFormat, fenced, function_of
@@ -93,21 +91,3 @@ def test_a_fence_closes_where_it_should(code: str) -> None:
     assert opening == closing + "python"
     assert set(closing) == {"`"}
     assert closing not in code
-
-
-@pytest.mark.parametrize("nothing", [" \n", None, "null", [], '[""]'])
-def test_no_solution_filters_the_row_unless_only_the_prompt_is_wanted(nothing: Any) -> None:
-    with pytest.raises(RowFilteredError, match="no_solution"):
-        examples(solutions=nothing)
-    (only,) = examples(Options(prompt_only=True), solutions=nothing)
-    assert (only.sub, only.completion) == (-1, [])
-    (only,) = examples(Options(prompt_only=True, style="classic"), solutions=nothing)
-    assert (only.sub, only.completion) == (-1, "")
-
-
-def test_groups() -> None:
-    assert {e.group for e in examples(id=0)} == {"0"}
-    assert {e.group for e in examples(id="train/7")} == {"train/7"}
-    nameless = [examples(id=none)[0].group for none in (None, "")]
-    assert nameless == [blake2b(b"Add two numbers.\n", digest_size=8).hexdigest()] * 2
-    assert examples(id=None, question="Another.")[0].group != nameless[0]

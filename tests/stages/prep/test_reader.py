@@ -66,11 +66,3 @@ def test_a_reader_may_yield() -> None:
 def test_nulls_stay_as_they_are() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": None}}}]}
     assert examples({"messages": [USER, call]})[0].completion == [call]
-
-
-def test_a_class_in_the_module_finds_its_module() -> None:
-    code = (
-        "from __future__ import annotations\nfrom dataclasses import dataclass, asdict\n"
-        "@dataclass\nclass Row:\n    text: str\n\ndef read(row):\n    return asdict(Row('a'))\n"
-    )
-    assert examples(1, code)[0].text == "a"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from packtrain.schemas.rows import Example
 from packtrain.stages.arrays import view
-from packtrain.stages.mask.policy import Mask, Policy, supervised_runs
+from packtrain.stages.mask.policy import Mask, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
@@ -224,7 +224,7 @@ def ours(
     for batch in encoder.encode(examples, found):
         structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
         kind, turn = view(structs.field("kind")), view(structs.field("turn"))
-        asked = supervised_runs(kind, turn, view(structs.field("weight")) > 0, offsets, Mask(Policy.ASSISTANT))
+        asked, _ = supervised_runs(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
         ends = view(structs.field("end"))
         for index, (line, ids) in enumerate(
             zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)

@@ -94,17 +94,6 @@ def test_parts_that_are_thoughts() -> None:
     assert flagged(rendered(LISTS, spoken)) == wanted
 
 
-def test_parts_are_followed_where_the_template_strips_or_prints_lists() -> None:
-    # `| trim` would print the list itself, as Python does, so flagged parts are joined first.
-    got = rendered(TRIMMED, answer(part(" a", False), part("b ")))
-    assert flagged(got) == [("a", False), ("b", True), (END, True)]
-
-
-def test_parts_without_flags_stand_on_lines_of_their_own_as_before() -> None:
-    assert rendered(CHATML, answer(part("a"), part("b"))).text.endswith(f"a\nb{END}\n")
-    assert rendered(CHATML, answer(part("a"), part("b", True))).text.endswith(f"ab{END}\n")
-
-
 @pytest.mark.parametrize(
     "template",
     [

@@ -143,14 +143,6 @@ def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
     assert got.unproved or set(got.runs.kinds) & {RunKind.MIXED}
 
 
-def test_a_thought_that_the_template_drops_leaves_the_rest_whole() -> None:
-    renderer = renderer_of(kit.CHATML)
-    assert said(renderer, {"reasoning_content": "Hm.", "content": "Yes."}) == [("A", "Yes."), ("E", "<|im_end|>")]
-    dropping = kit.CHATML.replace("message.content", "message.content.split('</think>')[-1]")
-    message = {"content": "<think>a</think>banana"}
-    assert said(renderer_of(dropping), message) == [("A", "banana"), ("E", "<|im_end|>")]
-
-
 def test_whole_turns_are_as_if_no_part_was_known() -> None:
     """Digests are made of them: an example that was held out, or a duplicate, must stay so."""
     renderer = renderer_of(kit.CHATML)
