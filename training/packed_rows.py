@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +90,35 @@ class Part:
         """Size of every row. Opens no shard."""
         return RowSizes(self._file(self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME), self.rows)
 
+    @cached_property
+    def longest(self) -> int:
+        """Most tokens of a piece, with padding: those of the longest document, as far as `max_length` lets it."""
+        import pyarrow.compute as pc
+
+        tokens = pc.max(self._documents(["tokens"]).column(0)).as_py() or 0
+        return int(min(self.manifest.max_length, tokens + self.manifest.alignment.row - 1))
+
     def names(self, doc_ids: Sequence[int]) -> dict[int, tuple[str, str, str, int]]:
         """For each document id, (example id, source, file, line) from the table beside the shards.
 
         Raises:
             IntegrityError: the table is missing or damaged.
         """
-        import pyarrow.parquet as pq
-
         if not doc_ids:
             return {}
-        columns, wanted = ["doc_id", "id", "source", "file", "line"], [("doc_id", "in", sorted(set(doc_ids)))]
+        wanted = [("doc_id", "in", sorted(set(doc_ids)))]
+        table = self._documents(["doc_id", "id", "source", "file", "line"], filters=wanted)
+        ids, *rest = (column.to_pylist() for column in table.columns)
+        return dict(zip(ids, zip(*rest, strict=True), strict=True))
+
+    def _documents(self, columns: list[str], **options: Any) -> pa.Table:
+        import pyarrow.parquet as pq
+
         try:
-            table = pq.read_table(pa.BufferReader(self._file(DOCUMENTS).buffer), columns=columns, filters=wanted)
+            return pq.read_table(pa.BufferReader(self._file(DOCUMENTS).buffer), columns=columns, **options)
         except (OSError, pa.ArrowException, IntegrityError) as error:
             url = self.files.url(DOCUMENTS)
             raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
-        ids, *rest = (table.column(name).to_pylist() for name in columns)
-        return dict(zip(ids, zip(*rest, strict=True), strict=True))
 
     def _file(self, name: str) -> MappedFile:
         for file in self.manifest.files:
@@ -167,6 +178,11 @@ class PackedRows:
         return max(shard.max_docs for _, shard in self._shards)
 
     @property
+    def longest(self) -> int:
+        """Most tokens of a document (piece), with padding. Raises IntegrityError if a table of documents is damaged."""
+        return max(part.longest for part in self.parts)
+
+    @property
     def weighted(self) -> bool:
         """Whether some of the rows have loss weights."""
         return any(part.manifest.weighted for part in self.parts)
@@ -197,23 +213,6 @@ class PackedRows:
                 tokens, squares = part.sizes.of(rows[mine] - part.first)
                 costs[mine] = tokens + _PAIR * squares
         return costs
-
-    def longest(self, beyond: int | None = None) -> int:
-        """Tokens of the longest piece. For remote shards, which are not fetched, it is an upper bound.
-
-        Args:
-            beyond: if the bound is larger than this, the shards that may exceed it are fetched to make it exact.
-        """
-        bounds = []
-        for number, ((part, _), (begin, end)) in enumerate(zip(self._shards, pairwise(self._starts), strict=True)):
-            bounds.append((part.sizes.longest(begin - part.first, end - part.first), number))
-        found = 0
-        for bound, number in sorted(bounds, reverse=True):
-            if bound <= found:
-                break
-            exact = self.is_local(number) or (beyond is not None and bound > beyond)
-            found = max(found, self._shard(number).longest if exact else bound)
-        return found
 
     # Shards, counted through all datasets
 

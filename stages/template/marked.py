@@ -123,7 +123,7 @@ class Marker(Owner):
     def __init__(self, template: ChatTemplate) -> None:
         super().__init__(template)
         self._environment = make_environment(TrackingEnvironment, template.name, template.date)
-        self._compiled = compile_template(self._environment, template.source)
+        self._compiled = compile_template(self._environment, template.source, template.name)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
