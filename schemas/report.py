@@ -5,7 +5,6 @@ why. Texts in these structs come from the data and must be escaped.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 
@@ -166,24 +165,6 @@ class OverlapCount:
     """Evaluation rows of which something was found."""
 
 
-EXCERPT = 1_600
-"""Characters of an excerpt."""
-Excerpt = Annotated[
-    list[tuple[Annotated[str, msgspec.Meta(max_length=EXCERPT)], bool]], msgspec.Meta(max_length=EXCERPT)
-]
-"""(text, whether it is shared), end to end."""
-
-
-class HitTexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Both texts of a hit, near what they share."""
-
-    example: Excerpt
-    evaluation: Excerpt
-    example_cut: bool = False
-    """Whether text was left out before or after."""
-    evaluation_cut: bool = False
-
-
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of contamination.jsonl: an example and an evaluation row that share text."""
 
@@ -203,7 +184,6 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: str
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
     evaluation_id: str = ""
-    texts: HitTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +204,7 @@ class Overlap:
     """Evaluation rows of which something was found."""
     counts: list[OverlapCount]
     shown: list[Hit]
-    """Some hits with their texts, the strongest first."""
-    files: list[str]
-    """Names of the evaluation files."""
-    ignored: dict[str, int]
-    """What was not compared, in words, and how many."""
+    """Some hits, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,23 +215,6 @@ class KindCount:
     tokens: int
     selected: int
     """Those that the mask selects."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceShare:
-    """What a source contributes to the rows."""
-
-    source: str
-    policy: str
-    """Its mask's."""
-    examples: int
-    """Packed examples, without copies."""
-    tokens: int
-    """Packed tokens, without padding."""
-    labels: int
-    """Trained labels."""
-    weight: float | None
-    """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +258,10 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is being trained on?"""
+    """What is being trained on? The numbers of each source are in its ledger."""
 
-    sources: list[SourceShare]
+    policies: dict[str, str]
+    """The mask policy of each source."""
     kinds: list[KindCount]
     """Tokens by kind; empty if unknown."""
     rows: list[ShownRow]
@@ -340,8 +300,6 @@ class Packing:
     splits: list[SplitFigures]
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
-    expected: bool
-    """Whether these are figures before packing."""
     estimated: bool = False
     """Whether they are scaled up from a sample."""
 
@@ -354,7 +312,7 @@ class Made:
     """Hash of the manifest; None before packing."""
     engine: str
     configuration: str
-    """YAML that reproduces the dataset."""
+    """YAML that reproduces the dataset; empty if the folder no longer says what it was packed from."""
 
 
 @dataclass(frozen=True, slots=True)

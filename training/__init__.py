@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..schemas.model_facts import ModelShape as ModelShape
     from .ahead import Watchdog as Watchdog
     from .batch import cp_part as cp_part
     from .loader import PackedDataset as PackedDataset
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("PackedDataset", "PackedLoader", "collate"), ".loader"),
     **dict.fromkeys(("loss_units", "weighted_loss"), ".trainer.loss"),
-    "ModelShape": "..schemas.model_facts",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
     "Source": ".packed_rows",

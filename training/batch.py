@@ -1,8 +1,8 @@
 """Turns packed rows into batches for a model. Legend: `T` tokens, `D` documents (pieces) of a batch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from .mapped_shard import Row
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
 
-@dataclass(frozen=True, slots=True)
-class FixedShape:
+class FixedShape(NamedTuple):
     """The size to which every row is padded, so that all batches have the same shape.
 
     A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents. So R rows
@@ -29,20 +28,11 @@ class FixedShape:
     """Tokens of a row with padding (C). Also the `max_length` passed to attention."""
     docs: int
     """Maximum number of documents in a row."""
-    pad_id: int = 0
+    pad_id: int
 
     def padding(self, row: Row) -> Row:
-        """What comes behind a row: untrained tokens in a document of their own, and empty documents.
-
-        Raises:
-            ValueError: the row does not fit.
-        """
-        left, docs = self.length - len(row.input_ids), self.docs + 1 - len(row.seq_lengths)
-        if left < 0 or docs < 1:
-            raise ValueError(
-                f"a row of {len(row.input_ids):,} tokens, {len(row.seq_lengths):,} documents exceeds {self}"
-            )
-        lengths = np.zeros(docs, np.int32)
+        """What comes behind a row: untrained tokens in a document of their own, and empty documents."""
+        left, lengths = self.length - len(row.input_ids), np.zeros(self.docs + 1 - len(row.seq_lengths), np.int32)
         lengths[0] = left
         ids, labels = (np.full(left, value, np.int32) for value in (self.pad_id, IGNORE_INDEX))
         return Row(ids, labels, np.arange(left, dtype=np.int32), lengths, seq_lengths_unpadded=np.zeros_like(lengths))
@@ -95,7 +85,7 @@ def flatten(
     return batch
 
 
-def unpack(rows: Sequence[Row], pad_id: int = 0, *, weights: bool | None = None) -> dict[str, Any]:
+def unpack(rows: Sequence[Row], pad_id: int, *, weights: bool | None = None) -> dict[str, Any]:
     """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
 
     Returns:

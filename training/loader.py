@@ -16,8 +16,6 @@ import torch
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
-from ..schemas.model_facts import SEVEN_BILLION, ModelShape
-from ..schemas.units import plural
 from .ahead import ShardsAhead, Watchdog, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
@@ -65,7 +63,6 @@ class PackedLoader:
         balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
             ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
             row a rank on more than 64 ranks, give their number. None keeps the order.
-        model: shape of the model, for the costs.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
             watchdog.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
@@ -76,7 +73,6 @@ class PackedLoader:
         seq_idx: also return the number of each token's document.
         loss_weights: return the loss weights of data that has some; in a mixture, labels of other data weigh 1.
             `model(**batch)` ignores them.
-        pad_id: input id of padding.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
@@ -102,14 +98,12 @@ class PackedLoader:
         tail: str = "drop",
         order: str = "full",
         balance: int | str | None = "auto",
-        model: ModelShape = SEVEN_BILLION,
         prefetch: int = 2,
         pin_memory: bool = False,
         static_shapes: bool = False,
         unpacked: bool = False,
         seq_idx: bool = False,
         loss_weights: bool = True,
-        pad_id: int = 0,
         accumulate: int = 1,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
@@ -137,25 +131,18 @@ class PackedLoader:
                     f"{part.where}: the split {part.split!r} has no rows; name another split, or leave the source out"
                 )
         self.steps = Steps(
-            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance, model=model,
+            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance,
             rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
         )  # fmt: skip
         """The order, cut into steps and divided among the ranks."""
         self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
-        self.pin_memory, self.unpacked, self.seq_idx, self.pad_id = pin_memory, unpacked, seq_idx, pad_id
-        self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, pad_id) if static_shapes else None
+        self.pin_memory, self.unpacked, self.seq_idx = pin_memory, unpacked, seq_idx
+        self._pad_id = self.corpus.parts[0].manifest.pad_id
+        self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, self._pad_id) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
         self._weights = loss_weights and self.corpus.weighted
         self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)
         self._rows, self._ended = 0, False
-
-    def __repr__(self) -> str:
-        where = ", ".join(str(part.where) for part in self.corpus.parts)
-        return (
-            f"PackedLoader({where}; {plural(self.rows_per_step, 'row')} a step, "
-            f"{plural(self.steps.left(self._rows), 'step')} left, rank {self.place.rank} of "
-            f"{self.place.world_size})"
-        )
 
     @property
     def balance_note(self) -> str:
@@ -244,7 +231,7 @@ class PackedLoader:
 
     def _batch(self, rows: list[Row]) -> dict[str, Any]:
         if self.unpacked:
-            batch = unpack(rows, self.pad_id, weights=self._weights)
+            batch = unpack(rows, self._pad_id, weights=self._weights)
         else:
             batch = flatten(
                 rows, seq_idx=self.seq_idx, weights=self._weights, unpadded=self._unpadded, shape=self.shape

@@ -85,11 +85,6 @@ class Chunk:
             loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
         )
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest piece."""
-        return int(self._values["seq_lengths"].max(initial=0))
-
 
 class Shard:
     """One mapped Arrow shard.
@@ -114,12 +109,6 @@ class Shard:
         number = bisect_right(self._starts, index) - 1
         return self._chunks[number].row(index - self._starts[number])
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest piece."""
-        self.file.check()
-        return max((chunk.longest for chunk in self._chunks), default=0)
-
 
 class RowSizes:
     """`ROW_SIZES` of one split, mapped, so that ordering and balancing open no shard.
@@ -134,15 +123,10 @@ class RowSizes:
         self._tokens: NDArray[np.int32] = view(table.column("tokens").chunk(0), pa.int32())
         self._squares: NDArray[np.int64] = view(table.column("squares").chunk(0), pa.int64())
 
-    def of(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """(N,) tokens of each row, and (N,) the sum of its pieces' squared lengths."""
         self._file.check()
         return self._tokens[rows], self._squares[rows]
-
-    def longest(self, begin: int, end: int) -> int:
-        """Upper bound on the tokens of a piece in rows begin .. end - 1, from the sums of squares."""
-        tokens, squares = self.of(slice(begin, end))
-        return int(np.minimum(tokens, np.floor(np.sqrt(squares))).max(initial=0))
 
 
 def _read(file: MappedFile, opened: Callable[[pa.Buffer], Any], rows: int, schema: pa.Schema) -> pa.Table:

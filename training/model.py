@@ -298,8 +298,9 @@ class ModelLimits:
                 f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
                 f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
             )
-        most = None if self.document is None else self.document.tokens
-        longest = rows.max_length if padded else rows.longest(most)
+        known = [self.document.tokens if self.document else None, self.trained]
+        within = all(limit is None or rows.max_length <= limit for limit in known)  # as nearly always
+        longest = rows.max_length if padded or within else rows.longest
         if self.document is not None and longest > self.document.tokens:
             raise InputError(
                 f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "

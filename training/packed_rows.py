@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError, InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
-from ..schemas.model_facts import ModelShape
 from ..schemas.names import MANIFEST
 from ..schemas.rows import ROW_SIZES_NAME
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
@@ -26,6 +25,11 @@ from .mapped_shard import Row, RowSizes, Shard
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256
 """Most shards that are mapped at once, because each has an open file."""
+_PAIR = 32 * 4096 / 6.7e9
+"""What attention costs for each of a document's ℓ² pairs, in units of one token's matrix multiplications. Forward and
+backward, a token costs 6 operations for each parameter, and a document 6 · ℓ² · hidden for each layer: here of a model
+with 6.7 billion parameters, 32 layers and 4,096 dimensions. Other sizes differ by a factor of two or three.
+"""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
@@ -86,24 +90,35 @@ class Part:
         """Size of every row. Opens no shard."""
         return RowSizes(self._file(self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME), self.rows)
 
+    @cached_property
+    def longest(self) -> int:
+        """Most tokens of a piece, with padding: those of the longest document, as far as `max_length` lets it."""
+        import pyarrow.compute as pc
+
+        tokens = pc.max(self._documents(["tokens"]).column(0)).as_py() or 0
+        return int(min(self.manifest.max_length, tokens + self.manifest.alignment.row - 1))
+
     def names(self, doc_ids: Sequence[int]) -> dict[int, tuple[str, str, str, int]]:
         """For each document id, (example id, source, file, line) from the table beside the shards.
 
         Raises:
             IntegrityError: the table is missing or damaged.
         """
-        import pyarrow.parquet as pq
-
         if not doc_ids:
             return {}
-        columns, wanted = ["doc_id", "id", "source", "file", "line"], [("doc_id", "in", sorted(set(doc_ids)))]
+        wanted = [("doc_id", "in", sorted(set(doc_ids)))]
+        table = self._documents(["doc_id", "id", "source", "file", "line"], filters=wanted)
+        ids, *rest = (column.to_pylist() for column in table.columns)
+        return dict(zip(ids, zip(*rest, strict=True), strict=True))
+
+    def _documents(self, columns: list[str], **options: Any) -> pa.Table:
+        import pyarrow.parquet as pq
+
         try:
-            table = pq.read_table(pa.BufferReader(self._file(DOCUMENTS).buffer), columns=columns, filters=wanted)
+            return pq.read_table(pa.BufferReader(self._file(DOCUMENTS).buffer), columns=columns, **options)
         except (OSError, pa.ArrowException, IntegrityError) as error:
             url = self.files.url(DOCUMENTS)
             raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
-        ids, *rest = (table.column(name).to_pylist() for name in columns)
-        return dict(zip(ids, zip(*rest, strict=True), strict=True))
 
     def _file(self, name: str) -> MappedFile:
         for file in self.manifest.files:
@@ -163,6 +178,11 @@ class PackedRows:
         return max(shard.max_docs for _, shard in self._shards)
 
     @property
+    def longest(self) -> int:
+        """Most tokens of a document (piece), with padding. Raises IntegrityError if a table of documents is damaged."""
+        return max(part.longest for part in self.parts)
+
+    @property
     def weighted(self) -> bool:
         """Whether some of the rows have loss weights."""
         return any(part.manifest.weighted for part in self.parts)
@@ -184,31 +204,15 @@ class PackedRows:
         part = self.parts[bisect_right(self.parts, row, key=lambda part: part.first) - 1]
         return part, row - part.first
 
-    def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
+    def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
         costs = np.empty(len(rows))
         for part in self.parts:
             mine = (rows >= part.first) & (rows < part.first + part.rows)
             if mine.any():
-                costs[mine] = shape.weigh(*part.sizes.of(rows[mine] - part.first))
+                tokens, squares = part.sizes.of(rows[mine] - part.first)
+                costs[mine] = tokens + _PAIR * squares
         return costs
-
-    def longest(self, beyond: int | None = None) -> int:
-        """Tokens of the longest piece. For remote shards, which are not fetched, it is an upper bound.
-
-        Args:
-            beyond: if the bound is larger than this, the shards that may exceed it are fetched to make it exact.
-        """
-        bounds = []
-        for number, ((part, _), (begin, end)) in enumerate(zip(self._shards, pairwise(self._starts), strict=True)):
-            bounds.append((part.sizes.longest(begin - part.first, end - part.first), number))
-        found = 0
-        for bound, number in sorted(bounds, reverse=True):
-            if bound <= found:
-                break
-            exact = self.is_local(number) or (beyond is not None and bound > beyond)
-            found = max(found, self._shard(number).longest if exact else bound)
-        return found
 
     # Shards, counted through all datasets
 

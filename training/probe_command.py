@@ -119,7 +119,7 @@ def probe_model(
     if data is not None:
         rows = PackedRows(data)
         ModelLimits.of(model).check_rows(str(data), rows)
-        longest, room = rows.longest(), rows.max_length
+        longest, room = rows.longest, rows.max_length
         lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
         batch = random_documents(model.config, lengths, 1, place)
     return probe(model, batch=batch), applied, f"{made}, {dtype} on {place.type}"

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError
 from ..schemas.escape import escape_line
 from ..schemas.fingerprint import mix
-from ..schemas.model_facts import ModelShape
 from ..schemas.units import plural
 from .order import EpochOrder, Order, Permutation, epoch_key, mixture_of
 from .packed_rows import PackedRows
@@ -142,7 +141,6 @@ class Steps:
         epochs: how often each dataset is read that does not say so itself.
         balance: rows of a group of similar cost; `auto` groups them if that saves time; None keeps the order, and then
             each rank takes consecutive rows, too.
-        model: for the costs.
         rows_per_step: over all ranks, a multiple of `ranks`.
 
     Raises:
@@ -157,12 +155,11 @@ class Steps:
         order: Order,
         epochs: int,
         balance: int | str | None,
-        model: ModelShape,
         rows_per_step: int,
         ranks: int,
         tail: Tail,
     ) -> None:
-        self.corpus, self.seed, self.order, self.model = corpus, seed, order, model
+        self.corpus, self.seed, self.order = corpus, seed, order
         self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, balance is not None
         self.mixture = mixture_of(corpus, epochs)
         stored = all(part.manifest.plan["config"]["pack"]["shuffle"] for part in corpus.parts)
@@ -183,7 +180,7 @@ class Steps:
         self.note = f"rows are in groups of {balance} by cost" if balance else "rows are not grouped by cost"
         """Whether rows are grouped by cost, and why."""
         if isinstance(balance, str):
-            balance, self.note = choose_balance(self.costs(self._plain(0, 0, min(SAMPLE, self.period))))
+            balance, self.note = choose_balance(self.corpus.costs(self._plain(0, 0, min(SAMPLE, self.period))))
         self.balance = balance
         # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
         # that each epoch has the same rows.
@@ -218,7 +215,7 @@ class Steps:
         if real < width:
             rows = np.concatenate([rows, np.resize(self.rows(0, width), width - real)])
         if self.dealt and 1 < share < width and real == width:
-            return Step(rows, real, deal(self.costs(rows), self.ranks))
+            return Step(rows, real, deal(self.corpus.costs(rows), self.ranks))
         return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
@@ -231,10 +228,6 @@ class Steps:
             first += len(pieces[-1])
         return np.concatenate(pieces)
 
-    def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(N,) costs of rows, in units of one token's matrix multiplications."""
-        return self.corpus.costs(rows, self.model)
-
     def _block_of(self, epoch: int, block: int) -> NDArray[np.int64]:
         """The rows of one block of positions within an epoch, grouped if there is a balance."""
         start = epoch * self.period
@@ -243,7 +236,7 @@ class Steps:
         rows = self._plain(epoch, begin - start, end - start)
         if self.balance is not None:
             key = epoch_key(self.seed, epoch * 2**32 + block - start // self._size, "groups")
-            rows = grouped(rows, self.costs(rows), self.balance, key, begin)
+            rows = grouped(rows, self.corpus.costs(rows), self.balance, key, begin)
         return rows
 
     def _plain(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:

@@ -94,7 +94,7 @@ def _seen(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> dict[st
 
     step = loader.steps.at(number * loader.rows_per_step)
     hand = step.hands[loader.place.rank]
-    costs = loader.steps.costs(step.rows)[step.hands].sum(axis=1)
+    costs = loader.corpus.costs(step.rows)[step.hands].sum(axis=1)
     lengths = batch["cu_seq_lens_q"].diff()
     own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[hand].tolist())
     return {

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import ConfigError
-from ...schemas.units import share
 from .options import (
     Config,
     Folder,
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
     Written = tuple[Report, tuple[str, str] | None]
     """A report, and where its page and its numbers are, if they were written."""
-
-_WORDS = 24
-"""Words of a hit that the terminal shows."""
 
 
 def plan(
@@ -199,12 +195,7 @@ def _contamination_lines(out: Path | None, found: "Overlap") -> "Lines":
     shown = overlap_section(found)
     yield shown.sentence
     yield from shown.tables
-    for line in found.shown:
-        words = line.shared.split(" ")
-        shared = " ".join(words[:_WORDS]) + " …" * (len(words) > _WORDS)
-        row = f"{line.evaluation}, line {line.evaluation_line:,}"
-        yield f"{line.id} ~ {row}: {line.match}, {share(line.share)} of its {line.kind}: {shared}"
     if out is not None:
         yield f"all hits: {out}"
     elif found.examples:
-        yield "--out hits.jsonl writes all hits, some with both texts", "dim"
+        yield "--out hits.jsonl writes all hits", "dim"

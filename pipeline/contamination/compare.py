@@ -1,10 +1,9 @@
 """Compares the blocks of a run with evaluation data. Each block is a task, whose hits stay in the cache; together they
-are contamination.jsonl: an example and an evaluation row a line, some lines with both texts.
+are contamination.jsonl: an example and an evaluation row a line.
 """
 
 import gc
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +16,9 @@ from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.escape import escape_json
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...schemas.manifest import FileRecord
-from ...schemas.report import Hit, HitTexts
-from ...stages.overlap.examples import ANSWER, PROMPT, ExampleHit, search_examples
-from ...stages.overlap.words import excerpt
+from ...schemas.report import Hit
+from ...stages.overlap.examples import ANSWER, PROMPT, search_examples
 from ...stages.prep import Options
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
@@ -30,15 +27,11 @@ from ..inputs.first_rows import polars_version
 from ..inputs.read import block_examples
 from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store, ask_all, scratch_of
-from .evaluation_index import Evaluation, EvaluationRows, load_rows
+from .evaluation_index import Evaluation, load_rows
 
 NAME = "contamination.jsonl"
-SHOWN = 4
-"""Hits of each kind of match that a block keeps with both texts."""
-EACH, MOST = 6, 60
-"""Hits with texts: of a source, evaluation file and kind of match, and of all."""
 
 
 class BlockHits(msgspec.Struct, frozen=True):
@@ -83,12 +76,12 @@ class OverlapTask:
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
-        gc.disable()  # see encode_block
+        gc.disable()  # see EncodeTask.run
         try:
             found = compare_block(self)
         finally:
             gc.enable()
-        self.cache.replace_bytes(self.record, seal(msgspec.json.encode(found), self.record))
+        put_note(self.cache, self.record, found)
         return self.block.end - self.block.start, self.block.lines
 
     def __str__(self) -> str:
@@ -113,45 +106,17 @@ def compare_block(task: OverlapTask) -> BlockHits:
             f"{task.path}: its rows have token ids instead of text, and ids cannot be compared with evaluation rows; "
             "leave this source out, or leave out decontaminate"
         )
-    found = search_examples(rows.index, examples)
-    shown, best = _shown(found), dict[tuple[int, int, int, bool], Hit]()
-    for at, hit in enumerate(found):
-        asks, texts = bool(rows.index.asks[hit.text]), _texts(hit, rows) if at in shown else None
+    best = dict[tuple[int, int, int, bool], Hit]()
+    for hit in search_examples(rows.index, examples):
+        asks = bool(rows.index.asks[hit.text])
         for number, line, id in json.loads(rows.found_in[hit.text].as_py()):
             key = (hit.example, number, line, asks)
             if key not in best or hit.share > best[key].share:
                 kind = PROMPT if asks else ANSWER
-                best[key] = Hit("", "", names[number], line, kind, hit.match, hit.share, hit.longest, id, texts)
+                best[key] = Hit("", "", names[number], line, kind, hit.match, hit.share, hit.longest, id)
     keys = sorted(best)
     places = [(examples[key[0]].line, examples[key[0]].sub) for key in keys]
     return BlockHits(len(examples), places, [best[key] for key in keys])
-
-
-def _shown(found: Sequence[ExampleHit]) -> set[int]:
-    """The places of some hits of each kind of match, those that share the most, of different examples and texts."""
-    taken, seen, out = Counter[str](), set[object](), set[int]()
-    for at in sorted(range(len(found)), key=lambda at: -sum(one.words for one in found[at].stretches)):
-        hit = found[at]
-        once = (("text", hit.text, hit.match), ("example", hit.example, hit.match))
-        if taken[hit.match] < SHOWN and not seen.intersection(once):
-            taken[hit.match] += 1
-            seen.update(once)
-            out.add(at)
-    return out
-
-
-def _texts(hit: ExampleHit, rows: EvaluationRows) -> HitTexts:
-    mine, my_cut = excerpt(hit.part, [(one.first, one.words) for one in hit.stretches])
-    theirs, their_cut = excerpt(rows.originals[hit.text].as_py(), [(one.other, one.words) for one in hit.stretches])
-    return HitTexts(mine, theirs, my_cut, their_cut)
-
-
-def read_hits(cache: Store, record: str) -> BlockHits | None:
-    """The hits of a block; None if they are missing or damaged."""
-    try:
-        return decode_note(unseal(cache.read(record), record), BlockHits)
-    except msgspec.MsgspecError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +137,7 @@ class Contamination:
             IntegrityError: another process has removed them meanwhile.
         """
         for file, block, record in self.blocks:
-            found = read_hits(self.cache, record)
+            found = get_note(self.cache, record, BlockHits)
             if found is None:
                 raise IntegrityError(f"{self.cache.where(record)} vanished from the cache; run again")
             kept = [both for both in zip(found.places, found.hits, strict=True) if both[1].share >= self.share]
@@ -191,19 +156,14 @@ class Contamination:
 
     def lines(self) -> Iterator[Hit]:
         """Yield all hits, in the order of the run, with ids as in documents.parquet."""
-        shown = Counter[object]()
         for file, block, found in self.each():
             for (line, sub), hit in zip(found.places, found.hits, strict=True):
                 mine, number = file.at(block, line)
-                kind = (file.source, hit.evaluation, hit.match)
-                with_texts = hit.texts is not None and shown[kind] < EACH and shown.total() < MOST
-                shown[kind] += with_texts
                 yield msgspec.structs.replace(
                     hit,
                     id=f"{file.source}/{mine.label}:{number}{f'/{sub}' if sub >= 0 else ''}",
                     source=file.source,
                     share=round(hit.share, 4),
-                    texts=hit.texts if with_texts else None,
                 )
 
     def put(self, out: Store, name: str = NAME) -> FileRecord:
@@ -261,7 +221,7 @@ def compare(
     every = list(tasks.values())
 
     def known(task: OverlapTask) -> bool:
-        return read_hits(cache, task.record) is not None
+        return get_note(cache, task.record, BlockHits) is not None
 
     due = [task for task, done in zip(every, ask_all(cache, known, every), strict=True) if not done]
     if due:

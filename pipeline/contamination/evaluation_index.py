@@ -5,7 +5,7 @@ workers map it.
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...schemas.config.config import DecontaminateConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...stages.arrays import numbers, view
 from ...stages.overlap.examples import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
 from ...stages.overlap.index import OverlapIndex, build_index
@@ -27,11 +25,11 @@ from ..inputs.blocks import InputFile
 from ..inputs.find import Found, find_inputs
 from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile
 
-FORMAT = 3
+FORMAT = 4
 """Increase it whenever the same files would give another index, or the same index other hits."""
 MOST_CHARACTERS = 1 << 29
 """Characters of all evaluation texts; their index needs about eight times as many bytes."""
@@ -40,6 +38,8 @@ EQUAL_ROWS = 10
 MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""
 _NAME = "evaluation"
+_ARRAYS = ("words", "starts", "keys", "places", "whole")
+"""Arrays of the index that are mapped as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Evaluation:
     ngram: int
     index: StoredFile
     """The index, in the cache."""
-    counts: dict[str, int]
-    """See `EvaluationRows.counts`."""
+    rows: int
+    """Rows of all files."""
 
     def payload(self) -> dict[str, Any]:
         """What the plan says about it."""
-        return {"files": list(self.files), "counts": self.counts, **_settings(self.ngram)}
+        return {"files": list(self.files), "counts": {"rows": self.rows}, **_settings(self.ngram)}
 
     @property
     def key(self) -> str:
@@ -69,31 +69,10 @@ class EvaluationRows:
     """The T texts of an index, and the rows that they come from. Equal texts are one text of several rows."""
 
     index: OverlapIndex
-    originals: pa.Array
-    """(T,) each text, as its rows have it."""
     found_in: pa.Array
     """(T,) up to `EQUAL_ROWS` rows of each text, in JSON: [number of the file, line from 1, id or ""]."""
     rows: int
     """Rows of all files."""
-    textless: int
-    """Rows without a column that holds text to compare."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What is compared, and what is not: rows, texts of which nothing is compared, different runs of words, and
-        runs that do not count; see `stages.overlap.index`.
-        """
-        index = self.index
-        return {
-            "rows": self.rows,
-            "textless": self.textless,
-            "texts": len(index.counts),
-            "left_out": int((index.counts == 0).sum()) - len(index.whole),
-            "ngrams": len(np.unique(index.keys)),
-            "common": index.common,
-            "framed": index.framed,
-            "plain": index.plain,
-        }
 
 
 def find_evaluation(config: DecontaminateConfig, base: Path) -> list[Found]:
@@ -124,7 +103,7 @@ def prepare_evaluation(
     files = tuple({"file": file.shown, "bytes": file.size, "hash": file.hash} for file in found)
     record = f"evaluations/{_key(files, config.ngram)}.json"
     index = _known(cache, record) or _put(_rows_of(found, config.ngram), record, cache)
-    return Evaluation(files, config.ngram, index, load_rows(cache, index).counts)
+    return Evaluation(files, config.ngram, index, load_rows(cache, index).rows)
 
 
 def _source(config: DecontaminateConfig) -> SourceConfig:
@@ -155,13 +134,12 @@ def _key(files: Sequence[dict[str, Any]], ngram: int) -> str:
 def _rows_of(found: Sequence[InputFile], ngram: int) -> EvaluationRows:
     """Read all rows, and index their texts."""
     texts: dict[tuple[bool, str], list[tuple[int, int, str]]] = {}  # (whether it asks, text) → (file, line, id) of rows
-    rows = textless = size = 0
+    rows = size = 0
     for number, file in enumerate(found):
         had = False
         for line, row in _rows(file):
             rows += 1
             said = evaluation_texts(row)
-            textless += not said
             had = had or bool(said)
             for kind, text in dict.fromkeys(said):
                 size += len(text)
@@ -177,10 +155,9 @@ def _rows_of(found: Sequence[InputFile], ngram: int) -> EvaluationRows:
                 f"the evaluation files have more than {MOST_CHARACTERS:,} characters of text, too many for one index; "
                 "compare with some of them at a time"
             )
-    originals = [text for _, text in texts]
-    places = [msgspec.json.encode(some[:EQUAL_ROWS]).decode() for some in texts.values()]
-    index = build_index(originals, [asks for asks, _ in texts], ngram)
-    return EvaluationRows(index, _texts(originals), _texts(places), rows, textless)
+    index = build_index([text for _, text in texts], [asks for asks, _ in texts], ngram)
+    found_in = [msgspec.json.encode(some[:EQUAL_ROWS]) for some in texts.values()]
+    return EvaluationRows(index, pa.array(found_in, pa.large_binary()).cast(pa.large_string()), rows)
 
 
 def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -220,18 +197,22 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _known(cache: Store, record: str) -> StoredFile | None:
     """The index in the cache; None if it is missing or damaged."""
-    try:
-        index = decode_note(unseal(cache.read(record), record), StoredFile)
-    except msgspec.MsgspecError:
+    index = get_note(cache, record, StoredFile)
+    if index is None or not index.name.startswith("evaluations/"):
         return None
-    put = cache.hash(index.name) if index.name.startswith("evaluations/") else None
+    put = cache.hash(index.name)
     return index if put is not None and (put.bytes, put.hash) == (index.bytes, index.hash) else None
 
 
 def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
     """Put an index, and its record."""
-    lists = {name: _listed(value) for name, value in _parts(made).items() if not isinstance(value, int)}
-    noted = {name: str(value) for name, value in _parts(made).items() if isinstance(value, int)}
+    parts = {name: numbers(getattr(made.index, name)) for name in _ARRAYS}
+    parts |= {"asks": numbers(made.index.asks.astype(np.uint8)), "found_in": made.found_in}
+    lists = {
+        name: pa.LargeListArray.from_arrays(numbers(np.array([0, len(values)], np.int64)), values)
+        for name, values in parts.items()
+    }
+    noted = {"ngram": str(made.index.ngram), "rows": str(made.rows)}
     batch = pa.RecordBatch.from_pydict(lists).replace_schema_metadata(noted)
     with cache.draft("evaluations") as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
@@ -239,7 +220,7 @@ def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
         put = draft.result
         stored = StoredFile(f"{record.removesuffix('.json')}-{put.hash[:16]}.arrow", put.bytes, put.hash)
         cache.put(draft, stored.name, replace_damaged=True)
-    cache.replace_bytes(record, seal(msgspec.json.encode(stored), record))
+    put_note(cache, record, stored)
     return stored
 
 
@@ -256,28 +237,7 @@ def load_rows(store: Store, file: StoredFile) -> EvaluationRows:
             batch = pa.ipc.open_file(mapped).get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
         raise IntegrityError(f"{path} cannot be read ({error}); delete it and run again to make it again") from error
-    held: dict[str, Any] = {name.decode(): int(value) for name, value in batch.schema.metadata.items()}
-    for name in batch.schema.names:
-        values = batch.column(name).values
-        held[name] = values if pa.types.is_large_string(values.type) else view(values)
-    held["asks"] = held["asks"].astype(np.bool_)
-    index = OverlapIndex(**{field.name: held.pop(field.name) for field in fields(OverlapIndex)})
-    return EvaluationRows(index, **held)
-
-
-def _parts(made: EvaluationRows) -> dict[str, Any]:
-    """The fields of the index and of its rows, by name."""
-    every = {field.name: getattr(one, field.name) for one in (made.index, made) for field in fields(one)}
-    del every["index"]
-    return every
-
-
-def _listed(values: "NDArray[Any] | pa.Array") -> pa.Array:
-    """Return a column of one row, which holds a list."""
-    if not isinstance(values, pa.Array):
-        values = numbers(values.astype(np.uint8) if values.dtype == np.bool_ else values)
-    return pa.LargeListArray.from_arrays(numbers(np.array([0, len(values)], np.int64)), values)
-
-
-def _texts(values: Sequence[str]) -> pa.Array:
-    return pa.array([value.encode("utf-8", "replace") for value in values], pa.large_binary()).cast(pa.large_string())
+    noted, lists = batch.schema.metadata, {name: batch.column(name).values for name in batch.schema.names}
+    arrays = {name: view(lists[name]) for name in _ARRAYS}
+    index = OverlapIndex(ngram=int(noted[b"ngram"]), asks=view(lists["asks"]).astype(np.bool_), **arrays)
+    return EvaluationRows(index, lists["found_in"], int(noted[b"rows"]))

@@ -17,12 +17,14 @@ from ...schemas.ragged import offsets_of
 from ...schemas.reasons import NOT_DRAWN
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
+from ...stages.mask.run_index import RunIndex
+from ...stages.select.split import Places, split
 from ...stages.select.truncate import Keep, Limits, Overlong
+from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
-from .split import Splitter, breaks_for, cut_documents, places_of
 from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, PIECE, SPLIT, Documents, Table, place_of
 
 CUT_UNTRAINED = "cut_untrained"
@@ -58,12 +60,6 @@ def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
         config.truncate.max_prompt_length,
         config.truncate.max_completion_length,
     )
-
-
-def splitter_of(config: RunConfig, tokenizer_json: str) -> Splitter:
-    """The configured splitting."""
-    how = config.truncate
-    return Splitter(how.max_length, how.split.at, how.split.overlap, config.keep_untrained, tokenizer_json)
 
 
 def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
@@ -162,29 +158,53 @@ def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: Ru
 
 
 def _split(table: Table, rows: NDArray[np.int64], config: RunConfig, tokenizer_json: str, pieces: IO[bytes]) -> None:
-    """Cut documents, ascending, into pieces; add those kept to a file."""
-    splitter = splitter_of(config, tokenizer_json)
-    breaks = breaks_for(splitter) if len(rows) else None
+    """Cut documents, ascending, into pieces; add those kept to a file.
+
+    Args:
+        tokenizer_json: content of a tokenizer.json; the vocabulary shows which tokens end lines.
+    """
+    how, capacity = config.truncate.split, config.truncate.max_length
+    breaks = Breaks.from_json(tokenizer_json) if len(rows) and how.at != "tokens" else None
     for group in _groups(table.documents.length[rows], rows):
         some, segments = table.documents.at(group), Segments.of(table, config)
-        runs = segments.index(some)
+        runs, places = segments.index(some), Places()
+        if breaks is not None:
+            tokens = np.concatenate(segments.tokens(some, np.zeros(1, np.int32), some.length))
+            places = _places_of(runs, breaks.of(tokens), turns=how.at == "turns")
         bases = runs.bases[:-1]
-        low, high = bases + some.low, bases + some.high
-        tokens = segments.tokens(some, np.zeros(1, np.int32), some.length) if breaks is not None else []
-        places = places_of(runs, np.concatenate([np.zeros(0, np.int32), *tokens]), splitter, breaks)
-        made = cut_documents(runs, low, high, places, splitter)
-        stays, owner = made.stays, made.cut.document[made.stays]
+        cut = split(bases + some.low, bases + some.high, capacity, how.overlap, places)
+        supervised = runs.supervised_before(cut.end) - runs.supervised_before(cut.fresh)
+        # A label needs the token before it in the same piece.
+        labels = supervised - (runs.supervised_at(cut.fresh) & (cut.fresh == cut.start))
+        stays = (labels > 0) | config.keep_untrained
+        owner, start = cut.document[stays], cut.start[stays]
         kept = np.zeros(len(owner), PIECE)
-        kept["document"], kept["start"] = group[owner], made.cut.start[stays] - bases[owner]
-        kept["length"] = (made.cut.end - made.cut.start)[stays]
-        kept["repeated"] = (made.cut.fresh - made.cut.start)[stays]
+        kept["document"], kept["start"] = group[owner], start - bases[owner]
+        kept["length"], kept["repeated"] = cut.end[stays] - start, cut.fresh[stays] - start
         kept.tofile(pieces)
         overlap = _sums(kept["repeated"], owner, len(group))
         table.documents.flags[group] |= SPLIT
         table.documents.overlap[group] = overlap
         table.documents.kept[group] = _sums(kept["length"], owner, len(group)) - overlap
-        table.documents.labels[group] = _sums(made.labels[stays], owner, len(group))
-        table.documents.asked_packed[group] = _sums(made.supervised[stays], owner, len(group))
+        table.documents.labels[group] = _sums(labels[stays], owner, len(group))
+        table.documents.asked_packed[group] = _sums(supervised[stays], owner, len(group))
+
+
+def _places_of(runs: RunIndex, bits: NDArray[np.uint8], *, turns: bool) -> Places:
+    """The places where documents may be cut: line ends, and before them turns if asked for.
+
+    Args:
+        bits: (T,) what `Breaks` says of each token.
+    """
+    lines = line_places(bits)
+    if not turns:
+        return Places(lines=lines)
+    white = (bits & WHITE) > 0
+    found = [
+        skip_white(places, white, runs.ends[np.searchsorted(runs.ends, places, side="right")])
+        for places in runs.turn_places()
+    ]
+    return Places(found, lines)
 
 
 def _sums(values: NDArray[Any], owner: NDArray[np.int64], count: int) -> NDArray[np.int64]:

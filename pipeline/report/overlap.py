@@ -16,7 +16,7 @@ from ..contamination.compare import NAME
 from ..store.open_store import Store
 
 MOST = 12
-"""Hits with both texts that a report keeps."""
+"""Hits that a report keeps."""
 _STRENGTH = {PART: 0, NEARLY: 1, WHOLE: 2}
 
 
@@ -27,7 +27,7 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         evaluation: what the plan says about the evaluation data.
         compared, action: see `Overlap`.
     """
-    examples, counts = 0, evaluation["counts"]
+    examples, every = 0, int(evaluation["counts"]["rows"])
     matches: dict[tuple[str, str], Counter[str]] = {}
     rows: dict[tuple[str, str], set[int]] = {}
     shown: list[Hit] = []
@@ -38,34 +38,24 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
             place = (line.source, line.evaluation)
             rows.setdefault(place, set()).add(line.evaluation_line)
             strongest[place] = max(strongest.get(place, PART), line.match, key=_strength)
-            if line.texts is not None:
-                shown = sorted([*shown, line], key=lambda one: (-_strength(one.match), -one.share))[:MOST]
+            shown = sorted([*shown, line], key=lambda one: (-_strength(one.match), -one.share))[:MOST]
         for place, match in strongest.items():
             matches.setdefault(place, Counter())[match] += 1
     found = len({(file, line) for (_, file), lines in rows.items() for line in lines})
-    ignored = {
-        "rows without text": counts["textless"],
-        "texts that are too short, or made of phrases that many rows have": counts["left_out"],
-        "runs of words that more than ten texts have": counts["common"],
-        "runs mostly of phrases that many texts have": counts["framed"],
-        "runs mostly of numbers, single letters or repetitions": counts["plain"],
-    }
     each = [
         OverlapCount(*place, one.total(), one[WHOLE], one[NEARLY], one[PART], len(rows[place]))
         for place, one in matches.items()
     ]
     return Overlap(
-        sentence=_sentence(each, examples, compared, found, counts["rows"], evaluation["ngram"]),
+        sentence=_sentence(each, examples, compared, found, every, evaluation["ngram"]),
         action=action,
         ngram=evaluation["ngram"],
         compared=compared,
         examples=examples,
-        rows=counts["rows"],
+        rows=every,
         rows_found=found,
         counts=each,
         shown=shown,
-        files=[str(one["file"]) for one in evaluation["files"]],
-        ignored={what: number for what, number in ignored.items() if number},
     )
 
 

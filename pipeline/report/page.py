@@ -80,7 +80,7 @@ def report_html(report: Report) -> bytes:
 
 
 def _render(report: Report) -> bytes:
-    choice, training, overlap = report.choice, report.training, report.overlap
+    choice, training = report.choice, report.training
     return (
         _template("page.html.jinja")
         .render(
@@ -95,7 +95,6 @@ def _render(report: Report) -> bytes:
             stacks=token_stacks(report.flow) if report.flow is not None else [],
             rows=training.rows if training is not None else [],
             rows_absent=training.rows_absent if training is not None else None,
-            pairs=overlap.shown if overlap is not None else [],
             configuration=clipped(report.made.configuration, _CONFIGURATION) if report.made is not None else "",
         )
         .encode()
@@ -122,14 +121,13 @@ def _shown(value: object) -> object:
 
 
 def _with_fewer_texts(report: Report, most: int | None) -> Report:
-    """The report with at most so many rows and pairs of texts, and with few rejects if texts are left out."""
+    """The report with at most so many rows as text, and with few rejects if texts are left out."""
     if most is None:
         return report
-    training, overlap, flow = report.training, report.overlap, report.flow
+    training, flow = report.training, report.flow
     return replace(
         report,
         training=replace(training, rows=training.rows[:most]) if training is not None else None,
-        overlap=replace(overlap, shown=overlap.shown[:most]) if overlap is not None else None,
         flow=replace(flow, rejects=flow.rejects[: 10 * most]) if flow is not None else None,
     )
 

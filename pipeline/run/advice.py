@@ -34,21 +34,27 @@ _SOURCES = 6
 
 
 def closing_advice(
-    config: RunConfig,
-    table: Table,
-    formats: Mapping[str, SourceFormat],
-    packed: Packed,
-) -> list[str]:
-    """List what the user may want to change, most important first."""
+    config: RunConfig, table: Table, formats: Mapping[str, SourceFormat], packed: Packed
+) -> Iterator[str]:
+    """Yield what the user may want to change, most important first."""
     total = packed.ledger.total()
-    found = (
-        on_lost(config, total),
-        on_untrained(total),
-        on_default_mask(config, formats),
-        on_duplicates(config, table, total),
-        on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
-    )
-    return [line for line in found if line is not None]
+    if (lost := on_lost(config, total)) is not None:
+        yield lost
+    if dropped := total.examples_dropped.get(CUT_UNTRAINED, 0):
+        yield (
+            f"truncation left nothing to train in {dropped:,} of {plural(total.examples_made, 'example')}, which "
+            f"{'was' if dropped == 1 else 'were'} dropped; packtrain plan compares other lengths"
+        )
+    if (mask := on_default_mask(config, formats)) is not None:
+        yield mask
+    if config.duplicates == "keep" and (count := len(later_copies(table.documents))):
+        every = sum(total.examples_packed.values())
+        yield (
+            f"{count:,} of {every:,} packed examples ({count / every:.1%}) are duplicates of an "
+            "earlier one; duplicates=drop drops them"
+        )
+    if (rows := on_rows(config, [one for split in packed.splits.values() for one in split.windows])) is not None:
+        yield rows
 
 
 def on_rejects(total: SourceLedger, rejects: str) -> str | None:
@@ -118,37 +124,6 @@ def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> s
     if any(source.expand != "none" or source.mask != SourceMaskConfig() for source in config.sources):
         return None
     return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
-
-
-def on_duplicates(config: RunConfig, table: Table, total: SourceLedger) -> str | None:
-    """Say how many packed examples repeat an earlier one; None if there are none, or if duplicates are dropped.
-
-    Args:
-        total: the finished run's ledger over all sources.
-    """
-    count = len(later_copies(table.documents)) if config.duplicates == "keep" else 0
-    if not count:
-        return None
-    packed = sum(total.examples_packed.values())
-    return (
-        f"{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
-        f"duplicates=drop drops them"
-    )
-
-
-def on_untrained(total: SourceLedger) -> str | None:
-    """Say how many examples truncation left without a trained token; None if there are none.
-
-    Args:
-        total: the finished run's ledger over all sources.
-    """
-    dropped = total.examples_dropped.get(CUT_UNTRAINED, 0)
-    if not dropped:
-        return None
-    return (
-        f"truncation left nothing to train in {dropped:,} of {plural(total.examples_made, 'example')}, which "
-        f"{'was' if dropped == 1 else 'were'} dropped; packtrain plan compares other lengths"
-    )
 
 
 def selection_notes(config: RunConfig, selected: Selected) -> Iterator[str]:

@@ -163,7 +163,7 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
             action = str(config.identity()["decontaminate"]["action"])
             overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
         no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
-        training = training_of(ledger, kinds, no_rows, config.identity())
+        training = training_of(kinds, no_rows, config.identity())
     spec = seen.encoded.spec
     configuration = configuration_of(seen.sample.asked if seen.sample is not None else config, work.base)
     report = make_report(
@@ -192,7 +192,7 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
         counted = ("rows", "tokens", "labels", "pieces", "padding")
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
     length = seen.config.truncate.max_length
-    return Packing(length, pack.strategy, splits, pack.padded_for, expected=True, estimated=estimated)
+    return Packing(length, pack.strategy, splits, pack.padded_for, estimated=estimated)
 
 
 def _sample(seen: _Seen) -> Sample | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...schemas.jsontext import parse_json
 from ...schemas.rows import Example, Messages
-from .index import OverlapIndex, Stretch, TextHit
+from .index import OverlapIndex, TextHit
 
 PROMPT, ANSWER = "prompt", "answer"
 PROMPTS = ("question", "problem", "prompt", "query", "instruction", "input", "text", "content")
@@ -128,10 +128,6 @@ class ExampleHit:
     """The share of the evaluation text's n-grams that the example has; 1 if it was compared whole."""
     longest: str
     """The longest run of words that both share, as they were compared."""
-    part: str
-    """The part of the example that shares the most: its text."""
-    stretches: tuple[Stretch, ...]
-    """What that part shares."""
 
 
 def search_examples(index: OverlapIndex, examples: Sequence[Example]) -> list[ExampleHit]:
@@ -140,10 +136,9 @@ def search_examples(index: OverlapIndex, examples: Sequence[Example]) -> list[Ex
     for first, parts, texts in _groups(examples):
         hits = index.search(texts)
         for number, mine in enumerate(parts):
-            found: dict[int, list[tuple[TextHit, str]]] = {}
-            for part in mine:
-                for hit in hits[part]:
-                    found.setdefault(hit.text, []).append((hit, texts[part]))
+            found: dict[int, list[TextHit]] = {}
+            for hit in (hit for part in mine for hit in hits[part]):
+                found.setdefault(hit.text, []).append(hit)
             every = [_hit(index, first + number, text, found[text]) for text in sorted(found)]
             out += [hit for hit in every if hit is not None]
     return out
@@ -169,15 +164,14 @@ def _groups(examples: Sequence[Example]) -> Iterator[tuple[int, list[list[int]],
     yield first, parts, texts
 
 
-def _hit(index: OverlapIndex, example: int, text: int, hits: Sequence[tuple[TextHit, str]]) -> ExampleHit | None:
-    best, part = max(hits, key=lambda one: sum(stretch.words for stretch in one[0].stretches))
+def _hit(index: OverlapIndex, example: int, text: int, hits: Sequence[TextHit]) -> ExampleHit | None:
     count = int(index.counts[text])
-    covered = len(np.unique(np.concatenate([hit.places for hit, _ in hits])))
+    covered = len(np.unique(np.concatenate([hit.places for hit in hits])))
     share = covered / count if count else 1.0
     if not index.asks[text] and share < ANSWER_SHARE:
         return None
     match = WHOLE if covered == count else NEARLY if share >= NEAR_WHOLE else PART
-    return ExampleHit(example, text, match, share, best.longest, part, best.stretches)
+    return ExampleHit(example, text, match, share, max(hits, key=lambda hit: hit.size).longest)
 
 
 def _spoken_text(messages: Messages) -> str:

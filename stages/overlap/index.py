@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,16 +45,6 @@ _SHOWN = 60
 """Words of the longest stretch that a hit names."""
 
 
-class Stretch(NamedTuple):
-    """Words that a training text and an evaluation text share, one after another."""
-
-    first: int
-    """The first word in the training text, from 0."""
-    other: int
-    """The first word in the evaluation text, from 0."""
-    words: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TextHit:
     """What one training text shares with one evaluation text."""
@@ -63,10 +53,10 @@ class TextHit:
     """The evaluation text."""
     places: NDArray[np.int64]
     """(K,) the places, of all words, of the n-grams found, ascending; none if the text was compared whole."""
-    stretches: tuple[Stretch, ...]
-    """In the order of the training text."""
+    size: int
+    """Words of the longest run that both share."""
     longest: str
-    """The words of the longest stretch, as they were compared; at most `_SHOWN` of them."""
+    """That run, as it was compared; at most `_SHOWN` of its words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +76,6 @@ class OverlapIndex:
     """(P,) the word, of all W, at which the n-gram is first in its text."""
     whole: NDArray[np.int64]
     """(S,) texts that are compared whole, by the hashes of their first `SHORTEST` words."""
-    common: int
-    """How many n-grams are ignored because they are common."""
-    framed: int
-    """How many, counted in each text, because they are framed."""
-    plain: int
-    """How many, counted in each text, because they are plain."""
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -117,43 +101,39 @@ class OverlapIndex:
         words = words_of(texts)
         owners = np.repeat(np.arange(len(texts)), np.diff(words.starts))
         out: list[list[TextHit]] = [[] for _ in texts]
-        for mine, text, places, stretches in [*self._shared(words, owners), *self._whole(words, owners)]:
-            longest = max(stretches, key=lambda one: one.words)
-            said = words.said(int(words.starts[mine]) + longest.first, min(longest.words, _SHOWN))
-            out[mine].append(TextHit(text, places, stretches, said))
+        for mine, text, places, first, size in [*self._shared(words, owners), *self._whole(words, owners)]:
+            out[mine].append(TextHit(text, places, size, words.said(first, min(size, _SHOWN))))
         return [sorted(hits, key=lambda hit: hit.text) for hits in out]
 
     def _shared(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
-        """What is found of n-grams. N-grams that follow each other in both texts are joined to stretches."""
+        """What is found of n-grams. N-grams that follow each other in both texts are one run of words."""
         here, there = self._runs[0].find(words.hashes, owners)
         mine, theirs = owners[here], self._owners[there]
         order = np.lexsort((here, there - here, theirs, mine))
         here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
         bounds = np.flatnonzero(np.r_[_begins(mine, theirs), True]) if len(here) else np.zeros(0, np.int64)
         for low, high in pairwise(bounds.tolist()):
-            own, text, other = int(mine[low]), int(theirs[low]), there[low:high]
-            at, step = here[low:high] - words.starts[own], np.arange(high - low)
+            at, other, step = here[low:high], there[low:high], np.arange(high - low)
             first = np.flatnonzero(_begins(at - step, other - step))
             sizes = np.diff(np.r_[first, len(at)]) + self.ngram - 1
-            others = other[first] - self.starts[text]
-            runs = sorted(zip(at[first].tolist(), others.tolist(), sizes.tolist(), strict=True))
-            yield own, text, np.unique(other), tuple(Stretch(*run) for run in runs)
+            longest = np.lexsort((at[first], -sizes))[0]
+            yield int(mine[low]), int(theirs[low]), np.unique(other), int(at[first[longest]]), int(sizes[longest])
 
     def _whole(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
         """What is found of texts that are compared whole."""
-        found: dict[tuple[int, int], list[Stretch]] = {}
+        found: dict[tuple[int, int], tuple[int, int]] = {}
         for at, start in zip(*self._runs[1].find(words.hashes, owners), strict=True):
             text, mine = int(self._owners[start]), int(owners[at])
             size = int(self.starts[text + 1] - start)
             last = min(int(words.starts[mine + 1]), int(at) + size)
             if np.array_equal(words.hashes[at:last], self.words[start : start + size]):
-                found.setdefault((mine, text), []).append(Stretch(int(at - words.starts[mine]), 0, size))
-        for (mine, text), stretches in found.items():
-            yield mine, text, np.zeros(0, np.int64), tuple(stretches)
+                found.setdefault((mine, text), (int(at), size))
+        for (mine, text), run in found.items():
+            yield mine, text, np.zeros(0, np.int64), *run
 
 
-_Found = tuple[int, int, NDArray[np.int64], tuple[Stretch, ...]]
-"""Training text, evaluation text, and `places` and `stretches` of a `TextHit`."""
+_Found = tuple[int, int, NDArray[np.int64], int, int]
+"""Training text, evaluation text, `places` of a `TextHit`, and the first word and the words of the longest run."""
 
 
 class _Runs:
@@ -216,10 +196,7 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
     words, starts, sizes = found.hashes, found.starts, np.diff(found.starts)
     owners = np.repeat(np.arange(len(texts)), sizes)
     places = np.flatnonzero(_within(owners, ngram))
-    telling = _telling(found, ngram)[places]
-    framed = _framed(words, owners, len(texts), ngram)[places]
-    plain, frames = int((~telling).sum()), int((telling & framed).sum())
-    places = places[telling & ~framed]
+    places = places[_telling(found, ngram)[places] & ~_framed(words, owners, len(texts), ngram)[places]]
     keys, owner = hashes_of(words, ngram)[places], owners[places]
     order = np.lexsort((places, owner, keys))
     order = order[_begins(keys[order], owner[order])]  # the first of each n-gram in each text
@@ -237,9 +214,6 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
         keys=keys[rare],
         places=places[rare],
         whole=whole[np.argsort(hashes_of(words, SHORTEST)[starts[whole]], kind="stable")],
-        common=int((often > COMMON_TEXTS).sum()),
-        framed=frames,
-        plain=plain,
     )
 
 

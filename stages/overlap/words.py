@@ -5,8 +5,6 @@
 3. A word is a longest run of letters, digits and combining marks. Every other character separates words; format
    characters, such as soft hyphens, vanish. In scripts that write no spaces between words, each character is a word.
 
-Excerpts show the words that two texts share.
-
 ASCII text needs no Python code for each character: one table translates its bytes. A word is compared by a hash of 64
 bits.
 """
@@ -14,10 +12,9 @@ bits.
 import codecs
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import unescape
-from itertools import pairwise
 
 import blake3
 import numpy as np
@@ -25,32 +22,6 @@ from numpy.typing import NDArray
 
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.ragged import lengths_of, offsets_of
-from ...schemas.report import EXCERPT
-
-AROUND = 240
-"""Characters before the first shared piece that are shown."""
-
-
-def excerpt(text: str, stretches: Sequence[tuple[int, int]]) -> tuple[list[tuple[str, bool]], bool]:
-    """(text, whether it is shared) around the first shared words, end to end; and whether text was left out.
-
-    Args:
-        stretches: (first word, words) of what is shared.
-    """
-    places = list(word_places(text))
-    shared = np.zeros(len(text) + 1, dtype=np.bool_)
-    for first, count in stretches:
-        last = min(first + count, len(places)) - 1
-        if first <= last:
-            shared[places[first][0] : places[last][1]] = True
-    found = np.flatnonzero(shared)
-    low = max(0, int(found[0]) - AROUND) if len(found) else 0
-    high = min(len(text), low + EXCERPT)
-    changes = np.flatnonzero(np.diff(shared[low:high].astype(np.int8))) + low + 1
-    bounds = [low, *changes.tolist(), high]
-    pieces = [(text[begin:end], bool(shared[begin])) for begin, end in pairwise(bounds) if begin < end]
-    return pieces, low > 0 or high < len(text)
-
 
 _NAMES = (
     "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"
@@ -67,9 +38,6 @@ _UNSPACED = (
 """Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs, as a class of characters."""
 _TAGS, _ENTITIES = re.compile(_TAG, re.IGNORECASE), re.compile(_ENTITY, re.IGNORECASE)
 _ALONE = re.compile(f"[{_UNSPACED}]")
-_PARTS = re.compile(
-    rf"(?P<tag>{_TAG})|{_ENTITY}|[{_UNSPACED}]|(?:[a-z0-9]|[^\x00-\x7f{_UNSPACED}])+", re.IGNORECASE | re.ASCII
-)
 _ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isalnum() else 32 for byte in range(256))
 
 
@@ -159,13 +127,3 @@ def _beyond_ascii(error: UnicodeError) -> tuple[bytes, int]:
 
 
 codecs.register_error("packtrain.words", _beyond_ascii)
-
-
-def word_places(text: str) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) in the text of every word that `words_of` gives. Words that normalising makes of one run of
-    characters share its place.
-    """
-    for match in _PARTS.finditer(text):
-        if match["tag"] is None:
-            for _ in _normalised(match[0]).translate(_ASCII).split():
-                yield match.span()

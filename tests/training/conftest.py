@@ -12,7 +12,9 @@ from tests import kit
 # Without what trains there is nothing to test here.
 collect_ignore_glob = [] if all(map(find_spec, ("torch", "transformers", "accelerate"))) else ["*"]
 MakePacked = Callable[..., Path]
-"""`make(name, documents, max_length=256, parallel=None)` gives a finished folder; the same name gives the same one."""
+"""`make(name, documents, max_length=256, parallel=None, strategy="bfd")` gives a finished folder, and for the same name
+the same one.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -20,13 +22,20 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
     """Packs documents of very different lengths with the demo's tokenizer."""
     root = tmp_path_factory.mktemp("packed")
 
-    def make(name: str, documents: int, *, max_length: int = 256, parallel: dict[str, Any] | None = None) -> Path:
+    def make(
+        name: str,
+        documents: int,
+        *,
+        max_length: int = 256,
+        parallel: dict[str, Any] | None = None,
+        strategy: str = "bfd",
+    ) -> Path:
         out = root / name
         if not out.exists():
             rows = [{"text": f"{name} {i} " * (1 + i * i % 37)} for i in range(documents)]
             kit.write(root / f"{name}.jsonl", rows)
             source = {"name": "text", "format": "text", "path": f"{name}.jsonl"}
-            keys = {"truncate": {"max_length": max_length}, "pack": {"parallel": parallel}}
+            keys = {"truncate": {"max_length": max_length}, "pack": {"parallel": parallel, "strategy": strategy}}
             kit.packed(kit.configure(root, source, out=str(out), **keys))
         return out
 

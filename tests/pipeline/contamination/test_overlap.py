@@ -97,11 +97,6 @@ def test_planted_overlaps_are_found(tmp_path: Path) -> None:
     assert matches(hits) == [*((at, 1, "whole") for at in range(len(PLANTED))), (len(PLANTED), 1, "n-gram")]
     assert all(hit["shared"].startswith("thirty pigeons live in a harbour") for hit in hits[:-1])
     assert hits[-1]["shared"] == "harbour and every morning seven of them carry a silver ribbon to the"
-    for hit in hits:
-        for side in ("example", "evaluation") if "texts" in hit else ():
-            marked = "".join(text for text, shared in hit["texts"][side] if shared)
-            assert re.sub(r"\W+", " ", unicodedata.normalize("NFKC", marked)).lower().startswith(hit["shared"][:20])
-    assert sum("texts" in hit for hit in hits) >= 2
 
 
 def test_pages_of_the_web_and_their_plain_text(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.schemas.report import (
     Hit,
-    HitTexts,
     Overlap,
     OverlapCount,
     Reject,
@@ -75,12 +74,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("page")
     kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
     packed = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}))
-    shared = [("the same words", True), ("and others", False)]
-    pair = Hit(
-        "s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7", HitTexts(shared, shared, True)
-    )
+    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7")
     counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
-    overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair], ["t"], {"short": 2})
+    overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
     return replace(report_of(packed.folder), overlap=overlap)
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.configfile import load_config
 from packtrain.pipeline.run.prep_only import prepare_source
@@ -14,6 +12,8 @@ from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, TokenizerError
+
+from tests import kit
 
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
@@ -120,8 +120,7 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
 
 def test_prompts_are_read_from_lines_and_parquet(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
     path = prepared(data([PROBLEMS[0], "", PROBLEMS[1]]), format="apps")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    pq.write_table(pa.Table.from_pylist(lines), tmp_path / "prompts.parquet")
+    kit.write(tmp_path / "prompts.parquet", [json.loads(line) for line in path.read_text().splitlines()])
     tokenizer = make_tokenizer("prompts-plain")
     rows = read(path, tokenizer).prompts
     assert read(tmp_path / "prompts.parquet", tokenizer).prompts == rows

@@ -106,31 +106,6 @@ def test_other_documents_have_no_gradient_to_the_bit(lengths: list[int], window:
     assert v.grad[:, :, lengths[0] :].any()
 
 
-@pytest.mark.parametrize(("size", "carried"), [(8, 8), (16, 8), (12, 12), (8, 20)])
-@pytest.mark.parametrize("window", [None, 1, 3, 100])
-def test_what_torchs_kernel_is_called_with(
-    size: int, carried: int, window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its place stands a function with its signature that computes in float64; tests/gpu runs the kernel itself."""
-    lengths = [5, 0, 3]
-
-    def kernel(query: Any, key: Any, value: Any, cu_q: Any, cu_k: Any, most_q: int, most_k: int, *,
-               scale: float, window_size: tuple[int, int], enable_gqa: bool) -> Any:  # fmt: skip
-        assert query.shape[-1] == key.shape[-1] == value.shape[-1]
-        assert query.shape[-1] % 8 == 0
-        assert (cu_q is cu_k, most_q, most_k, enable_gqa, window_size[1]) == (True, 5, 5, True, 0)
-        heads = (one.transpose(0, 1)[None] for one in (query, key, value))
-        seen = None if window_size[0] == -1 else window_size[0] + 1
-        q, k, v = heads
-        return reference(q, k, v, lengths, scale, window=seen)[0]
-
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    q, k, v = inputs(lengths, 4, 2, size, carried)
-    q_flat, k_flat, v_flat = (one[0].transpose(0, 1) for one in (q, k, v))
-    found = flash(q_flat, k_flat, v_flat, bounds(lengths)["cu_seq_lens_q"], 5, scale=0.3, window=window)
-    torch.testing.assert_close(found, reference(q, k, v, lengths, 0.3, window=window)[0])
-
-
 # Compiled
 
 

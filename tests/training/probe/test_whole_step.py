@@ -32,7 +32,9 @@ def gradients(model: Any, batches: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if place % 3 else []) for place, kind in enumerate(KINDS)]
+)
 def test_packed_is_one_by_one(kind: str) -> None:
     settings = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if kind == "gpt2" else {}
     model = build(kind, **settings)

@@ -83,7 +83,7 @@ def configuration(settings: Any, weights: Path) -> Callable[..., dict[str, Any]]
     def make(**keys: Any) -> dict[str, Any]:
         trainer = {"max_steps": 4, "max_grad_norm": 0.3, "learning_rate": 1e-2, **keys.pop("trainer", {})}
         made: dict[str, Any] = settings(
-            model={"path": str(weights)}, rows_per_step=8, epochs=3, trainer=trainer, **keys
+            model={"path": str(weights)}, rows_per_step=8, epochs=3, trainer=trainer, **{"probe": True, **keys}
         )
         return made
 

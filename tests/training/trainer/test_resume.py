@@ -55,7 +55,7 @@ def same(one: Path, other: Path) -> None:
 def finished(settings_in: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Outcome]:
     """The settings of a training and what it ended with; not to be changed."""
     out = tmp_path_factory.mktemp("finished") / "whole"
-    config = settings_in(out, model=DROPOUT, rows_per_device=2, trainer=SAVED)
+    config = settings_in(out, model=DROPOUT, rows_per_device=2, probe=True, trainer=SAVED)
     return config, quietly(config)
 
 

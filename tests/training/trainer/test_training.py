@@ -110,12 +110,12 @@ def test_what_changes_the_computation_changes_no_loss(settings: Settings) -> Non
     def found(trainer: dict[str, Any], **keys: Any) -> list[float]:
         return losses(quietly(settings(**small, **keys, trainer={"max_steps": 2, **trainer})))
 
-    plain = found({})
-    assert found({"gradient_checkpointing": True}) == pytest.approx(plain, rel=1e-6)
+    plain = found({}, probe=True)
+    assert found({"gradient_checkpointing": True}, probe=True) == pytest.approx(plain, rel=1e-6)
     fixed = {"loader": {"static_shapes": True}}
     assert found({}, **fixed) == pytest.approx(plain, rel=1e-5)
-    assert found(compiled, **fixed, probe=False) == pytest.approx(plain[:1], rel=1e-4)
-    assert found({"bf16": True}) == pytest.approx(plain, rel=1e-2)
+    assert found(compiled, **fixed) == pytest.approx(plain[:1], rel=1e-4)
+    assert found({"bf16": True}, probe=True) == pytest.approx(plain, rel=1e-2)
 
 
 # Evaluation
@@ -208,7 +208,7 @@ def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
         "num_experts_per_tok": 1, "layer_types": ["full_attention", "full_attention"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     }  # fmt: skip
-    config = settings(model={"config": sinks}, attention="eager", trainer={"max_steps": 1})
+    config = settings(model={"config": sinks}, attention="eager", probe=True, trainer={"max_steps": 1})
     with pytest.raises(LeakError, match=r"GptOssForCausalLM with attention eager does not keep .* apart"):
         quietly(config)
     assert len(losses(quietly({**config, "attention": "auto"}))) == 1
@@ -231,11 +231,10 @@ def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Sett
         return {"config": {**LLAMA, "max_position_embeddings": limit, "rope_parameters": rope}}
 
     refused = r"document of 96 tokens, more than the model takes: dynamic rotary .* longer than 50 .*max_length: 50"
-    for keys in ({}, {"probe": False}):
-        with pytest.raises(InputError, match=refused):
-            quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}, **keys))
+    with pytest.raises(InputError, match=refused):
+        quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}))
     lines: list[str] = []
-    train(settings(model=model(96, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
+    train(settings(model=model(96, "dynamic"), probe=True, trainer={"max_steps": 1}), say=lines.append)
     assert any("at length" in line for line in lines)
     quietly(settings(model=model(50, "yarn"), trainer={"max_steps": 1}))
     padded = {"data": str(make_packed("three", 3)), "rows_per_step": 1, "loader": {"static_shapes": True}}
