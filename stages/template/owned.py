@@ -163,12 +163,10 @@ class Owner:
                 )
             elif type(value) is str and type(key) is str:
                 made[key] = value
-            elif key == "tool_calls" or key == "function_call":
-                calls = value if type(value) is list else [value]
-                codes = [code_of(index, number, CALL) for number in range(1, len(calls) + 1)]
-                owned_calls = [_call(call, code) for call, code in zip(calls, codes, strict=True)]
-                made[key] = owned_calls if type(value) is list else owned_calls[0]
-                own.said.update((code, call) for call, code in zip(calls, codes, strict=True) if call)
+            elif key == "tool_calls" and type(value) is list:
+                calls = [(code_of(index, number, CALL), call) for number, call in enumerate(value, 1)]
+                made[key] = [_call(call, code) for code, call in calls]
+                own.said.update((code, call) for code, call in calls if call)
             else:
                 made[plain(key)] = plain(value)
         own.chat.append(made if _REASONING.isdisjoint(made) else with_reasoning(made))
@@ -217,8 +215,6 @@ class Owner:
         code = code_of(index, number, REASONING if _is_reasoning(value) else kind)
         if type(value) is str:
             return self._content(own, value, code, None if code & REASONING else role)
-        if type(value) is list:
-            return [self._part(own, item, index, number, kind, role) for item in value]
         if type(value) is dict:
             return {
                 key: self._content(own, item, code, None if code & REASONING else role)
