@@ -218,23 +218,6 @@ class KindCount:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceShare:
-    """What a source contributes to the rows."""
-
-    source: str
-    policy: str
-    """Its mask's."""
-    examples: int
-    """Packed examples, without copies."""
-    tokens: int
-    """Packed tokens, without padding."""
-    labels: int
-    """Trained labels."""
-    weight: float | None
-    """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
-
-
-@dataclass(frozen=True, slots=True)
 class ShownPiece:
     """A stretch of text."""
 
@@ -275,9 +258,10 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is being trained on?"""
+    """What is being trained on? The numbers of each source are in its ledger."""
 
-    sources: list[SourceShare]
+    policies: dict[str, str]
+    """The mask policy of each source."""
     kinds: list[KindCount]
     """Tokens by kind; empty if unknown."""
     rows: list[ShownRow]
@@ -316,8 +300,6 @@ class Packing:
     splits: list[SplitFigures]
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
-    expected: bool
-    """Whether these are figures before packing."""
     estimated: bool = False
     """Whether they are scaled up from a sample."""
 
@@ -330,7 +312,7 @@ class Made:
     """Hash of the manifest; None before packing."""
     engine: str
     configuration: str
-    """YAML that reproduces the dataset."""
+    """YAML that reproduces the dataset; empty if the folder no longer says what it was packed from."""
 
 
 @dataclass(frozen=True, slots=True)

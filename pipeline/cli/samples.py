@@ -230,7 +230,7 @@ def eval_apps(
         calibration (DIR): the --out of such a run of the same data.
         compare (DIR): the --out of another evaluation of the same data: do they differ?
     """
-    from ..judge.evaluation import EvaluationRequest, run_evaluation
+    from ..judge.evaluation import run_evaluation
     from ..judge.summary import lines
 
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
@@ -239,13 +239,16 @@ def eval_apps(
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     judging, ks = _judging(comparator, timeout, memory), whole_numbers("-k", k, "1,5,10")
-    request = EvaluationRequest(data, out, samples, judging, unsafe, jobs, ks, calibration, compare)
+    evaluate = partial(
+        run_evaluation, data, out, samples, judging=judging, unsafe=unsafe, jobs=jobs, ks=ks, calibration=calibration,
+        compare=compare,
+    )  # fmt: skip
 
     def view(summary: dict[str, Any]) -> "Lines":
         yield from lines(summary)
         yield f"{out}: results.jsonl has every sample, summary.json these numbers"
 
-    show(as_json, lambda observer: run_evaluation(request, observer), view)
+    show(as_json, lambda observer: evaluate(observer=observer), view)
 
 
 def _judging(comparator: str, timeout: float, memory: int) -> "Judging":

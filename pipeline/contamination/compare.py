@@ -16,7 +16,6 @@ from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.escape import escape_json
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...schemas.manifest import FileRecord
 from ...schemas.report import Hit
 from ...stages.overlap.examples import ANSWER, PROMPT, search_examples
@@ -28,7 +27,7 @@ from ..inputs.first_rows import polars_version
 from ..inputs.read import block_examples
 from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store, ask_all, scratch_of
 from .evaluation_index import Evaluation, load_rows
 
@@ -77,12 +76,12 @@ class OverlapTask:
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
-        gc.disable()  # see encode_block
+        gc.disable()  # see EncodeTask.run
         try:
             found = compare_block(self)
         finally:
             gc.enable()
-        self.cache.replace_bytes(self.record, seal(msgspec.json.encode(found), self.record))
+        put_note(self.cache, self.record, found)
         return self.block.end - self.block.start, self.block.lines
 
     def __str__(self) -> str:
@@ -120,14 +119,6 @@ def compare_block(task: OverlapTask) -> BlockHits:
     return BlockHits(len(examples), places, [best[key] for key in keys])
 
 
-def read_hits(cache: Store, record: str) -> BlockHits | None:
-    """The hits of a block; None if they are missing or damaged."""
-    try:
-        return decode_note(unseal(cache.read(record), record), BlockHits)
-    except msgspec.MsgspecError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Contamination:
     """The hits of all blocks of a run. They stay in the cache, and are read block by block."""
@@ -146,7 +137,7 @@ class Contamination:
             IntegrityError: another process has removed them meanwhile.
         """
         for file, block, record in self.blocks:
-            found = read_hits(self.cache, record)
+            found = get_note(self.cache, record, BlockHits)
             if found is None:
                 raise IntegrityError(f"{self.cache.where(record)} vanished from the cache; run again")
             kept = [both for both in zip(found.places, found.hits, strict=True) if both[1].share >= self.share]
@@ -230,7 +221,7 @@ def compare(
     every = list(tasks.values())
 
     def known(task: OverlapTask) -> bool:
-        return read_hits(cache, task.record) is not None
+        return get_note(cache, task.record, BlockHits) is not None
 
     due = [task for task, done in zip(every, ask_all(cache, known, every), strict=True) if not done]
     if due:

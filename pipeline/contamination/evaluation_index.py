@@ -17,7 +17,6 @@ import pyarrow as pa
 from ...schemas.config.config import DecontaminateConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...stages.arrays import numbers, view
 from ...stages.overlap.examples import ANSWERS, CONVERSATIONS, PROMPT, PROMPTS, evaluation_id, evaluation_texts
 from ...stages.overlap.index import OverlapIndex, build_index
@@ -26,7 +25,7 @@ from ..inputs.blocks import InputFile
 from ..inputs.find import Found, find_inputs
 from ..inputs.read import read_rows
 from ..inputs.scan_cache import scan_inputs
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile
 
@@ -198,11 +197,10 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _known(cache: Store, record: str) -> StoredFile | None:
     """The index in the cache; None if it is missing or damaged."""
-    try:
-        index = decode_note(unseal(cache.read(record), record), StoredFile)
-    except msgspec.MsgspecError:
+    index = get_note(cache, record, StoredFile)
+    if index is None or not index.name.startswith("evaluations/"):
         return None
-    put = cache.hash(index.name) if index.name.startswith("evaluations/") else None
+    put = cache.hash(index.name)
     return index if put is not None and (put.bytes, put.hash) == (index.bytes, index.hash) else None
 
 
@@ -222,7 +220,7 @@ def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
         put = draft.result
         stored = StoredFile(f"{record.removesuffix('.json')}-{put.hash[:16]}.arrow", put.bytes, put.hash)
         cache.put(draft, stored.name, replace_damaged=True)
-    cache.replace_bytes(record, seal(msgspec.json.encode(stored), record))
+    put_note(cache, record, stored)
     return stored
 
 

@@ -13,6 +13,7 @@ from ...schemas.rows import schema_of
 from ..store.local import LocalStore
 from ..store.open_store import Store
 from .manifests import open_output, read_manifest
+from .wait import unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def open_dataset(folder: str | Path) -> Finished:
         folder: its path or URL.
 
     Raises:
-        InputError: the folder has no finished dataset.
+        InputError: the folder has no finished dataset; says what works on it, or how the run ended.
         IntegrityError: the manifest is damaged; or something in the folder leads out of it, or is not a regular file.
     """
     store = open_output(folder)
@@ -68,10 +69,7 @@ def open_dataset(folder: str | Path) -> Finished:
         raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
     manifest = read_manifest(store)
     if manifest is None:
-        raise InputError(
-            f"{folder} has no manifest.json, so it is not a finished dataset; give the folder that `packtrain run` "
-            "wrote"
-        )
+        raise InputError(f"{folder} {unfinished(store)}")
     return Finished(store, manifest)
 
 

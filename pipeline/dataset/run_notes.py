@@ -10,7 +10,7 @@ has marked them as a cache. For anything else the user must give the configurati
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,6 +32,7 @@ from ..store.open_store import Store, StoredFile, ask_all, cache_beside, is_url,
 
 RUN = "_run/run.json"
 PARTS = "_run/parts.json"
+_Note = TypeVar("_Note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def remember(
 
 def is_asked_again(out: Store, request: Request) -> bool:
     """Whether the folder's last run had the same request."""
-    note = get_note(out, RUN, _Run)
+    note = _read(out, RUN, _Run)
     return note is not None and note.asked == request.asked
 
 
@@ -133,7 +134,7 @@ def recall(out: Store) -> RunOrigin | None:
 
     Its cache is the noted one if that may be used, else the default place beside `out`.
     """
-    note = get_note(out, RUN, _Run)
+    note = _read(out, RUN, _Run)
     if note is None:
         return None
     try:
@@ -145,7 +146,7 @@ def recall(out: Store) -> RunOrigin | None:
 
 def tokenizer_folder(out: Store) -> Path | None:
     """The folder of the tokenizer that a run used; None if this machine does not have it."""
-    note = get_note(out, RUN, _Run)
+    note = _read(out, RUN, _Run)
     return Path(note.tokenizer) if note is not None and Path(note.tokenizer).is_dir() else None
 
 
@@ -243,7 +244,7 @@ def recall_files(out: Store, plan: Mapping[str, Any]) -> list[InputFile]:
 
 def _parts(out: Store, plan: Mapping[str, Any]) -> _Parts | None:
     """The note, if it is of the plan's inputs, without their URLs."""
-    note = get_note(out, PARTS, _Parts)
+    note = _read(out, PARTS, _Parts)
     if note is None:
         return None
     note.files = [
@@ -299,3 +300,11 @@ def without_secrets(path: str) -> str:
     parts = urlsplit(path)
     signed = parts.scheme in ("http", "https") and parts.query
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="" if signed else parts.query).geturl()
+
+
+def _read(out: Store, name: str, kind: type[_Note]) -> _Note | None:
+    """A note; None also if the store does not answer."""
+    try:
+        return get_note(out, name, kind)
+    except StoreError:
+        return None

@@ -19,7 +19,6 @@ from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
 from .row_checks import Check, Sums, first_of, problems
-from .wait import refuse_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         IntegrityError: the manifest itself is damaged.
     """
     observer = observer or Silent()
-    refuse_unfinished(folder)
     dataset = open_dataset(folder)
     manifest = dataset.manifest
     findings: list[Finding] = []

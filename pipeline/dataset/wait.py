@@ -9,8 +9,8 @@ from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
 from ..store.driver_lock import Leases
 from ..store.local import LocalStore
-from ..store.open_store import open_store, resolve_place
-from .manifests import open_output, read_manifest
+from ..store.open_store import Store, open_store, resolve_place
+from .manifests import read_manifest
 
 EXPORT = "export.json"
 """The manifest of an export."""
@@ -71,26 +71,16 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
         pause = min(pause * 1.1, _SLOWEST_SECONDS)
 
 
-def refuse_unfinished(folder: str | Path) -> None:
-    """Refuse an unfinished output. Does nothing if there is a manifest, or if no run has worked in the folder.
-
-    Raises:
-        InputError: the output is unfinished, and the message says what works on it or how the run ended; or it is an
-        export.
-    """
-    try:
-        store = open_output(folder)
-        if store.exists(MANIFEST):
-            return
-        if store.exists(EXPORT):
-            raise InputError(f"{store.url} is an export, not a dataset; give the dataset that it was made from")
-        leases = Leases(store).judge()
-        if leases or store.exists(PLAN):
-            working = [str(lease) for lease, alive in leases.values() if alive is not False]
-            failed = [lease.error for lease, _ in leases.values() if lease is not None and lease.error is not None]
-            again = "Run the same configuration again to continue where it stopped"
-            ended = f"The run ended with: {failed[0]}. {again}" if failed else again
-            state = f"{working[0]} is working on it" if working else ended
-            raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {state}")
-    except StoreError:
-        return  # opening the dataset will report the problem
+def unfinished(store: Store) -> str:
+    """What is known of a place without a manifest, after its name."""
+    if store.exists(EXPORT):
+        return "is an export, not a dataset; give the dataset that it was made from"
+    leases = Leases(store).judge().values()
+    if not leases and not store.exists(PLAN):
+        return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
+    state = "Run the same configuration again to continue where it stopped"
+    if failed := [lease.error for lease, _ in leases if lease is not None and lease.error is not None]:
+        state = f"The run ended with: {failed[0]}. {state}"
+    if working := [str(lease) for lease, alive in leases if alive is not False]:
+        state = f"{working[0]} is working on it"
+    return f"is not finished: it has no {MANIFEST}. {state}"

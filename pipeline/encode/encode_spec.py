@@ -10,12 +10,11 @@ import msgspec
 
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...stages.mask.sampling_proof import StopTokens
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
 
 FORMAT = 14
@@ -51,20 +50,11 @@ class EncodeSpec:
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
-        return {
-            "format": FORMAT,
-            "tokenizer": self.tokenizer_hash,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "jinja2_version": self.jinja2_version,
-            "template": fingerprint([self.template, self.variables]),
-            "date": self.date,
-            "trace": self.trace,
-            "around": msgspec.to_builtins(self.around),
-            "allow_lost": list(self.allow_lost),
-            **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
-            **({"prove": True} if self.prove else {}),
-        }
+        fields = msgspec.to_builtins(self)
+        tokenizer, template = fields.pop("tokenizer_hash"), [fields.pop("template"), fields.pop("variables")]
+        for name in ("tokenizer_json", "template_name"):
+            del fields[name]
+        return {"format": FORMAT, "tokenizer": tokenizer, "template": fingerprint(template), **fields}
 
     def stop_tokens(self, template: Iterable[str]) -> StopTokens:
         """The tokens that end a generation.
@@ -79,7 +69,7 @@ class EncodeSpec:
         """Put the specification into the store for the tasks; return its name."""
         name = self.name
         if self._read(store, name) is None:
-            store.replace_bytes(name, seal(msgspec.json.encode(self)))
+            put_note(store, name, self)
         return name
 
     @property
@@ -101,11 +91,8 @@ class EncodeSpec:
 
     @classmethod
     def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
-        try:
-            found = decode_note(unseal(store.read(name)), cls)
-        except msgspec.MsgspecError:
-            return None
-        return found if found.name == name else None
+        found = get_note(store, name, cls)
+        return found if found is not None and found.name == name else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,12 @@ with the reference on the known texts depends only on the tokenizer, and is kept
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ...schemas.errors import EngineMismatchError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.jsontext import decode_note
 from ...stages.prep import make_format
 from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import Findings
@@ -28,7 +24,7 @@ from ..inputs.blocks import InputFile
 from ..inputs.elsewhere import here
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import UserCache, seal, unseal
+from ..store.checksummed import UserCache, get_note, put_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .sampled import encoded_batches
@@ -133,8 +129,8 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     tasks = prepared.tasks(cache, first_blocks(prepared.joined))
     about = [_FORMAT, prepared.engine, version(REFERENCE), *[task.key for task in tasks]]
     name = f"{LOOKS}/{fingerprint(about)}.json"
-    with suppress(msgspec.MsgspecError):  # missing, or damaged
-        return decode_note(unseal(cache.read(name), name), Look)
+    if (known := get_note(cache, name, Look)) is not None:
+        return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
     (look,) = executor.map(perform, [LookTask(prepared.engine, tuple(tasks))])
@@ -142,7 +138,7 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     observer.end()
     if look.why:
         observer.note(f"{REFERENCE} encodes, which takes several times as long as the fast engine: {look.why}")
-    cache.replace_bytes(name, seal(msgspec.json.encode(look), name))
+    put_note(cache, name, look)
     return look
 
 

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +21,7 @@ from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
-from ..inputs.blocks import InputFile
+from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
 from .driver import Encoded
 from .encode_spec import Look
@@ -56,33 +55,42 @@ _NOT_SAMPLED = {
 """What is said of turns that are not what a model would sample."""
 
 
+class Seen(NamedTuple):
+    """A block, and what was found in it."""
+
+    file: InputFile
+    block: Block
+    counts: EncodeCounts
+
+
 class Masked(NamedTuple):
-    """What is encoded of the sources that have a mask."""
+    """What was found in the sources that have a mask."""
 
     key: str
     """Where the configuration has the mask: `mask`, or `sources.1.mask`."""
     mask: MaskConfig
-    files: list[InputFile]
-    counts: list[EncodeCounts]
-    """One for each block of the files."""
+    seen: list[Seen]
 
 
-def by_mask(config: RunConfig, files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> Iterator[Masked]:
-    """Yield the sources that take the run's mask together, then each that has its own.
+def _seen(files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> list[Seen]:
+    """What was found in each block of some files, in order."""
+    blocks = ((file, block) for file in files for block in file.blocks)
+    return [Seen(file, block, each) for (file, block), each in zip(blocks, counts, strict=True)]
 
-    Args:
-        files: the files as they were encoded, in order.
-        counts: what was found in each of their blocks.
-    """
+
+def _of_records(files: Sequence[InputFile], encoded: Encoded) -> list[Seen]:
+    return _seen(files, (record.counts for record in encoded.records))
+
+
+def by_mask(config: RunConfig, seen: Iterable[Seen]) -> Iterator[Masked]:
+    """Yield the sources that take the run's mask together, then each that has its own."""
     groups: dict[str, Masked] = {}
     of_source: dict[str, Masked] = {}
     for number, source in enumerate(config.sources):
         key = "mask" if source.mask == SourceMaskConfig() else f"sources.{number}.mask"
-        of_source[source.name] = groups.setdefault(key, Masked(key, config.mask_of(source), [], []))
-    each = iter(counts)
-    for file in files:
-        of_source[file.source].files.append(file)
-        of_source[file.source].counts.extend(islice(each, len(file.blocks)))
+        of_source[source.name] = groups.setdefault(key, Masked(key, config.mask_of(source), []))
+    for one in seen:
+        of_source[one.file.source].seen.append(one)
     yield from sorted(groups.values(), key=lambda group: group.key != "mask")
 
 
@@ -92,28 +100,28 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
     Raises:
         InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
     """
-    files, counts = prepared.joined, [record.counts for record in encoded.records]
-    yield from unlocated(config, files, encoded)
-    lost = sum(one.found.get(kind, {}).get(LOST, 0) for one in counts for kind in _REFUSED)
-    details = [place.detail for one in counts for place in one.places if place.name == LOST]
+    seen = _of_records(prepared.joined, encoded)
+    yield from unlocated(config, prepared.joined, encoded)
+    lost = sum(one.counts.found.get(kind, {}).get(LOST, 0) for one in seen for kind in _REFUSED)
+    details = [place.detail for one in seen for place in one.counts.places if place.name == LOST]
     allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}
     if allowed:
         yield (
             f"the chat template leaves out content of {plural(lost, 'conversation')}, which are rejected. To lose it "
             f"where that can be allowed: tokenizer.allow_lost=[{', '.join(sorted(allowed))}]"
         )
-    roles, first, _ = found(files, counts, ROLES)
+    roles, first, _ = found(seen, ROLES)
     if roles:
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
-    tokens, first, _ = found(files, counts, TOKENS)
+    tokens, first, _ = found(seen, TOKENS)
     if tokens:
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
-    seen = first_blocks(files), prepared.look.counts
-    masks = list(by_mask(config, *(seen if config.mask.prove is None else (files, counts))))
+    proved = seen if config.mask.prove else _seen(first_blocks(prepared.joined), prepared.look.counts)
+    masks = list(by_mask(config, proved))
     for one in masks:
         yield from _not_sampled(one)
     if any(form.make().needs_template for form in prepared.formats.values()):
@@ -126,10 +134,10 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
     """
-    for key, mask, some, counts in by_mask(config, files, (record.counts for record in encoded.records)):
+    for key, mask, seen in by_mask(config, _of_records(files, encoded)):
         needs = Mask.of(mask)
         for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
-            count, first, why = found(some, counts, kind)
+            count, first, why = found(seen, kind)
             if not count or not needed:
                 continue
             said = {"count": plural(count.total(), "conversation"), "key": key, "policy": mask.policy}
@@ -140,23 +148,19 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
             yield f"{what}. They are left out; to use them, {fix}"
 
 
-def found(
-    files: Sequence[InputFile], counts: Iterable[EncodeCounts], *kinds: str, names: Collection[str] | None = None
-) -> tuple[Counter[str], str, str]:
+def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
     """The names that some kinds were found under, with their counts; the first place in words; and its detail.
 
     Args:
-        counts: one per block of the files.
         names: those that count; None for all.
     """
     total, first, detail = Counter[str](), "", ""
-    blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), each in zip(blocks, counts, strict=True):
+    for file, block, counts in seen:
         for kind in kinds:
-            named = each.found.get(kind, {})
+            named = counts.found.get(kind, {})
             total.update({name: count for name, count in named.items() if names is None or name in names})
         if total and not first:
-            one = next(one for one in each.places if one.kind in kinds and (names is None or one.name in names))
+            one = next(one for one in counts.places if one.kind in kinds and (names is None or one.name in names))
             file, line = file.at(block, one.line)
             first, detail = f"{file.shown}, line {line}", one.detail
     return total, first, detail
@@ -171,14 +175,14 @@ def _meant(role: str) -> str:
 
 def _not_sampled(masked: Masked) -> Iterator[str]:
     """Describe the turns that are not what a model would sample, if there are any."""
-    key, mask, files, counts = masked
-    tried = sum((sampled_turns(each, mask) for each in counts), Counter[str]())
+    key, mask, seen = masked
+    tried = sum((sampled_turns(one.counts, mask) for one in seen), Counter[str]())
     wrong = [outcome for outcome in _NOT_SAMPLED if tried[outcome]]
     if not wrong:
         return
     said = [_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong]
     what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in the first rows")
-    _, first, message = found(files, counts, *kinds_tried(mask), names=wrong)
+    _, first, message = found(seen, *kinds_tried(mask), names=wrong)
     advice = []
     if tried[Outcome.PREFIX]:
         own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")
@@ -206,7 +210,7 @@ def _stops(masks: Sequence[Masked], encoded: Encoded, look: Look) -> Iterator[st
     tokens = " or ".join(escape_line(name) for name in look.header_stops)
     template = f"the chat template '{spec.template_name}'"
     what = f"{template} ends no turn of the assistant; {tokens} in the next message's header"
-    for key, mask, _, _ in ending:
+    for key, mask, _ in ending:
         under = f"{what} does, and under {key}" if len(ending) > 1 else f"{what} does, and"
         if mask.stop == "auto":
             yield f"{under} is trained there. A last turn has no header after it, and so no stop token"

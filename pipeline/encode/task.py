@@ -59,8 +59,15 @@ class EncodeTask:
         return fingerprint([self.block.hash, self.settings])
 
     def run(self) -> "EncodeResult":
-        """See `encode_block`."""
-        return encode_block(self)
+        """Read, prepare, render and tokenize the rows, and put the part. The caller puts the record."""
+        # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times
+        # as much.
+        gc.disable()
+        try:
+            with rows_of(self.at):
+                return _encode_block(self)
+        finally:
+            gc.enable()
 
     def at(self, row: int) -> str:
         """The file and the number of a row, for messages.
@@ -87,18 +94,6 @@ class EncodeResult:
     """Rows that were rendered differently by a fast way than by jinja2; if there are any, the part must not be used."""
     source: str
     """The block, as named in messages."""
-
-
-def encode_block(task: EncodeTask) -> EncodeResult:
-    """Run one task: read, prepare, render and tokenize the rows, and put the part. The caller puts the record."""
-    # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times as
-    # much.
-    gc.disable()
-    try:
-        with rows_of(task.at):
-            return _encode_block(task)
-    finally:
-        gc.enable()
 
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
@@ -143,16 +138,15 @@ def load_encoder(store: Store, name: str) -> Encoder:
     """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
     spec = load_spec(store, name)
     engine = load_engine(spec.engine, spec.tokenizer_json)
-    if engine.version != spec.engine_version:
-        raise TokenizerError(
-            f"this worker has {spec.engine} {engine.version}, but the run was planned with {spec.engine_version}; "
-            "install the same version everywhere"
-        )
-    if spec.template is not None and version("jinja2") != spec.jinja2_version:
-        raise TokenizerError(
-            f"this worker has jinja2 {version('jinja2')}, but the run was planned with {spec.jinja2_version}; "
-            "install the same version everywhere"
-        )
+    planned = [(spec.engine, engine.version, spec.engine_version)]
+    if spec.template is not None:
+        planned.append(("jinja2", version("jinja2"), spec.jinja2_version))
+    for package, here, wanted in planned:
+        if here != wanted:
+            raise TokenizerError(
+                f"this worker has {package} {here}, but the run was planned with {wanted}; install the same version "
+                "everywhere"
+            )
     return make_encoder(spec, engine)
 
 

@@ -25,26 +25,18 @@ def damaged(store: Store, files: Iterable[StoredFile]) -> set[str]:
     """
     if not isinstance(store, LocalStore):
         return set()
-    largest_first = sorted(set(files), key=lambda file: (-file.bytes, file.name))  # so that the threads end together
+
+    def is_whole(file: StoredFile) -> bool:
+        try:
+            put = hash_file(file.path(store))
+        except PermissionError as error:
+            raise StoreError(
+                f"{store.where(file.name)} cannot be read: {error.strerror}; fix its permissions, and run again"
+            ) from error
+        except (OSError, IntegrityError):  # it is gone, or the disk has an unreadable block
+            return False
+        return (put.bytes, put.hash) == (file.bytes, file.hash)
+
+    some = list(files)
     with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
-        whole = list(pool.map(lambda file: is_whole(store, file), largest_first))
-    return {file.name for file, good in zip(largest_first, whole, strict=True) if not good}
-
-
-def is_whole(store: Store, file: StoredFile) -> bool:
-    """Whether a file matches its hash.
-
-    Raises:
-        StoreError: it cannot be read, and making it again would not help.
-    """
-    try:
-        put = hash_file(file.path(store))
-    except (FileNotFoundError, IntegrityError):
-        return False
-    except PermissionError as error:
-        raise StoreError(
-            f"{store.where(file.name)} cannot be read: {error.strerror}; fix its permissions, and run again"
-        ) from error
-    except OSError:  # the disk has an unreadable block
-        return False
-    return (put.bytes, put.hash) == (file.bytes, file.hash)
+        return {file.name for file, good in zip(some, pool.map(is_whole, some), strict=True) if not good}

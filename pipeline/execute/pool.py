@@ -131,9 +131,9 @@ class Pool(Executor):
 
     def limit(self, workers: int) -> None:
         """See `Executor`."""
-        fewer, self.workers = workers < self.workers, workers
-        if fewer:
+        if workers < self.workers:
             self.close()  # the next task starts workers again
+        self.workers = workers
 
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""

@@ -17,7 +17,6 @@ from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
-from ..dataset.wait import refuse_unfinished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import CardPlace, CardSplit, dataset_card, in_order
@@ -133,7 +132,6 @@ def open_finished(dataset: str | Path) -> Finished:
         InputError: it is unfinished, or its manifest is damaged.
     """
     try:
-        refuse_unfinished(dataset)
         source = open_dataset(dataset)
     except IntegrityError as error:
         raise InputError(str(error)) from error

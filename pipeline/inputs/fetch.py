@@ -12,7 +12,7 @@ from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.files.clients import WEB, filesystem, web
 from ...schemas.files.remote import Remote, RemoteError, ShortError, describe
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
+from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
 from .blocks import split_name
 from .file_kinds import is_data, is_text
@@ -25,6 +25,11 @@ _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
           "last_modified", "updated", "created", "Last-Modified", "oid")  # fmt: skip
+
+
+class _Copied(msgspec.Struct):
+    name: str
+    bytes: int
 
 
 def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
@@ -97,11 +102,10 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     """
     store = LocalStore(cache)
     note = f"{_COPIES}/{fingerprint([url, size, stamp])}.json"
-    if stamp and (kept := store.read(note)) is not None:
-        with suppress(ValueError, IntegrityError):  # a damaged note; the file is copied again
-            name, length = decode_note(kept, tuple[str, int])
-            copy = copy_of(name, store)
-            if store.size(f"{_COPIES}/{name}") == length:
+    if stamp and (kept := get_note(store, note, _Copied)) is not None:
+        with suppress(IntegrityError):  # then the file is copied again
+            copy = copy_of(kept.name, store)
+            if store.size(f"{_COPIES}/{kept.name}") == kept.bytes:
                 return copy
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
     try:
@@ -116,7 +120,7 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     except (FileNotFoundError, RemoteError) as error:
         raise _unreachable(url, error) from error
     if stamp:
-        store.replace_bytes(note, msgspec.json.encode((name, put.bytes)))
+        put_note(store, note, _Copied(name, put.bytes))
     return copy_of(name, store)
 
 

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -275,9 +276,15 @@ def regular(path: Path, where: str) -> os.stat_result:
         raise ConfigError(f"{where}: {why}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{where}: {irregular(path)}")
-    if any(place.is_dir() and place.stat().st_dev == found.st_dev for place in (Path("/proc"), Path("/sys"))):
+    if found.st_dev in _of_the_kernel():
         raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
     return found
+
+
+@cache
+def _of_the_kernel() -> set[int]:
+    """The devices whose files are made while they are read."""
+    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
 def irregular(path: Path) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.errors import ConfigError, IntegrityError, StoreError, TaskError
+from ...schemas.errors import ConfigError, TaskError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
+from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
 from .find import Found, InputKind, choose_split
 
@@ -32,6 +32,11 @@ _SETTINGS = {
     "HF_HUB_ETAG_TIMEOUT": str(2 * PATIENCE),
     "HF_HUB_DOWNLOAD_TIMEOUT": "60",
 }
+
+
+class _Loaded(msgspec.Struct):
+    files: list[str]
+    """Names in the cache."""
 
 
 def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[Found]:
@@ -53,8 +58,9 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     question: dict[str, Any] = {"name": plain, "subset": subset, "split": split, "revision": revision or None}
     store, note = LocalStore(cache), f"{_LOADED}/{fingerprint(question)}.json"
     if not local and not _reachable():
-        files = _kept(store, note)
-        if not files:
+        held = get_note(store, note, _Loaded)
+        files = [store.path(name) for name in held.files] if held is not None else []
+        if not files or any(file.is_symlink() or not file.is_file() for file in files):
             raise ConfigError(
                 f"{where}: the hub cannot be reached, and the cache does not have {plain} as it is asked for here; "
                 "load it with a connection, save it with `save_to_disk`, and give that folder here"
@@ -62,8 +68,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     else:
         files = _asked({**question, "cache": str(cache / _LOADED)}, where, offline=local)
         if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
-            held = [file.relative_to(cache).as_posix() for file in files]
-            store.replace_bytes(note, msgspec.json.encode(held))
+            put_note(store, note, _Loaded([file.relative_to(cache).as_posix() for file in files]))
     out = []
     for file in files:
         stat = file.stat()
@@ -100,15 +105,6 @@ def _asked(question: dict[str, Any], where: str, *, offline: bool) -> list[Path]
         f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
         "if it is not public"
     )
-
-
-def _kept(store: LocalStore, note: str) -> list[Path]:
-    """The files that this question was answered with before; none unless all are still in the cache."""
-    try:
-        files = [store.path(name) for name in decode_note(store.read(note), list[str])]
-    except (ValueError, StoreError, IntegrityError):
-        return []
-    return files if all(file.is_file() and not file.is_symlink() for file in files) else []
 
 
 def _label(file: Path, stem: str) -> str:

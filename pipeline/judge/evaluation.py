@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -46,55 +46,55 @@ Programs = dict[tuple[int, int], ExtractedCode]
 """(row, sample) → its program; of the data's own programs, the second is the index in the row's list."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRequest:
-    """What a person asked for."""
-
-    data: Path
-    out: Path
-    samples: Path | None
-    """None: run the data's own programs, which calibrates."""
-    judging: Judging = field(default_factory=Judging)
-    unsafe: bool = False
-    jobs: int | None = None
-    """Programs at once; None for one per core."""
-    ks: tuple[int, ...] | None = None
-    calibration: Path | None = None
-    """An evaluation of the data's own programs."""
-    compare: Path | None = None
-    """An evaluation to compare with."""
-
-
-def run_evaluation(request: EvaluationRequest, observer: Observer | None = None) -> dict[str, Any]:
+def run_evaluation(
+    data: Path,
+    out: Path,
+    samples: Path | None,
+    *,
+    judging: Judging | None = None,
+    unsafe: bool = False,
+    jobs: int | None = None,
+    ks: tuple[int, ...] | None = None,
+    calibration: Path | None = None,
+    compare: Path | None = None,
+    observer: Observer | None = None,
+) -> dict[str, Any]:
     """Evaluate, or continue to. Returns what `summary.json` then holds; see `summary.summarise`.
+
+    Args:
+        samples: None: run the data's own programs, which calibrates.
+        jobs: programs at once; None for one per core.
+        ks: the k of pass@k; None for `DEFAULT_KS` up to the number of samples.
+        calibration: an evaluation of the data's own programs.
+        compare: an evaluation to compare with.
 
     Raises:
         ConfigError, InputError, OutputError: something is wrong with the options or files.
         SandboxError, StoreError: the machine failed; the same call continues.
     """
-    observer, samples = observer or Silent(), request.samples
-    with open_problems(request.data) as problems:
+    observer, judging = observer or Silent(), judging or Judging()
+    with open_problems(data) as problems:
         programs = _references(problems) if samples is None else _answers(samples, problems)
-        ks = () if samples is None else _ks(request.ks, programs)
-        sandbox = open_sandbox(unsafe=request.unsafe)
-        if request.unsafe:
+        ks = () if samples is None else _ks(ks, programs)
+        sandbox = open_sandbox(unsafe=unsafe)
+        if unsafe:
             observer.note("programs run WITHOUT a sandbox, with all rights of this user")
         identity = {
             "format": _FORMAT,
             "data": problems.hash,
             "samples": hash_file(samples).hash if samples is not None else REFERENCES,
-            "comparator": request.judging.comparator.value,
-            "limits": asdict(request.judging.limits),
+            "comparator": judging.comparator.value,
+            "limits": asdict(judging.limits),
             "sandbox": sandbox.name,
             "python": platform.python_version(),
         }
         ids = {row: head.id for row, head in problems.heads.items()}
-        calibration = _other("--calibration", request.calibration, identity, ids, observer)
-        compared = _other("--compare", request.compare, identity, ids, observer)
-        file, done = open_results(request.out, identity, ids)
+        calibrated = _other("--calibration", calibration, identity, ids, observer)
+        compared = _other("--compare", compare, identity, ids, observer)
+        file, done = open_results(out, identity, ids)
         left = {key: code for key, code in programs.items() if key not in done}
-        jobs = request.jobs or len(os.sched_getaffinity(0))
-        with file, closing(_judged(problems, left, request.judging, sandbox, jobs)) as judged:
+        jobs = jobs or len(os.sched_getaffinity(0))
+        with file, closing(_judged(problems, left, judging, sandbox, jobs)) as judged:
             observer.begin("judge", len(programs), "samples")
             observer.advance(len(programs) - len(left))
             for some in judged:
@@ -103,8 +103,8 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
                 observer.advance(len(some), rows=len(some))
             observer.end()
             results = {key: done[key] for key in programs}
-            summary = summarise(problems, results, ks, identity, calibration, compared)
-            LocalStore(request.out).replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
+            summary = summarise(problems, results, ks, identity, calibrated, compared)
+            LocalStore(out).replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
         return summary
 
 

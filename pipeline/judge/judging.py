@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from threading import Event
 
-from ...stages.judge.comparators import Comparator, Rule, Verdict, compare_text, compare_value, loosest
+from ...stages.judge.comparators import Comparator, Rule, Verdict, compare_text, compare_value
 from ...stages.judge.problems import Problem, expected_texts
 from .sandbox import Execution, ProgramLimits, Sandbox
 
@@ -47,7 +47,7 @@ def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop:
         SandboxError: the machine failed.
         StoppedError: `stop` was set meanwhile.
     """
-    rule: Rule | None = None
+    rules: set[Rule] = set()
     seconds = 0.0
     for at, test in enumerate(problem.inputs):
         execution = sandbox.run(code, problem.function, test, judging.limits, stop)
@@ -58,8 +58,8 @@ def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop:
         if isinstance(outcome, Verdict):
             said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
             return Judgement(verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
-        rule = loosest(rule, outcome)
-    return Judgement(verdict=Verdict.passed, rule=rule, seconds=seconds)
+        rules.add(outcome)
+    return Judgement(verdict=Verdict.passed, rule=max(rules, key=list(Rule).index), seconds=seconds)
 
 
 def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:

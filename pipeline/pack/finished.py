@@ -3,13 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ..execute.checking import damaged
 from ..observer import Observer
-from ..store.checksummed import unseal
+from ..store.checksummed import get_note
 from ..store.open_store import Store, StoredFile
 from .documents import DocumentsTask
 from .shard import PackResult, ShardTask
@@ -57,11 +54,7 @@ class FinishedShards:
         return done
 
     def _find(self, record: str) -> PackResult | None:
-        if record not in self.known and (data := unseal(self.out.read(record), record)) is not None:
-            try:
-                done = decode_note(data, PackResult)
-            except msgspec.ValidationError:
-                return None  # written by another version, with different counts
-            if self.out.size(done.shard.name) == done.shard.bytes:
-                self.known[record] = done
+        done = get_note(self.out, record, PackResult) if record not in self.known else None
+        if done is not None and self.out.size(done.shard.name) == done.shard.bytes:
+            self.known[record] = done
         return self.known.get(record)

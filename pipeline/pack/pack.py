@@ -36,7 +36,8 @@ from .ledger import account_rows, account_table, open_ledger
 from .outcomes import limits_of
 from .outcomes import select as select_documents
 from .pairs import select_pairs
-from .rows import Account, LossWeights, PlannedRows, RowForm
+from .row_form import LossWeights, RowForm
+from .rows import Account, PlannedRows
 from .segments import Segments
 from .shard import PackResult, ShardTask
 from .table import WEIGHTED, Table, read_table

@@ -11,19 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.alignment import Alignment
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.rows import PREFERENCE, packed_schema
+from ...schemas.rows import PREFERENCE
 from ...stages.arrays import lists
 from ...stages.pack.row_columns import PlannedPieces, lay_out
 from ...stages.select.preference_limits import cut_pairs
 from ...stages.select.truncate import Limits
+from .row_form import RowForm
 from .segments import Segments
 from .table import Documents, pair_lengths
 from .window_plan import Pieces
 
-TOKEN_BYTES, WEIGHT_BYTES, PAIR_TOKEN_BYTES = 12, 4, 4
-"""Bytes per token of a row: input_ids, labels and position_ids; loss_weights beside them; the ids of a pair."""
 CHUNK_TOKENS = 1 << 18
 """Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
 batch.
@@ -68,43 +66,6 @@ class Account(dict[int, Written]):
                 if source < len(sums):
                     now = getattr(one, name)
                     setattr(one, name, now + type(now)(sums[source]))
-
-
-@dataclass(frozen=True, slots=True)
-class LossWeights:
-    """What the loss weights of runs are multiplied by."""
-
-    sources: tuple[float, ...]
-    """The weight of each source."""
-    by_document: bool
-    """Whether the weights of a piece are divided by its number of trained labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowForm:
-    """What the rows of a run look like."""
-
-    alignment: Alignment
-    pad_id: int
-    """The token id for alignment padding."""
-    weights: LossWeights | None = None
-    """None for rows without `loss_weights`."""
-    pairs: Limits | None = None
-    """The limits of preference pairs; None for packed rows."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of a row."""
-        if self.pairs is not None:
-            return PREFERENCE
-        return packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes per token of a row."""
-        if self.pairs is not None:
-            return PAIR_TOKEN_BYTES
-        return TOKEN_BYTES + WEIGHT_BYTES * (self.weights is not None)
 
 
 class PlannedRows:

@@ -5,18 +5,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
-from ..store.checksummed import seal, unseal
+from ..store.checksummed import create_note, get_note, put_note
 from ..store.open_store import Store
 from .arrow_files import read_rows
-from .rows import Account, PlannedRows, RowForm, Written
+from .row_form import RowForm
+from .rows import Account, PlannedRows, Written
 from .segments import Segments
 from .table import NAME, Documents, open_table
 from .window_plan import Pieces, ShardPlan
@@ -101,13 +100,12 @@ class ShardTask:
         return rows, int((offsets[1:] - offsets[:-1]).max())
 
     def _note(self, result: PackResult) -> None:
-        data = seal(msgspec.json.encode(result), self.record)
-        if self.out.put_bytes(self.record, data):
+        if create_note(self.out, self.record, result):
             return
-        there = unseal(self.out.read(self.record), self.record)
-        if there is None:
-            self.out.replace_bytes(self.record, data)
-        elif (earlier := decode_note(there, PackResult)).shard != result.shard:
+        earlier = get_note(self.out, self.record, PackResult)
+        if earlier is None:
+            put_note(self.out, self.record, result)
+        elif earlier.shard != result.shard:
             raise IntegrityError(
                 f"packing is not deterministic: {self} was {earlier.shard.name} before and is {result.shard.name} now; "
                 "please report it with the configuration"

@@ -19,11 +19,11 @@ from ...stages.pack.plan_rows import plan_rows
 from ..store.open_store import Store
 from .arrow_files import put_arrow
 from .copies import mixes
+from .row_form import RowForm
 from .table import HELD_OUT, SPLIT, Documents, Table
 
 if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
     from ...schemas.config.config import RunConfig
-    from .rows import RowForm
 
 WINDOW_TOKENS = 4_000_000_000
 """Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
@@ -216,7 +216,7 @@ def plan_window(
     blocks: NDArray[np.int64],
     first_shard: int,
     config: "RunConfig",
-    form: "RowForm",
+    form: RowForm,
     out: Store,
 ) -> WindowPlan:
     """Plan a window of a split, and put its layout for the tasks of its shards.

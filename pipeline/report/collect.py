@@ -32,7 +32,6 @@ from ...schemas.report import (
     Report,
     Sample,
     ShownRow,
-    SourceShare,
     SplitFigures,
     Training,
 )
@@ -53,14 +52,10 @@ from .rejects import Rejects, rejects_of
 from .shown import shown_rows
 
 
-def configuration_noted(out: Store, config: Mapping[str, Any]) -> str:
-    """YAML that reproduces a finished dataset, from its notes or else from its plan.
-
-    Args:
-        config: the plan's.
-    """
+def configuration_noted(out: Store) -> str:
+    """YAML that reproduces a finished dataset, from its notes; "" if they are gone."""
     origin = recall(out)
-    return configuration_of(origin.config, origin.base) if origin is not None else _identity(config)
+    return configuration_of(origin.config, origin.base) if origin is not None else ""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
@@ -90,13 +85,6 @@ def _full(path: str, base: Path) -> str:
     if path.startswith("hf://./"):
         return f"hf://{base / path.removeprefix('hf://./')}"
     return path if path.startswith("hf://") else str(base / path)
-
-
-def _identity(config: Mapping[str, Any]) -> str:
-    """YAML with `?` for the paths, which are unknown without the run's notes."""
-    data = {"out": "?", **config, "tokenizer": {"path": "?", **config["tokenizer"]}}
-    data["sources"] = [{"path": "?", **source} for source in config["sources"]]
-    return "# The paths are no longer known; replace every ?.\n" + _yaml(data)
 
 
 def _yaml(data: dict[str, Any]) -> str:
@@ -157,11 +145,11 @@ def report_of_dataset(dataset: Finished, lengths: Sequence[int] = CANDIDATES, de
 
     def training() -> Training:
         main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        return training_of(manifest.ledger, kinds, shown_rows(dataset, main, decoder), plan["config"])
+        return training_of(kinds, shown_rows(dataset, main, decoder), plan["config"])
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
-        return Made(manifest.hash, engine, configuration_noted(store, plan["config"]))
+        return Made(manifest.hash, engine, configuration_noted(store))
 
     return make_report(
         "run",
@@ -234,7 +222,6 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
 
 
 def training_of(
-    ledger: Ledger,
     kinds: list[KindCount],
     shown: tuple[list[ShownRow], str | None],
     config: Mapping[str, Any],
@@ -246,19 +233,8 @@ def training_of(
         shown: see `shown.shown_rows`.
         config: as in the plan.
     """
-    masks = Mask.of_plan(config)
-    sources = [
-        SourceShare(
-            source=name,
-            policy=str(masks[name].policy),
-            examples=sum(entry.examples_packed.values()),
-            tokens=entry.document_tokens,
-            labels=entry.labels_trained,
-            weight=entry.weight_trained or None,
-        )
-        for name, entry in ledger.sources.items()
-    ]
-    return Training(sources, kinds, *shown, list(notes))
+    policies = {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
+    return Training(policies, kinds, *shown, list(notes))
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:
@@ -286,5 +262,4 @@ def packing_of(manifest: Manifest, fills: Mapping[str, Histogram | None]) -> Pac
         "pairs" if manifest.preference else pack["strategy"],
         [one for one in splits if one.rows],
         why_padded(pack["align"], manifest.parallel),
-        expected=False,
     )

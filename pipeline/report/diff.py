@@ -21,7 +21,6 @@ from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import all_there
 from ..dataset.plan_diff import flat, plan_settings
-from ..dataset.wait import refuse_unfinished
 from ..observer import Observer
 from .collect import packing_of
 from .digests import Documents, read_documents
@@ -130,7 +129,6 @@ def compare(a: str | Path, b: str | Path, quick: bool, observer: Observer) -> Di
 
 
 def _open(folder: str | Path) -> Finished:
-    refuse_unfinished(folder)
     try:
         dataset = open_dataset(folder)
     except IntegrityError as error:

@@ -103,12 +103,12 @@ def lead(report: Report) -> str:
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """(label, value) of the few figures that matter most."""
     sampled = report.sample is not None and not report.sample.exhaustive
-    if report.training is not None and not sampled:
-        tokens, labels = (sum(getattr(one, key) for one in report.training.sources) for key in ("tokens", "labels"))
-        yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(tokens)
-        if tokens:
-            yield "of them trained", share(labels / tokens)
-        yield "examples", large(sum(one.examples for one in report.training.sources))
+    if report.flow is not None and not sampled:
+        total = Ledger(dict(report.flow.sources)).total()
+        yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
+        if total.document_tokens:
+            yield "of them trained", share(total.labels_trained / total.document_tokens)
+        yield "examples", large(sum(total.examples_packed.values()))
     if report.packing is not None and report.packing.splits:
         packing, rows = report.packing, sum(one.rows for one in report.packing.splits)
         pairs = packing.strategy == "pairs"
@@ -261,9 +261,9 @@ def overlap_section(overlap: Overlap) -> Section:
 
 
 def _training(training: Training, flow: Flow | None) -> Section:
-    tokens, labels = (sum(getattr(one, key) for one in training.sources) for key in ("tokens", "labels"))
-    total = Ledger(dict(flow.sources)).total() if flow is not None else SourceLedger()
-    policies = dict.fromkeys(one.policy for one in training.sources)
+    ledger = Ledger(dict(flow.sources) if flow is not None else {})
+    total, policies = ledger.total(), dict.fromkeys(training.policies.values())
+    tokens, labels, weight = total.document_tokens, total.labels_trained, total.weight_trained
     turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
     sentence = (
         f"The loss falls on {share(labels / tokens)} of the packed tokens, {plural(labels, 'token')}{turns} "
@@ -275,17 +275,17 @@ def _training(training: Training, flow: Flow | None) -> Section:
     if total.turns_without_end:
         ends = plural(total.turns_without_end, "trained turn")
         warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")
-    weight = sum(one.weight or 0 for one in training.sources)
     if weight:
         warnings.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
     rows = [
         [
-            *(one.source, f"{one.examples:,}", large(one.tokens), share(one.labels / max(one.tokens, 1), fixed=True)),
-            *([one.policy] if len(policies) > 1 else []),
-            share(one.labels / max(labels, 1), fixed=True),
-            *([share((one.weight or 0) / weight, fixed=True)] if weight else []),
+            *(name, f"{sum(one.examples_packed.values()):,}", large(one.document_tokens)),
+            share(one.labels_trained / max(one.document_tokens, 1), fixed=True),
+            *([training.policies.get(name, "")] if len(policies) > 1 else []),
+            share(one.labels_trained / max(labels, 1), fixed=True),
+            *([share(one.weight_trained / weight, fixed=True)] if weight else []),
         ]
-        for one in sorted(training.sources, key=lambda one: -one.labels)[:_ROWS]
+        for name, one in sorted(ledger.sources.items(), key=lambda one: -one[1].labels_trained)[:_ROWS]
     ]
     head = ["source", "examples", "tokens", "trained", *(["mask"] if len(policies) > 1 else []), "of all trained"]
     head += ["of the loss"] if weight else []

@@ -27,7 +27,6 @@ from ..report.overlap import overlap_of
 from ..report.plan_sample import Sampled, sampled
 from ..report.rejects import Rejects, rejects_among
 from .advice import fate_of_rows, on_default_mask, selection_notes
-from .prepare import require_room
 from .run import encode_inputs, prepare_inputs
 from .workers import Workspace, open_workers, open_workspace
 
@@ -81,9 +80,6 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
     work = open_workspace(config, base, observer)
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
-        # Space for the encoded parts only: four bytes per token. The factor 1.2 allows for a sample that is off by a
-        # fifth.
-        require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.look.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
     if default_mask := on_default_mask(config, prepared.formats):
         observer.note(default_mask)
@@ -163,7 +159,7 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
             action = str(config.identity()["decontaminate"]["action"])
             overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
         no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
-        training = training_of(ledger, kinds, no_rows, config.identity())
+        training = training_of(kinds, no_rows, config.identity())
     spec = seen.encoded.spec
     configuration = configuration_of(seen.sample.asked if seen.sample is not None else config, work.base)
     report = make_report(
@@ -192,7 +188,7 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
         counted = ("rows", "tokens", "labels", "pieces", "padding")
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
     length = seen.config.truncate.max_length
-    return Packing(length, pack.strategy, splits, pack.padded_for, expected=True, estimated=estimated)
+    return Packing(length, pack.strategy, splits, pack.padded_for, estimated=estimated)
 
 
 def _sample(seen: _Seen) -> Sample | None:

@@ -23,7 +23,6 @@ from ..inputs.source_formats import resolve_format, what_it_is
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
-_PARQUET_ROWS = 4096
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
 
 

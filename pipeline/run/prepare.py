@@ -23,7 +23,7 @@ from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.source_formats import SourceFormat, resolve_formats
 from ..inputs.user_reader import is_reader
-from ..pack.rows import TOKEN_BYTES
+from ..pack.row_form import TOKEN_BYTES
 from ..store.open_store import Store
 from .workers import Need, Workspace, encoding_need
 
@@ -119,18 +119,17 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
         tokens=tokens,
         # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
         # columns.
-        room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - shards_written(work.out)),
+        room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - _shards_written(work.out)),
         room_free=min(rooms),
         memory=encoding_need(missing, prepared.spec.engine) if missing else None,
     )
 
 
-def require_room(needed: int, what: str, *stores: Store) -> None:
+def require_room(needed: int, *stores: Store) -> None:
     """Refuse to start if a disk has too little free space.
 
     Args:
         needed: bytes needed on each store.
-        what: what will be written, for the message.
 
     Raises:
         StoreError: there is too little; the message names the disk, the space needed and the free space.
@@ -139,12 +138,12 @@ def require_room(needed: int, what: str, *stores: Store) -> None:
         free = store.free_bytes()
         if free is not None and needed > free:
             raise StoreError(
-                f"not enough disk space for {what}: about {size(needed)} are needed, but the disk of "
+                f"not enough disk space for encoding and packing: about {size(needed)} are needed, but the disk of "
                 f"{store.url} has {size(free)} free; free some space, or point --out and `cache` elsewhere"
             )
 
 
-def shards_written(out: Store) -> int:
+def _shards_written(out: Store) -> int:
     """Bytes of shards that an interrupted run has already written; 0 for a folder without a run's plan."""
     if not out.exists(PLAN):
         return 0

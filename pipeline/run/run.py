@@ -45,7 +45,7 @@ from ..report.report_files import HTML as REPORT
 from ..store.driver_lock import DriverLock
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
-from .prepare import RunEstimate, estimate_run, prepare, require_room, shards_written
+from .prepare import RunEstimate, estimate_run, prepare, require_room
 from .workers import Workspace, fit_workers, open_workers, open_workspace, packing_need
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
         _say_cached(estimate, observer)
-        require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
+        require_room(estimate.room_needed, out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         selected = _select(config, prepared, encoded, work, executor)
 
@@ -159,8 +159,6 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
-        room = selected.tokens * (selected.form.token_bytes + 1) - shards_written(out)
-        require_room(room, "the shards", out)
         packed = pack(selected, out, executor, observer)
     manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
@@ -172,9 +170,7 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     """Prepare and estimate, then stop. Writes only notes in the cache."""
     here = config.run.model_copy(update={"executor": "local", "shard": None})
     with open_workers(here, work) as executor:
-        prepared = prepare(config, work, executor)
-        estimate = estimate_run(prepared, work)
-    return prepared, estimate
+        return prepare_inputs(config, work, executor)
 
 
 def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:

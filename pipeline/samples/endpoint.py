@@ -19,6 +19,7 @@ import msgspec
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
+from ...schemas.jsontext import decode_note
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.tokenizer import TokenizerSpec
@@ -136,8 +137,8 @@ class EndpointEngine:
             form = {"prompt": self._text(request.ids), **self._words}
         data = self._post(msgspec.json.encode({**self._common, "seed": request.seed >> 33, "stream": False, **form}))
         try:
-            made = msgspec.json.decode(data, type=_Completion)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            made = decode_note(data, _Completion)
+        except ValueError:
             raise ServerError(
                 f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?"
             ) from None

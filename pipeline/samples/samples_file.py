@@ -14,6 +14,7 @@ import msgspec
 
 from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
+from ...schemas.jsontext import decode_note
 from ...schemas.samples import Sample
 from ..store.appended import AppendedFile
 from ..store.local import open_regular
@@ -31,9 +32,6 @@ class _SampleLine(msgspec.Struct):
     text: str
     finish_reason: str | None = None
     tokens: int | None = None
-
-
-_decode = msgspec.json.Decoder(_SampleLine).decode
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
@@ -117,10 +115,10 @@ def _sample(path: Path, number: int, line: bytes) -> Sample:
     if len(line) == MAX_LINE_BYTES:
         raise InputError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; give a samples file")
     try:
-        said = _decode(line)
+        said = decode_note(line, _SampleLine)
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {escape_line(str(error))}; each line needs id, row, sample and text") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(
             f"{where}: not JSON ({escape_line(str(error))}); give a samples file, one object a line. The command that "
             "made a file completes its last line"

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from blake3 import blake3
 
 from ...schemas.errors import ConfigError
 from ...schemas.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
@@ -63,7 +64,7 @@ class SamplePlan:
         return out
 
     def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
-        digest = blake2b(f"{self.seed}/{prompt.row}/{number}".encode(), digest_size=8).digest()
+        digest = blake3(f"{self.seed}/{prompt.row}/{number}".encode()).digest(8)
         return SampleRequest(prompt.row, number, prompt.ids, int.from_bytes(digest, "little"))
 
 

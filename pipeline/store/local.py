@@ -12,8 +12,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import IO
@@ -23,24 +21,10 @@ import blake3
 from ...schemas.errors import IntegrityError, StoreError, UnwritableError
 from ...schemas.files.lock import process_runs
 from ...schemas.names import check_found
-from .store import Put, Store
+from .store import Draft, Put, Store
 
 _TEMPORARY = ".tmp-"
 _READ, _LARGEST_NOTE = 1 << 22, 1 << 32
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A file under a temporary name, until it is complete and gets its real name."""
-
-    path: Path
-    file: IO[bytes]
-
-    @cached_property
-    def result(self) -> Put:
-        """What was written, once all is."""
-        self.file.flush()
-        return hash_file(self.path)
 
 
 class LocalStore(Store):

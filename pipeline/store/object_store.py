@@ -17,8 +17,8 @@ from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from .local import Draft, LocalStore
-from .store import Put, Store
+from .local import LocalStore
+from .store import Draft, Put, Store
 
 _LARGEST_NOTE = 1 << 30
 """Maximum bytes of an object that is read into memory."""

@@ -8,11 +8,11 @@ nothing before its first use.
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO
 
-if TYPE_CHECKING:
-    from .local import Draft
+import blake3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,20 @@ class Put:
 
     bytes: int
     hash: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A file under a temporary name, until it is complete and gets its real name."""
+
+    path: Path
+    file: IO[bytes]
+
+    @cached_property
+    def result(self) -> Put:
+        """What was written, once all is."""
+        self.file.flush()
+        return Put(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def draft(self, folder: str) -> "AbstractContextManager[Draft]":
+    def draft(self, folder: str) -> AbstractContextManager[Draft]:
         """A file for writing in a folder; deleted at the end of the block unless it was put.
 
         Raises:
@@ -92,7 +106,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def put(self, draft: "Draft", name: str, *, replace_damaged: bool = False) -> bool:
+    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
         """Give a draft its name. False if the name already exists.
 
         Args:

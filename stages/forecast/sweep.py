@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.errors import ConfigError
 from ...schemas.layout import fill_of
 from ...schemas.report import Point, SourceLoss
 from ..pack.best_fit import rows_needed
@@ -25,10 +24,6 @@ from .length_stats import LengthStats
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """256 to 131,072."""
-STRATEGIES = ("wrapped", "bfd", "bfd_split")
-"""Those of `plan.Strategy` that are compared unasked. `bfd` truncates, drops or splits documents that are too long,
-depending on the options; `none` and `tight` do what it does.
-"""
 CUTTING = ("bfd_split", "wrapped")
 """Strategies that cut documents into pieces themselves."""
 
@@ -61,17 +56,11 @@ class _Left:
 
 
 def sweep(
-    stats: LengthStats,
-    candidates: Sequence[int] = CANDIDATES,
-    strategies: Sequence[str] = STRATEGIES,
-    options: SweepOptions | None = None,
+    stats: LengthStats, candidates: Sequence[int], strategies: Sequence[str], options: SweepOptions
 ) -> list[Point]:
-    """Estimate every strategy at every length, in the order of the lengths.
-
-    Raises:
-        ConfigError: a strategy is not one of `STRATEGIES`, `none` or `tight`.
+    """Estimate every strategy at every length, in the order of the lengths. `bfd`, `none` and `tight` truncate, drop or
+    split documents that are too long, depending on the options.
     """
-    options = options or SweepOptions()
     return [_point(stats, limit, strategy, options) for limit in candidates for strategy in strategies]
 
 
@@ -130,8 +119,6 @@ def _left(stats: LengthStats, limit: int, whole: bool, options: SweepOptions) ->
 
 
 def _point(stats: LengthStats, limit: int, strategy: str, options: SweepOptions) -> Point:
-    if strategy not in (*STRATEGIES, "none", "tight"):
-        raise ConfigError(f"strategy {strategy!r} is not known; choose from {', '.join((*STRATEGIES, 'tight'))}")
     whole = options.split or strategy in CUTTING
     left = _left(stats, limit, whole, options)
     tokens, labels, cut = int(left.kept.sum()), int(left.labels.sum()), int(np.count_nonzero(left.cut))

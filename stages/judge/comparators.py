@@ -45,14 +45,6 @@ class Rule(StrEnum):
     """The expected value is a list of one element, as in all tests of its problem; the call returned the element."""
 
 
-_LOOSENESS = {rule: at for at, rule in enumerate(Rule)}
-
-
-def loosest(one: Rule | None, other: Rule) -> Rule:
-    """The looser of two rules; what a sample needed in all its tests."""
-    return other if one is None or _LOOSENESS[other] > _LOOSENESS[one] else one
-
-
 TOLERANCE = 1e-6
 """A number is close if it differs by at most this, or by at most this share of the expected number."""
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)

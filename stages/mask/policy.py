@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.mask import MaskPolicy, Stop, Thoughts, ToolCalls
 from ...schemas.ragged import begins_of
 from ...schemas.rows import (
     ASSISTANT_KINDS,
@@ -20,11 +19,11 @@ from ...schemas.rows import (
 )
 from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # workers import this, and should not import pydantic
     from ...schemas.config.config import RunConfig
-    from ...schemas.config.mask import MaskConfig
+    from ...schemas.config.mask import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
 
-_POLICIES: dict[MaskPolicy, tuple[RunKind, ...]] = {
+_POLICIES: "dict[MaskPolicy, tuple[RunKind, ...]]" = {
     "completion": (RunKind.TEXT, *COMPLETION_KINDS),
     "assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
     "last_assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
@@ -38,11 +37,11 @@ _LAST = 2
 class Mask:
     """Which tokens are trained: the keys of `MaskConfig` that decide it, with their defaults."""
 
-    policy: MaskPolicy = "completion"
+    policy: "MaskPolicy" = "completion"
     train_end: bool = True
-    thoughts: Thoughts = "train"
-    tool_calls: ToolCalls = "train"
-    stop: Stop = "turn"
+    thoughts: "Thoughts" = "train"
+    tool_calls: "ToolCalls" = "train"
+    stop: "Stop" = "turn"
 
     @classmethod
     def of_sources(cls, config: "RunConfig") -> "tuple[Mask, ...]":

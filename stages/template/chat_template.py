@@ -12,9 +12,9 @@ from typing import Any
 
 import jinja2
 
-from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
+from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
 from ...schemas.rows import Message, Messages
-from .environment import Sandbox, TemplateLimitError, compile_template, limited, make_environment, require_size
+from .environment import Sandbox, compile_template, limited, make_environment, require_size
 
 REASON = "template_error"
 """The ledger's reason for rows that the template refused."""
@@ -62,16 +62,14 @@ class ChatTemplate:
                 )
         try:
             made = make_environment(Sandbox, name, date)
-            self._template = limited(lambda: compile_template(made, source))
+            self._template = compile_template(made, source, name)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
                 "fix the template, or name another one"
             ) from error
-        except TemplateLimitError as error:
-            raise StoppedTemplateError(
-                f"chat template '{name}' was stopped while it was compiled: {error}; fix it, or name another one"
-            ) from error
+        except PacktrainError:
+            raise
         except Exception as error:  # jinja2 leaves some mistakes to Python's compiler
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error}; fix the template, or name another one"
@@ -79,6 +77,11 @@ class ChatTemplate:
 
     def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
         return type(self), (self.source, self.variables, self.name, self.date)
+
+    @property
+    def stopped(self) -> str:
+        """What to say if a rendering is stopped."""
+        return f"chat template '{self.name}' was stopped"
 
     @property
     def marks_generation(self) -> bool:
@@ -112,17 +115,13 @@ class ChatTemplate:
             RowRejectedError, TemplateError: as `render`.
         """
         try:
-            text = limited(render)
-            require_size(len(text))
+            text = limited(render, self.stopped)
+            require_size(len(text), self.stopped)
             if not text.isascii():
                 text.encode()
             return text
         except PacktrainError:
             raise
-        except TemplateLimitError as error:
-            raise StoppedTemplateError(
-                f"chat template '{self.name}' was stopped: {error}. Fix the template, or leave the row out"
-            ) from error
         except UnicodeEncodeError as error:
             raise self.rejected("it makes half a character (a surrogate), which no file can hold") from error
         except Exception as error:

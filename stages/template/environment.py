@@ -9,14 +9,12 @@ depend on the machine, and exceeding them always ends the run: it never rejects 
 
 import datetime as dt
 import json
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import jinja2
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -24,18 +22,14 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from ...schemas.errors import TemplateError
+from ...schemas.errors import StoppedTemplateError, TemplateError
 
 MAX_CHARACTERS = 1 << 28
 """Maximum number of characters of a rendering."""
 
 
-class TemplateLimitError(Exception):
-    """A template was stopped. `ChatTemplate` catches it and names the template."""
-
-
 Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Opens a context that raises `TemplateLimitError` or MemoryError if its body takes too much time or memory."""
+"""Opens a context that raises MemoryError if its body takes too much memory, or does not survive too much time."""
 
 Result = TypeVar("Result")
 _watches: list[Watch] = []
@@ -46,40 +40,43 @@ def watch_by(watch: Watch | None) -> None:
     _watches[:] = [] if watch is None else [watch]
 
 
-def limited(body: Callable[[], Result]) -> Result:
+def limited(body: Callable[[], Result], stopped: str) -> Result:
     """Call a body under the watch, if there is one, and return its result.
 
     If memory runs out, the body is called once more, because the process may have grown since the watch last looked.
 
+    Args:
+        stopped: what to say of a body that is stopped.
+
     Raises:
-        TemplateLimitError: the body took too long, or too much memory, or nested too deeply.
+        StoppedTemplateError: the body took too much memory, or nested too deeply.
     """
+    watch = _watches[0] if _watches else nullcontext
     try:
         try:
-            return _watched(body)
+            with watch():
+                return body()
         except MemoryError:
-            return _watched(body)
+            with watch():
+                return body()
     except MemoryError as error:
-        raise TemplateLimitError("it asked for more memory than a rendering may have") from error
+        raise _stopped(stopped, "it asked for more memory than a rendering may have") from error
     except RecursionError as error:
-        raise TemplateLimitError("it nests too deeply, or without end") from error
+        raise _stopped(stopped, "it nests too deeply, or without end") from error
 
 
-def _watched(body: Callable[[], Result]) -> Result:
-    if not _watches:
-        return body()
-    with _watches[0]():
-        return body()
-
-
-def require_size(characters: int) -> None:
+def require_size(characters: int, stopped: str) -> None:
     """Refuse a text that would be too long.
 
     Raises:
-        TemplateLimitError: it would be.
+        StoppedTemplateError: it would be.
     """
     if characters > MAX_CHARACTERS:
-        raise TemplateLimitError(f"it makes a text of more than {MAX_CHARACTERS >> 20} Mi characters")
+        raise _stopped(stopped, f"it makes a text of more than {MAX_CHARACTERS >> 20} Mi characters")
+
+
+def _stopped(what: str, why: str) -> StoppedTemplateError:
+    return StoppedTemplateError(f"{what}: {why}; fix the template, leave the row out, or name another template")
 
 
 _VALUES = (str, int, float, type(None))
@@ -92,41 +89,11 @@ _SAFE: dict[tuple[type, str], bool] = {}
 _MOST_SAFE = 4096
 
 
-class UnfoldedCode(CodeGenerator):
-    """Generates code, and computes nothing while it does: `'a' | center(10**9)` is left to the rendering, which is
-    watched, and in which errors of limits are not hidden.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.optimizer = None
-
-    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:  # noqa: N802
-        """See jinja2."""
-        if not all(isinstance(option.value, nodes.Const) for option in node.options):
-            self.fail("`autoescape` can only be true or false here", node.lineno)
-        super().visit_EvalContextModifier(node, frame)
-
-    def _output_child_to_const(self, node: nodes.Expr, *args: Any) -> str:
-        if not isinstance(node, (nodes.Const, nodes.TemplateData)):
-            raise nodes.Impossible
-        return super()._output_child_to_const(node, *args)
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
     """jinja2's sandbox."""
 
-    code_generator_class = UnfoldedCode
     generation: Callable[[str], str] = staticmethod(str)
     """Applied to the text of a `{% generation %}` block."""
-
-    def handle_exception(self, source: str | None = None) -> NoReturn:
-        """See jinja2. Its own version rewrites tracebacks, and fails if a watch interrupted an instruction without a
-        line."""
-        error = sys.exc_info()[1]
-        if isinstance(error, (TemplateLimitError, MemoryError)):
-            raise error
-        super().handle_exception(source)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """See jinja2. The answer depends on the type alone, and is kept, because jinja2 takes 10 µs to find it."""
@@ -141,9 +108,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 EnvironmentType = TypeVar("EnvironmentType", bound=Sandbox)
 
 
-def compile_template(environment: Sandbox, source: str | nodes.Template) -> jinja2.Template:
-    """Compile a template so that `~` also joins by the environment's own function."""
-    code = environment.compile(source)
+def compile_template(environment: Sandbox, source: str | nodes.Template, name: str) -> jinja2.Template:
+    """Compile a template so that `~` also joins by the environment's own function. Constants are computed, so the watch
+    is open.
+
+    Raises:
+        StoppedTemplateError: see `limited`.
+    """
+    code = limited(lambda: environment.compile(source), f"chat template '{name}' was stopped while it was compiled")
     # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
     template = jinja2.Template.from_code(environment, code, dict(environment.make_globals(None)))
     written = template.root_render_func.__globals__

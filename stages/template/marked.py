@@ -8,9 +8,11 @@ import marshal
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from jinja2.runtime import LoopContext
+
 from ...schemas.rows import Messages
 from .chat_template import ChatTemplate, plain
-from .environment import Sandbox, compile_template, make_environment, tojson
+from .environment import GuardedNamespace, Sandbox, compile_template, make_environment, tojson
 from .owned import OwnedDict, Owner, origin_of
 from .tracked_str import (
     GENERATION,
@@ -24,6 +26,7 @@ from .tracked_str import (
 )
 
 _DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset({"index", "index0", "first", "last", "length"})
 
 
 class TrackingEnvironment(Sandbox):
@@ -61,6 +64,10 @@ class TrackingEnvironment(Sandbox):
         """See jinja2, which finds the keys of dictionaries through exceptions, slowly."""
         if (type(obj) is dict or type(obj) is OwnedDict) and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if type(obj) is GuardedNamespace and attribute in obj.__dict__:
+            return obj.__dict__[attribute]  # its names are all safe
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def _tojson(self, value: Any, *args: Any, **kwargs: Any) -> str:
@@ -116,7 +123,7 @@ class Marker(Owner):
     def __init__(self, template: ChatTemplate) -> None:
         super().__init__(template)
         self._environment = make_environment(TrackingEnvironment, template.name, template.date)
-        self._compiled = compile_template(self._environment, template.source)
+        self._compiled = compile_template(self._environment, template.source, template.name)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(

@@ -28,6 +28,7 @@ from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
 from jinja2.visitor import NodeTransformer
 
+from ...schemas.errors import StoppedTemplateError
 from ...schemas.rows import Messages
 from .assistant_turns import ASSISTANT, Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
@@ -35,7 +36,6 @@ from .environment import (
     DictMaker,
     GuardedNamespace,
     Sandbox,
-    TemplateLimitError,
     compile_template,
     limited,
     make_environment,
@@ -371,11 +371,15 @@ class _Trace:
                 return None
         return values
 
-    def rendered(self, values: list[str]) -> Rendered:
-        """The rendering of a row whose guards hold."""
+    def rendered(self, values: list[str], stopped: str) -> Rendered:
+        """The rendering of a row whose guards hold.
+
+        Args:
+            stopped: see `require_size`.
+        """
         pieces = self._order(values + self._literals)
         places = [0, *accumulate(map(len, pieces))]
-        require_size(places[-1])
+        require_size(places[-1], stopped)
         _, kinds, turns, trains = self._runs
         return Rendered("".join(pieces), places[self._begin], Runs(self._ends(places), kinds, turns, trains), "")
 
@@ -402,7 +406,7 @@ class Traces:
         # Where escaping is on, C code does it, on the placeholder characters.
         if tree.find(nodes.EvalContextModifier) is None:
             with suppress(TraceAbortedError):
-                self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
+                self._compiled = compile_template(self._environment, _InAsTest().visit(tree), template.name)
 
     def rendered(self, messages: Messages, cut: int) -> Rendered | None:
         """The rendering of a row, or None if it cannot be traced.
@@ -437,11 +441,11 @@ class Traces:
                 traces.clear()
             record = Record(contents)
             trace, values = _Trace(record.program), record.values
-            with suppress(TraceAbortedError, TemplateLimitError, UnprovedError):
+            with suppress(TraceAbortedError, StoppedTemplateError, UnprovedError):
                 # What holds for the skeleton holds for all rows. What fails for it may still hold for some rows.
                 self._find(record, trace, roles, cut)
             traces.append(trace)
-        return trace.rendered(values) if trace.renders else None
+        return trace.rendered(values, self._template.stopped) if trace.renders else None
 
     def _find(self, record: Record, trace: _Trace, roles: list[str], cut: int) -> None:
         own = Owned()
@@ -488,8 +492,8 @@ class Traces:
             return made
 
         try:
-            text = limited(render)
-        except TemplateLimitError:
+            text = limited(render, self._template.stopped)
+        except StoppedTemplateError:
             raise
         except Exception as error:  # jinja2 raises the same error again for the row
             raise TraceAbortedError(f"{type(error).__name__}: {error}") from error

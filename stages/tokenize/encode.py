@@ -28,7 +28,7 @@ from .encode_counts import MOST_PLACES, EncodeCounts, Findings, Refused
 from .engine_check import EngineSample
 from .engines import Engine, reference_tokenizer, tokenizer_head
 from .prompts_alone import prompts_alone
-from .token_runs import TextRuns, token_lists
+from .token_runs import TextRuns
 from .token_spans import locate_boundaries
 
 BATCH_CHARACTERS = 1 << 20
@@ -126,17 +126,16 @@ class TokenBatch:
 
     def finish(self) -> pa.RecordBatch:
         """The record batch."""
-        lengths = lengths_of(self.ids)
-        trained = [example.trained for example in self.examples]
-        weights = [example.weight for example in self.examples]
-        hashes = []
-        for ids, flags, weight in zip(self.ids, trained, weights, strict=True):
-            said = b"" if flags is None else np.asarray(flags, np.uint8).tobytes()
+        runs, hashes = [], []
+        for ids, example in zip(self.ids, self.examples, strict=True):
+            flags, weight = None if example.trained is None else np.asarray(example.trained, np.bool_), example.weight
+            runs.append(given_runs(len(ids), flags, weight))
+            said = b"" if flags is None else flags.tobytes()
             said += b"" if weight == 1 else repr(weight).encode()
             hashes.append(xxhash.xxh3_128_digest(ids.tobytes() + said, seed=1 + (flags is not None)))
-        runs = token_lists(trained, weights, lengths)
-        straddles = np.zeros(len(lengths), np.int64)
-        return encoded_batch(self.examples, np.concatenate(self.ids), offsets_of(lengths), runs, hashes, straddles)
+        offsets, straddles = offsets_of(lengths_of(self.ids)), np.zeros(len(runs), np.int64)
+        found = TextRuns.of(runs).lists()
+        return encoded_batch(self.examples, np.concatenate(self.ids), offsets, found, hashes, straddles)
 
 
 class Encoder:
@@ -294,6 +293,19 @@ def two_runs(begin: int, length: int, *, text_only: bool = False) -> Runs:
     if not begin:
         return Runs((length,), (kind,), (NO_TURN,), (True,))
     return Runs((begin, length), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+
+
+def given_runs(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Runs:
+    """The runs of a document given as tokens, in tokens.
+
+    Args:
+        trained: (length,) which tokens are trained; None for all.
+    """
+    if trained is None or not length:
+        return Runs((length,), (RunKind.COMPLETION,), (NO_TURN,), (weight,))
+    last = [*np.flatnonzero(trained[1:] != trained[:-1]).tolist(), length - 1]
+    kinds = tuple([RunKind.COMPLETION if flag else RunKind.PROMPT for flag in trained[last].tolist()])
+    return Runs(tuple([place + 1 for place in last]), kinds, (NO_TURN,) * len(last), (weight,) * len(last))
 
 
 def encoded_batch(

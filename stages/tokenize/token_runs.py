@@ -117,6 +117,10 @@ class TextRuns:
             inner,
         )
 
+    def lists(self) -> pa.ListArray:
+        """The runs as Arrow lists, for documents whose `ends` are in tokens."""
+        return run_lists(self.ends, self.kinds, self.turns, self.weights, offsets_of(self.counts))
+
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (B,) the places, in characters, where one run ends and the next begins, and (N + 1,) where each
         document's places begin in that array.
@@ -191,31 +195,3 @@ def run_lists(
     columns = (ends.astype(np.int32), kinds.astype(np.int8), turns.astype(np.int16), weights.astype(np.float32))
     structs = pa.StructArray.from_arrays([numbers(one) for one in columns], fields=list(RUN))
     return lists(offsets, structs, ENCODED.field("runs").type)
-
-
-def token_lists(
-    trained: "Sequence[list[bool] | NDArray[np.bool_] | None]", weights: list[float], lengths: NDArray[np.int64]
-) -> pa.ListArray:
-    """The runs of N documents given as tokens, from flags of which tokens are trained (None: all), and the weight of
-    each document. A document without tokens has one run, which ends at 0.
-    """
-    offsets = offsets_of(lengths)
-    flat = np.ones(int(offsets[-1]), np.bool_)
-    for flags, begin, end in zip(trained, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        if flags is not None:
-            flat[begin:end] = flags
-    is_end = np.zeros(len(flat), np.bool_)
-    is_end[:-1] = flat[1:] != flat[:-1]
-    is_end[offsets[1:][lengths > 0] - 1] = True
-    ends = np.flatnonzero(is_end) + 1
-    before = np.searchsorted(ends, offsets, side="right")  # runs that end by the start of each document
-    kinds = np.where(flat[ends - 1], RunKind.COMPLETION, RunKind.PROMPT).astype(np.int8)
-    counts = np.diff(before)
-    places = ends - np.repeat(offsets[:-1], counts)
-    empty = np.flatnonzero(lengths == 0)
-    if len(empty):
-        places = np.insert(places, before[empty], 0)
-        kinds = np.insert(kinds, before[empty], RunKind.COMPLETION)
-        counts[empty] = 1
-    each = np.repeat(np.array(weights, dtype=np.float32), counts)
-    return _lists(places, kinds, np.full(len(places), -1), each, counts)

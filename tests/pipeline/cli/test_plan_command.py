@@ -69,7 +69,7 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     ]  # fmt: skip
     assert ahead.training is not None
     assert after.training is not None
-    assert ahead.training.sources == after.training.sources
+    assert (ahead.training.policies, ahead.training.kinds) == (after.training.policies, after.training.kinds)
     assert ahead.packing is not None
     assert after.packing is not None
     assert ahead.packing.splits == [replace(one, fills=None) for one in after.packing.splits]
@@ -93,12 +93,13 @@ def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_p
     config["sources"][1]["repeat"] = 2
     config["sources"][0]["mask"] = settings.get("own", {})
     config |= {key: value for key, value in settings.items() if key != "own"}
-    ahead = plan(config).training
+    ahead = plan(config).flow
     package.run(config)
     after = report_of(tmp_path / "packed")
     assert ahead is not None
-    assert after.training is not None
-    assert [one.labels for one in ahead.sources] == [one.labels for one in after.training.sources]
+    assert after.flow is not None
+    labels, done = ({name: one.labels_trained for name, one in flow.sources.items()} for flow in (ahead, after.flow))
+    assert labels == done
 
 
 def test_json_is_all_there_is_on_the_output(packtrain: Command, file: Path, config: Config, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> N
     assert spec.save(cache) == name
     other = replace(spec, template="{{ 'another' }}")
     for data in (msgspec.json.encode(other), msgspec.json.encode({"of": "another shape"}), b"[" * 10_000):
-        path.write_bytes(seal(data))
+        path.write_bytes(seal(data, name))
         with pytest.raises(IntegrityError):
             EncodeSpec.load(cache, name)
         assert spec.save(cache) == name

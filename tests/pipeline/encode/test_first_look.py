@@ -124,7 +124,7 @@ def test_hostile_texts_are_compared_once_for_a_tokenizer(
     assert len(compared) == 1
     (kept,) = agreed.iterdir()
     whole = kept.read_bytes()
-    for number, damage in enumerate((b"", whole[: len(whole) // 2], whole.replace(b'"fastokens"', b'"fasttokens"'))):
+    for number, damage in enumerate((whole[: len(whole) // 2], whole.replace(b'"fastokens"', b'"fasttokens"'))):
         assert damage != whole
         kept.write_bytes(damage)
         assert pack(config(tmp_path, f"damaged-{number}"))[0] == "fastokens"
@@ -133,7 +133,7 @@ def test_hostile_texts_are_compared_once_for_a_tokenizer(
     engines.load_engine.cache_clear()
     monkeypatch.setattr(engines, "version", lambda _: "0.1")
     assert pack(config(tmp_path, "other-version"))[0] == "fastokens"
-    assert len(compared) == 5
+    assert len(compared) == 4
 
 
 @pytest.mark.slow

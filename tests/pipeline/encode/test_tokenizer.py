@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 
@@ -49,13 +51,13 @@ class AskedError(AssertionError):
     """A child process was started."""
 
 
+def refuse(*_: Any, **__: Any) -> None:
+    raise AskedError
+
+
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks transformers gets `AskedError`."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AskedError
-
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
 
@@ -102,52 +104,43 @@ def test_another_content_version_or_user_asks_again(
         load_tokenizer(folder)
 
 
-@pytest.fixture
-def kept(spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only note in a cache of its own."""
+def test_an_answer_that_is_damaged_or_may_be_another_persons_is_not_believed(
+    spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
     assert load_tokenizer(folder) == spec
-    (path,) = (tmp_path / "user" / "tokenizers").iterdir()
-    return path
+    (kept,) = (tmp_path / "user" / "tokenizers").iterdir()
+    monkeypatch.setattr(subprocess, "Popen", refuse)
 
+    def is_not_believed() -> None:
+        with pytest.raises(AskedError):
+            load_tokenizer(folder)
 
-def test_a_damaged_answer_is_not_believed(spec: TokenizerSpec, folder: Path, kept: Path, unasked: None) -> None:
     whole = kept.read_bytes()
     for damage in (b"", whole[: len(whole) // 2], whole.replace(b'"bos_id":256', b'"bos_id":255'), b"[" * 100_000):
         assert damage != whole
         kept.write_bytes(damage)
-        with pytest.raises(AskedError):
-            load_tokenizer(folder)
+        is_not_believed()
     kept.write_bytes(whole)
     assert load_tokenizer(folder) == spec
 
-
-def test_what_others_may_have_written_is_not_believed(folder: Path, kept: Path, unasked: None) -> None:
     for place, mode in ((kept, 0o666), (kept.parent, 0o777)):
         before = place.stat().st_mode
         place.chmod(mode)
-        with pytest.raises(AskedError):
-            load_tokenizer(folder)
+        is_not_believed()
         place.chmod(before)
-    assert load_tokenizer(folder)
-    whole = kept.read_bytes()
+    assert load_tokenizer(folder) == spec
     kept.unlink()
     (kept.parent.parent / "elsewhere").write_bytes(whole)
     kept.symlink_to(kept.parent.parent / "elsewhere")
-    with pytest.raises(AskedError):
-        load_tokenizer(folder)
+    is_not_believed()
     kept.unlink()
     os.mkfifo(kept)  # opening it would block
-    with pytest.raises(AskedError):
-        load_tokenizer(folder)
-
-
-def named(*names: str) -> list[dict[str, str]]:
-    return [{"name": name, "template": f"{{{{ '{name}' }}}}"} for name in names]
+    is_not_believed()
 
 
 def test_a_name_on_the_hub_is_found_in_the_local_cache(
-    program: Callable[..., Any], make_tokenizer: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_tokenizer: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `huggingface_hub` lays it out: a ref names a commit, whose snapshot links into the blobs."""
     repository = tmp_path / "hub" / "models--someone--tiny"
@@ -158,27 +151,12 @@ def test_a_name_on_the_hub_is_found_in_the_local_cache(
     for number, file in enumerate(sorted(make_tokenizer("tiny").iterdir())):
         (blobs / f"{number:040}").write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:040}")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    (tmp_path / "in.jsonl").write_text('{"text": "hello"}\n')
-    options = (
-        "--input",
-        "in.jsonl",
-        "--set",
-        "sources.0.format=text",
-        "--set",
-        "run.workers=1",
-        "--set",
-        "run.report=false",
-    )
-    done = program("run", *options, "--tokenizer", "someone/tiny", "--out", "out")
-    assert done.code == 0, done
-    assert program("run", *options, "--tokenizer", make_tokenizer("tiny"), "--out", "local").code == 0
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "local")]
-    assert manifests[0]["plan"]["tokenizer"] == manifests[1]["plan"]["tokenizer"]
-
-    done = program("run", *options, "--tokenizer", "someone/else", "--out", "other")
-    assert done.code == 2
-    assert str(tmp_path / "hub") in done.err
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    found = find_tokenizer("someone/tiny", tmp_path)
+    assert found.samefile(snapshot)
+    assert load_tokenizer(found) == replace(load_tokenizer(make_tokenizer("tiny")), name="someone/tiny")
+    with pytest.raises(TokenizerError, match=re.escape(str(tmp_path / "hub"))):
+        find_tokenizer("someone/else", tmp_path)
 
 
 def test_a_process_that_dies_is_reported(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline.judge import evaluation as evaluation_module
 from packtrain.pipeline.judge import sandbox as sandbox_module
-from packtrain.pipeline.judge.evaluation import EvaluationRequest, run_evaluation
+from packtrain.pipeline.judge.evaluation import run_evaluation
 from packtrain.pipeline.judge.judging import Judging
 from packtrain.pipeline.judge.sandbox import ProgramLimits, Sandbox, open_sandbox
 from packtrain.schemas.errors import BusyError, ConfigError, OutputError, PacktrainError, SandboxError
@@ -31,7 +31,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
 def evaluate(folder: Path, out: str = "results", **options: Any) -> dict[str, Any]:
     """Evaluate the samples in a folder."""
     asked: dict[str, Any] = {"samples": folder / "samples.jsonl", "judging": JUDGING, "jobs": 2} | options
-    return run_evaluation(EvaluationRequest(folder / "data.jsonl", folder / out, **asked))
+    return run_evaluation(folder / "data.jsonl", folder / out, **asked)
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +197,11 @@ def test_another_evaluation_is_refused(evaluated: tuple[Path, dict[str, Any]], t
             evaluate(folder, **change)
     elsewhere = tmp_path / "data.jsonl"
     with pytest.raises(OutputError, match=r"of another command \(data: "):
-        run_evaluation(EvaluationRequest(elsewhere, folder / "results", folder / "samples.jsonl", JUDGING))
+        run_evaluation(elsewhere, folder / "results", folder / "samples.jsonl", judging=JUDGING)
     for option in ("compare", "calibration"):
         other: dict[str, Any] = {option: folder / "references"}
         with pytest.raises(ConfigError, match="is of other data"):
-            run_evaluation(EvaluationRequest(elsewhere, tmp_path / "new", folder / "samples.jsonl", JUDGING, **other))
+            run_evaluation(elsewhere, tmp_path / "new", folder / "samples.jsonl", judging=JUDGING, **other)
     with pytest.raises(ConfigError, match="holds samples of a model"):
         evaluate(folder, "new", calibration=folder / "results")
     assert not (tmp_path / "new").exists()
@@ -219,12 +219,12 @@ def test_a_link_or_another_thing_in_the_place_of_the_results_is_refused_and_not_
     for make in (lambda path: path.symlink_to(victim), os.mkfifo, Path.mkdir):
         make(out / "results.jsonl")
         with pytest.raises(PacktrainError):
-            run_evaluation(EvaluationRequest(folder / "data.jsonl", out, folder / "samples.jsonl", JUDGING))
+            run_evaluation(folder / "data.jsonl", out, folder / "samples.jsonl", judging=JUDGING)
         assert victim.read_text() == '{"comparator": 1}\nmine\ncut'
         (out / "results.jsonl").rmdir() if (out / "results.jsonl").is_dir() else (out / "results.jsonl").unlink()
     (out / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match="holds something else"):
-        run_evaluation(EvaluationRequest(folder / "data.jsonl", out, folder / "samples.jsonl", JUDGING))
+        run_evaluation(folder / "data.jsonl", out, folder / "samples.jsonl", judging=JUDGING)
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 

@@ -236,12 +236,12 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     assert ahead.flow.sources == made.flow.sources
     assert made.flow.rejected == {"missing_key": 1}
     assert made.training is not None
-    (share,) = made.training.sources
-    assert share.examples == manifest.ledger.total().examples_packed["train"]
+    pairs = manifest.ledger.total().examples_packed["train"]
+    assert made.flow.sources == manifest.ledger.sources
     assert [one.source for one in made.training.rows[0].documents] == ["prompt", "chosen", "rejected"]
     assert [bool(one.trained) for one in made.training.rows[0].documents] == [False, True, True]
     assert made.packing is not None
-    assert made.packing.splits[0].rows == 2 * share.examples
+    assert made.packing.splits[0].rows == 2 * pairs
     assert made.made is not None
     assert (tmp_path / "out" / "report.html").stat().st_size < MOST
 

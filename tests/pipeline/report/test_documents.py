@@ -132,7 +132,7 @@ def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, 
 def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
     manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}, "mask": "all"}, 96, tmp_path / "held"))
     found = found_of(tmp_path / "held")
-    (outcome,) = sweep(found.stats, [96], ["bfd"])
+    (outcome,) = sweep(found.stats, [96], ["bfd"], SweepOptions())
     assert outcome.rows == manifest.splits["train"].rows
     assert outcome.labels == manifest.splits["train"].trained
     assert manifest.splits["holdout"].rows > 5

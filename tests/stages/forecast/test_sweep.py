@@ -138,7 +138,7 @@ def test_sources_lose_together_what_all_of_them_lose(
 def test_figures_that_can_be_checked_by_eye() -> None:
     # Lengths 5, 3 and 2; a prompt of one token each.
     stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    by = {found.strategy: found for found in sweep(stats, [4], options=SweepOptions())}
+    by = {found.strategy: found for found in sweep(stats, [4], ["bfd", "bfd_split", "wrapped"], SweepOptions())}
     assert (stats.tokens, stats.labels) == (10, 7)
     bfd = by["bfd"]
     assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
@@ -172,5 +172,5 @@ def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> Non
 
 @pytest.mark.parametrize("make", [lambda: stats_of([]), lambda: stats_of([[], []])])
 def test_nothing_at_all(make: Callable[[], LengthStats]) -> None:
-    for found in sweep(make(), [256, 512]):
+    for found in sweep(make(), [256, 512], ["bfd", "bfd_split", "wrapped", "none", "tight"], SweepOptions()):
         assert (found.rows, found.tokens, found.fill) == (0, 0, 0.0)
