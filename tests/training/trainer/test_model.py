@@ -1,5 +1,6 @@
 """The model to train: loaded or drawn, refused by name, its limits; adapters are the only weights that move."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,14 @@ def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> Non
     save_file({name: one for name, one in weights.items() if ".mlp." not in name}, file, metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"kept lacks 3 of the model's weights, such as model.layers.0.mlp.down_proj"):
         load(kept)
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is here")
+def test_quantisation_without_its_package_is_refused(tmp_path: Path) -> None:
+    load({"config": LLAMA}).save_pretrained(tmp_path)
+    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    with pytest.raises(ConfigError, match=r"transformers cannot load .*bitsandbytes"):
+        load({"path": str(tmp_path), "quantization": four_bits})
 
 
 def test_positions_are_looked_up_or_computed() -> None:
