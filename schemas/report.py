@@ -267,8 +267,6 @@ class Training:
     rows: list[ShownRow]
     rows_absent: str | None
     """Why no row is shown."""
-    notes: list[str]
-    """What the numbers do not count yet, before packing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,9 @@ def size(value: float) -> str:
     return _scaled(value, 1024, _BYTES)
 
 
-def rate(value: float, what: str, per: str = "s") -> str:
+def rate(value: float, what: str) -> str:
     """`1.2 M tokens/s`; of `bytes`, `812 MiB/s`."""
-    return f"{size(value)}/{per}" if what == "bytes" else f"{count(value)} {what}/{per}"
+    return f"{size(value)}/s" if what == "bytes" else f"{count(value)} {what}/s"
 
 
 def exact(value: float) -> str:

@@ -80,7 +80,7 @@ def report(folder: Folder, output: Output = None, lengths: Lengths = None, as_js
     with --output.
     """
     from ..dataset.open_dataset import open_dataset
-    from ..report.collect import report_of_dataset
+    from ..report.collect import report_of
     from ..report.report_files import write_beside, write_report
 
     _check_page(output)
@@ -88,7 +88,7 @@ def report(folder: Folder, output: Output = None, lengths: Lengths = None, as_js
 
     def make(observer: "Observer") -> "Written":
         dataset = open_dataset(folder)
-        made = report_of_dataset(dataset, compared)
+        made = report_of(dataset, compared)
         if output is not None:
             return made, write_beside(made, output)
         return made, None if as_json else write_report(made, dataset.store)

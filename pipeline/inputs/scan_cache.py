@@ -58,7 +58,6 @@ def scan_inputs(
     *,
     notes: Store | None = None,
     shard: str | None = None,
-    trust: bool = True,
 ) -> list[InputFile]:
     """All files of all sources, in order, hashed and cut, up to each source's `max_rows`.
 
@@ -66,7 +65,6 @@ def scan_inputs(
         scratch: this machine's folder for copies of remote files, and for blocks of compressed ones.
         notes: holds the notes; by default `scratch`.
         shard: `i/N` for a driver that shares the work with others.
-        trust: whether to use notes. If not, all files are read, and noted.
 
     Raises:
         ConfigError: see `find_inputs`.
@@ -77,12 +75,12 @@ def scan_inputs(
     return [
         file
         for source in sources
-        for file in scan.first_rows(_scan(source, base, scratch, notes or scratch, share, trust), source.max_rows)
+        for file in scan.first_rows(_scan(source, base, scratch, notes or scratch, share), source.max_rows)
     ]
 
 
 def _scan(
-    source: "SourceConfig", base: Path, scratch: LocalStore, notes: Store, share: tuple[int, int] | None, trust: bool
+    source: "SourceConfig", base: Path, scratch: LocalStore, notes: Store, share: tuple[int, int] | None
 ) -> list[InputFile]:
     groups = list(_groups(scan.inputs_of(source, base, scratch.root)))
     done: dict[int, list[InputFile]] = {}
@@ -91,7 +89,7 @@ def _scan(
         group = groups[number]
         name, settled = _name(group, source.max_row_bytes)
         # The first file must be local, to detect formats. Others may be fetched when they are encoded.
-        note = get_note(notes, name, _Note) if name is not None and trust else None
+        note = get_note(notes, name, _Note) if name is not None else None
         known = _noted(note, group, scratch, far=share is not None and number > 0)
         if known is None:
             known = [scan.scan_one(source, found, label, scratch.root) for found, label in group]

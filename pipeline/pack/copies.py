@@ -22,6 +22,8 @@ MAX_PASSES = 10_000
 """Maximum number of copies of an example; a configuration that asks for more is surely a mistake."""
 AT_ONCE = 1 << 21
 """Digests compared at once: about 120 MB, including sorting."""
+_KEY_BITS = 12
+"""Their first bits choose a range of keys."""
 
 
 def later_copies(documents: Documents) -> NDArray[np.int64]:
@@ -75,28 +77,26 @@ def set_copies(table: Table, config: "RunConfig", target: Table | None = None) -
             copies[:] = np.where(_tokens(target, here) > 0, int(often) + more, copies)
 
 
-def _border(
-    table: Table, seed: int, source: int, passes: Fraction, available: int, bits: int = 12
-) -> tuple[np.uint64, int]:
+def _border(table: Table, seed: int, source: int, passes: Fraction, available: int) -> tuple[np.uint64, int]:
     """Return (key, place) of the first document without a further copy, if documents of a source get one in the order
     of their keys until the sum of their tokens is as near as possible to that of the passes beyond whole ones.
 
-    One pass sums tokens over 2**bits ranges of keys; a second sorts the documents of the range that reaches the sum.
+    One pass sums tokens over ranges of keys; a second sorts the documents of the range that reaches the sum.
     """
     target = float((passes - int(passes)) * available)
     if target <= 0:
         return np.uint64(0), 0
-    spread = np.zeros(1 << bits, np.int64)
+    spread = np.zeros(1 << _KEY_BITS, np.int64)
     for here in _slices(table, source):
         keys, _ = _keys(table, here, seed, source)
-        np.add.at(spread, keys >> np.uint64(64 - bits), _tokens(table, here))
+        np.add.at(spread, keys >> np.uint64(64 - _KEY_BITS), _tokens(table, here))
     sums = np.cumsum(spread)
     piece = min(int(np.searchsorted(sums, target, side="right")), len(sums) - 1)
     found = []
     for here in _slices(table, source):
         keys, places = _keys(table, here, seed, source)
         tokens = _tokens(table, here)
-        inside = (keys >> np.uint64(64 - bits) == piece) & (tokens > 0)
+        inside = (keys >> np.uint64(64 - _KEY_BITS) == piece) & (tokens > 0)
         found.append((keys[inside], places[inside], tokens[inside]))
     keys, places, tokens = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((places, keys))

@@ -40,7 +40,7 @@ from ...stages.arrays import view
 from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
-from ..dataset.open_dataset import Finished, open_dataset
+from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall, without_secrets
 from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store, is_url
@@ -97,17 +97,7 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError,
 """What reading files beside the data may raise: they may be damaged in any way."""
 
 
-def report_of(folder: str | Path, lengths: Sequence[int] = CANDIDATES) -> Report:
-    """The report of a finished dataset, given by folder or URL.
-
-    Raises:
-        InputError: there is no finished dataset.
-        IntegrityError: its manifest is damaged.
-    """
-    return report_of_dataset(open_dataset(folder), lengths)
-
-
-def report_of_dataset(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: Decoder | None = None) -> Report:
+def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: Decoder | None = None) -> Report:
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
@@ -225,7 +215,6 @@ def training_of(
     kinds: list[KindCount],
     shown: tuple[list[ShownRow], str | None],
     config: Mapping[str, Any],
-    notes: Sequence[str] = (),
 ) -> Training:
     """What is trained.
 
@@ -234,7 +223,7 @@ def training_of(
         config: as in the plan.
     """
     policies = {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
-    return Training(policies, kinds, *shown, list(notes))
+    return Training(policies, kinds, *shown)
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

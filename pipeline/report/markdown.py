@@ -26,9 +26,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def inline(text: str, limit: int = CLIP) -> str:
+def inline(text: str) -> str:
     """Foreign text as literal text within a line or a cell: without markup, HTML, links, or what hides or reorders."""
-    line = escape_line(text if len(text) <= limit else f"{text[: limit - 1]}…")
+    line = escape_line(text if len(text) <= CLIP else f"{text[: CLIP - 1]}…")
     line = _ACTIVE.sub(r"\\\g<0>", line)
     line = "".join(_ENTITIES.get(character, character) for character in line)
     return _LINK.sub(lambda match: "&#58;" if match[1] else "&#46;", line)

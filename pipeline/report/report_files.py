@@ -13,7 +13,7 @@ from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open_store import Store
-from .collect import report_of_dataset
+from .collect import report_of
 from .length_words import advice_sentence, warnings_of
 
 HTML, JSON = "report.html", "report.json"
@@ -74,7 +74,7 @@ def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = 
     """
     observer.begin("report", 0, "")
     try:
-        report = report_of_dataset(dataset, decoder=decoder)
+        report = report_of(dataset, decoder=decoder)
         place, _ = write_report(report, dataset.store)
         if (choice := report.choice) is None:
             return AtEnd(place, None)

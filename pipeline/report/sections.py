@@ -271,7 +271,7 @@ def _training(training: Training, flow: Flow | None) -> Section:
         if tokens
         else "Nothing is packed, so nothing is trained."
     )
-    warnings = list(training.notes)
+    warnings = []
     if total.turns_without_end:
         ends = plural(total.turns_without_end, "trained turn")
         warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")

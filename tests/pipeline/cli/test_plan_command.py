@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import packtrain as package
 import pytest
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.sections import lead
 from packtrain.pipeline.run.plan import plan
@@ -56,7 +57,7 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     manifest = package.run(config)
     assert {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")} == parts
 
-    after = report_of(tmp_path / "packed")
+    after = report_of(open_dataset(tmp_path / "packed"))
     assert ahead.choice is not None
     assert ahead.choice == after.choice
     assert ahead.flow is not None
@@ -95,7 +96,7 @@ def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_p
     config |= {key: value for key, value in settings.items() if key != "own"}
     ahead = plan(config).flow
     package.run(config)
-    after = report_of(tmp_path / "packed")
+    after = report_of(open_dataset(tmp_path / "packed"))
     assert ahead is not None
     assert after.flow is not None
     labels, done = ({name: one.labels_trained for name, one in flow.sources.items()} for flow in (ahead, after.flow))

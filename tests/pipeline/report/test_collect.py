@@ -13,6 +13,7 @@ import msgspec
 import packtrain
 import pytest
 import yaml
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.pipeline.report.report_files import report_json
@@ -83,7 +84,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mix
 
 @pytest.fixture(scope="session")
 def report(mixed: Mixed) -> Report:
-    return report_of(mixed.out)
+    return report_of(open_dataset(mixed.out))
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
             path.write_bytes(content[: len(content) // 2])
         elif how == "noise":
             path.write_bytes(random.Random(1).randbytes(len(content)))
-    made = report_of(copy)
+    made = report_of(open_dataset(copy))
     assert set(made.absent) == sections
     for name in sections:
         assert getattr(made, name) is None
@@ -205,7 +206,7 @@ def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
     shutil.copytree(mixed.folder, tmp_path / "moved", ignore=shutil.ignore_patterns("cache"))
     out = tmp_path / "moved" / "out"
     forge(out, lambda note: note.update(cache=str(tmp_path / "nowhere")), "_run/parts.json")
-    made = report_of(out)
+    made = report_of(open_dataset(out))
     assert set(made.absent) == {"choice"}
     assert "cache" in made.absent["choice"]
     assert made.packing is not None
@@ -229,7 +230,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     }
     ahead = plan(config)
     manifest = packtrain.run(config)
-    made = report_of(tmp_path / "out")
+    made = report_of(open_dataset(tmp_path / "out"))
     assert set(made.absent) == {"choice"}
     assert made.flow is not None
     assert ahead.flow is not None
@@ -264,7 +265,7 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     config = {**mixed.config, "out": str(tmp_path / "out"), **more}
     ahead = plan(config, base=mixed.folder)
     packtrain.run(config, base=mixed.folder)
-    made = report_of(tmp_path / "out")
+    made = report_of(open_dataset(tmp_path / "out"))
     assert made.absent == {}
     assert ahead.flow is not None
     assert made.flow is not None

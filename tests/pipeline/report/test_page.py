@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.page import MOST, report_html
 from packtrain.schemas.report import (
@@ -77,7 +78,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7")
     counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
     overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
-    return replace(report_of(packed.folder), overlap=overlap)
+    return replace(report_of(open_dataset(packed.folder)), overlap=overlap)
 
 
 def test_it_runs_and_loads_nothing(report: Report) -> None:
