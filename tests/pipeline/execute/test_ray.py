@@ -113,7 +113,12 @@ def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
 
 
 def test_tasks_run_on_every_machine(pool: RayExecutor) -> None:
-    assert len(set(pool.map(tasks.node, range(12)))) == 2
+    seen: set[str] = set()
+    for _ in range(100):  # a machine does all, until the other has started its first worker
+        seen.update(pool.map(tasks.node, range(12)))
+        if len(seen) == 2:
+            break
+    assert len(seen) == 2
     assert sorted(pool.map(tasks.double, range(100))) == [2 * n for n in range(100)]
     assert list(pool.map(tasks.double, [])) == []
 
