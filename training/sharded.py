@@ -207,7 +207,9 @@ def read_index(path: Path) -> Any:
         for info in found.storage_data.values():
             check_name(PurePath(info.relative_path).as_posix())
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
-        raise IntegrityError(f"{path} is no index of a checkpoint, or is damaged: {error}; do not use it") from None
+        raise IntegrityError(
+            f"{path} cannot be read as the index of a checkpoint: {error}; take another checkpoint"
+        ) from None
     return found
 
 

@@ -5,8 +5,10 @@ files beside the data may be gone or damaged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,8 +19,10 @@ from ...schemas.config.config import RunConfig
 from ...schemas.config.source import PYTHON
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.fingerprint import version
+from ...schemas.jsontext import parse_json
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
+from ...schemas.model_facts import Limit, stretching
 from ...schemas.reasons import DECISIONS, reasons_of
 from ...schemas.report import (
     FORMAT,
@@ -42,11 +46,11 @@ from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..dataset.run_notes import recall, without_secrets
+from ..encode.tokenizer import find_tokenizer
 from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store, is_url
 from .document_lengths import ReadDocuments, documents_of
 from .lengths import choose, fill_histogram
-from .model_limit import model_limit
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
 from .shown import shown_rows
@@ -93,6 +97,8 @@ def _yaml(data: dict[str, Any]) -> str:
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
 Section = TypeVar("Section")
+_MOST_POSITIONS = 10_000_000
+"""Largest number of positions that is believed."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
 """What reading files beside the data may raise: they may be damaged in any way."""
 
@@ -252,3 +258,24 @@ def packing_of(manifest: Manifest, fills: Mapping[str, Histogram | None]) -> Pac
         [one for one in splits if one.rows],
         why_padded(pack["align"], manifest.parallel),
     )
+
+
+def model_limit(tokenizer: str, base: Path) -> Limit | None:
+    """The limit of the model in the tokenizer's folder; None if there is none, or its configuration does not say.
+
+    Args:
+        tokenizer, base: as for `find_tokenizer`.
+    """
+    try:
+        config = parse_json((find_tokenizer(tokenizer, base) / "config.json").read_bytes())
+    except (PacktrainError, OSError, ValueError, RecursionError):
+        return None
+    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    if not isinstance(config, dict):
+        return None
+    found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    limits = [Limit(one, f"the model's positions end at {one:,}") for one in found if type(one) is int][:1]
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        limits += [Limit(one.tokens, f"the model's {one.reason}") for one in stretching(SimpleNamespace(**config))]
+    return min((one for one in limits if 1 < one.tokens <= _MOST_POSITIONS), key=lambda one: one.tokens, default=None)

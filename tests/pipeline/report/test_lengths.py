@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline.report.collect import model_limit
 from packtrain.pipeline.report.length_words import advice_sentence, warnings_of
 from packtrain.pipeline.report.lengths import (
     FEW_ROWS,
@@ -20,7 +21,6 @@ from packtrain.pipeline.report.lengths import (
     choose,
     lost_at,
 )
-from packtrain.pipeline.report.model_limit import model_limit
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import Choice, Point
