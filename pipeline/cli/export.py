@@ -1,6 +1,5 @@
 """`packtrain export`: a dataset in the format of another trainer or on the Hub, a sharded checkpoint as one model."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +8,6 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural, size
-from .options import Json
 from .output import show
 
 if TYPE_CHECKING:
@@ -44,7 +42,6 @@ def export(
     dry_run: bool = False,
     base: Path | None = None,
     tokenizer: Path | None = None,
-    as_json: Json = False,
 ) -> None:
     """Write a dataset in another trainer's format, publish it on the Hub, or gather a sharded checkpoint into a model.
 
@@ -81,12 +78,11 @@ def export(
         raise ConfigError(fix)
     if kind == "model":
         model = partial(_gather, Path(folder), Path(str(out)), base, tokenizer)
-        show(as_json, model, partial(_model_lines, str(out)), lambda made: {"out": out, **asdict(made)})
+        show(model, partial(_model_lines, str(out)))
     elif out is None:
         from ..export.publish import publish
 
         show(
-            as_json,
             lambda observer: publish(folder, to, private=private, dry_run=dry_run, observer=observer),
             partial(_published_lines, to),
         )
@@ -97,10 +93,8 @@ def export(
             "dtype": dtype, "eos_id": eos_id, "pad_seq_to_mult": pad_seq_to_mult, "drop_weights": drop_weights,
         }  # fmt: skip
         show(
-            as_json,
             lambda observer: export_dataset(folder, out, to, **options, observer=observer),
             partial(_exported_lines, out),
-            lambda made: {"out": out, **asdict(made)},
         )
 
 

@@ -29,7 +29,6 @@ from ...schemas.report import (
     Choice,
     Flow,
     Histogram,
-    KindCount,
     Made,
     Overlap,
     Packing,
@@ -126,9 +125,9 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
         return None
 
     documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset)
-    choice, kinds = None, list[KindCount]()
+    choice = None
     if isinstance(documents, ReadDocuments):
-        read, kinds = documents, documents.kinds
+        read = documents
         train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
         choice = attempt("choice", lambda: choice_of(read, lengths, train))
     else:
@@ -141,7 +140,7 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
 
     def training() -> Training:
         main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        return training_of(kinds, shown_rows(dataset, main, decoder), plan["config"])
+        return training_of(shown_rows(dataset, main, decoder), plan["config"])
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
@@ -217,19 +216,14 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
     return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
 
 
-def training_of(
-    kinds: list[KindCount],
-    shown: tuple[list[ShownRow], str | None],
-    config: Mapping[str, Any],
-) -> Training:
+def training_of(shown: tuple[list[ShownRow], str | None], config: Mapping[str, Any]) -> Training:
     """What is trained.
 
     Args:
         shown: see `shown.shown_rows`.
         config: as in the plan.
     """
-    policies = {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
-    return Training(policies, kinds, *shown)
+    return Training({name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}, *shown)
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

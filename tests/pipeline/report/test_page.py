@@ -75,8 +75,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("page")
     kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
     packed = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}))
-    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7")
-    counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
+    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words", "7")
+    counts = [OverlapCount("s", "t", 1, 1, 1)]
     overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
     return replace(report_of(open_dataset(packed.folder)), overlap=overlap)
 
