@@ -44,9 +44,9 @@ from .store.open_store import Store, StoredFile, ask_all, scratch_of
 NAME = "contamination.jsonl"
 FORMAT = 5
 """Increase it whenever the same files would give another index, or the same index other hits."""
-EQUAL_ROWS = 10
+_EQUAL_ROWS = 10
 """Rows with the same text that are known; a set may have a question thousands of times."""
-MAX_ROW_BYTES = 64 << 20
+_MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""
 _SOURCE = "evaluation"
 _ARRAYS = ("words", "starts", "asks", "keys", "places", "whole")
@@ -72,11 +72,6 @@ class Evaluation:
         """What the plan says about it."""
         return {"files": list(self.files), "counts": {"rows": self.rows}, **_settings(self.ngram)}
 
-    @property
-    def key(self) -> str:
-        """What hits depend on besides the training data."""
-        return _key(self.files, self.ngram)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluationRows:
@@ -84,7 +79,7 @@ class EvaluationRows:
 
     index: OverlapIndex
     found_in: pa.Array
-    """(T,) up to `EQUAL_ROWS` rows of each text, in JSON: [number of the file, line from 1, id or ""]."""
+    """(T,) up to `_EQUAL_ROWS` rows of each text, in JSON: [number of the file, line from 1, id or ""]."""
     rows: int
     """Rows of all files."""
 
@@ -119,7 +114,7 @@ def prepare_evaluation(config: DecontaminateConfig, base: Path, cache: Store, sc
 
 def _source(config: DecontaminateConfig) -> SourceConfig:
     """The evaluation files as a source; its format is not used."""
-    return SourceConfig(name=_SOURCE, path=config.against, max_row_bytes=MAX_ROW_BYTES)
+    return SourceConfig(name=_SOURCE, path=config.against, max_row_bytes=_MAX_ROW_BYTES)
 
 
 @contextmanager
@@ -157,7 +152,7 @@ def _index_of(found: Sequence[InputFile], ngram: int) -> EvaluationRows:
                 "`question`, and that of the answer to `answer`"
             )
     index = build_index([text for _, text in texts], [asks for asks, _ in texts], ngram)
-    found_in = [msgspec.json.encode(some[:EQUAL_ROWS]) for some in texts.values()]
+    found_in = [msgspec.json.encode(some[:_EQUAL_ROWS]) for some in texts.values()]
     return EvaluationRows(index, pa.array(found_in, pa.large_binary()).cast(pa.large_string()), rows)
 
 
@@ -168,9 +163,8 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
         InputError: a line is not a JSON object; names it.
     """
     for block in file.blocks:
-        found, first = read_rows(file.where(block), block, MAX_ROW_BYTES), block.first_line + 1
-        for number, reason, detail in found.rejects:
-            raise _no_row(file, first + number, f"{reason}: {detail}")
+        found, first = read_rows(file.where(block), block, _MAX_ROW_BYTES), block.first_line + 1
+        bad = [(first + number, f"{reason}: {detail}") for number, reason, detail in found.rejects[:1]]
         yield from ((first + number, row) for number, row in found.records or ())
         for number, line in found.lines or ():
             if not line.strip():
@@ -179,12 +173,11 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 row = msgspec.json.decode(line.removeprefix(BOM), type=dict[str, Any])
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError) as error:
-                raise _no_row(file, first + number, f"the line is not a JSON object ({error})") from None
+                bad.append((first + number, f"the line is not a JSON object ({error})"))
+                break
             yield first + number, row
-
-
-def _no_row(file: InputFile, line: int, problem: str) -> InputError:
-    return InputError(f"{file.origin or file.path}, line {line:,}: {problem}; fix the line, or remove it")
+        for line, problem in bad:
+            raise InputError(f"{file.origin or file.path}, line {line:,}: {problem}; fix the line, or remove it")
 
 
 def _known(cache: Store, record: str) -> StoredFile | None:
@@ -259,23 +252,16 @@ class OverlapTask:
     max_row_bytes: int
     cache: Store
     evaluation: Evaluation
-    where: tuple[str, str] | None = None
-    """See `EncodeTask`."""
-    origin: InputOrigin | None = None
-    """See `EncodeTask`."""
+    where: tuple[str, str] | None
+    """The source's condition, and the version of polars."""
+    origin: InputOrigin | None
 
     @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""
         name, options = self.form
-        key = fingerprint({
-            "block": self.block.hash,
-            "format": name,
-            "options": msgspec.to_builtins(options.payload()),
-            "max_row_bytes": self.max_row_bytes,
-            "where": list(self.where or ()),
-            "evaluation": self.evaluation.key,
-        })  # fmt: skip
+        form = [name, msgspec.to_builtins(options.payload()), self.max_row_bytes, list(self.where or ())]
+        key = fingerprint([self.block.hash, form, _key(self.evaluation.files, self.evaluation.ngram)])
         return f"overlaps/{key[:2]}/{key}.json"
 
     def run(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ FORMAT = 5
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of numbers in B bins, with statistics of all numbers."""
+    """Counts of numbers in B bins."""
 
     edges: list[float]
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
@@ -25,8 +25,6 @@ class Histogram:
     count: int
     total: float
     """Sum of the numbers."""
-    quantiles: dict[str, float] = field(default_factory=dict)
-    """`min`, `p5`, `p25`, `p50`, `p75`, `p95`, `p99`, `max`; empty if there are no numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,15 +63,6 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedExample:
-    """An example that differs. Its id is untrusted text."""
-
-    id: str
-    tokens_a: int | None
-    tokens_b: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Examples:
     """Packed examples, matched by id; copies are not counted."""
 
@@ -79,8 +70,8 @@ class Examples:
     """In both with the same tokens and the same trained tokens."""
     counts: dict[str, int]
     """By kind; the first four and `same` add up to all examples."""
-    named: dict[str, list[NamedExample]]
-    """The first examples of each kind."""
+    named: dict[str, list[str]]
+    """Ids of the first examples of each kind. They are untrusted text."""
     alike: int
     """Examples that have the same tokens and as many copies in both, whatever their ids."""
 
@@ -264,24 +255,13 @@ def _compared(a: _Documents, b: _Documents, splits: tuple[list[str], list[str]])
     theirs = np.array([names.index(name) for name in splits[1]], np.int64)
     masks = {"tokens": tokens, "labels": labels, "copies": a.copies[here] != b.copies[there]}
     masks["moved"] = a.split[here] != theirs[b.split[there]]
-    places = {"only_a": (alone_a, np.full(len(alone_a), -1)), "only_b": (np.full(len(alone_b), -1), alone_b)}
-    places |= {kind: (here[mask], there[mask]) for kind, mask in masks.items()}
+    places = {"only_a": (a, alone_a), "only_b": (b, alone_b), **{kind: (a, here[mask]) for kind, mask in masks.items()}}
     return Examples(
         same=int((~tokens & ~labels).sum()),
-        counts={kind: len(places[kind][0]) for kind in KINDS},
-        named={kind: _named(a, b, *places[kind]) for kind in KINDS if len(places[kind][0])},
+        counts={kind: len(places[kind][1]) for kind in KINDS},
+        named={kind: side.ids.take(at[:NAMED]).to_pylist() for kind, (side, at) in places.items() if len(at)},
         alike=_alike(a.digests[0], b.digests[0]),
     )
-
-
-def _named(a: _Documents, b: _Documents, here: NDArray[np.int64], there: NDArray[np.int64]) -> list[NamedExample]:
-    """Return the first examples of some; -1 where a side lacks one."""
-    out = []
-    for mine, yours in zip(here[:NAMED].tolist(), there[:NAMED].tolist(), strict=True):
-        name = a.ids[mine] if mine >= 0 else b.ids[yours]
-        tokens = [int(side.tokens[at]) if at >= 0 else None for side, at in ((a, mine), (b, yours))]
-        out.append(NamedExample(name.as_py(), *tokens))
-    return out
 
 
 def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
@@ -348,12 +328,7 @@ def _example_lines(examples: Examples, most: int | None) -> Iterator[str]:
     for kind, named in examples.named.items():
         shown = named[:most]
         more = examples.counts[kind] - len(shown)
-        listed = ", ".join(map(_example, shown)) + (f", and {exact(more)} more" if more else "")
+        listed = ", ".join(map(escape_line, shown)) + (f", and {exact(more)} more" if more else "")
         yield f"  {exact(examples.counts[kind])} {KINDS[kind]}: {listed}"
     if examples.alike > examples.same + examples.counts["labels"]:
         yield f"  {exact(examples.alike)} have the same tokens in both, whatever their ids"
-
-
-def _example(one: NamedExample) -> str:
-    tokens = list(dict.fromkeys(exact(each) for each in (one.tokens_a, one.tokens_b) if each is not None))
-    return f"{escape_line(one.id)} ({' → '.join(tokens)} tokens)"

@@ -41,7 +41,6 @@ FEW_ROWS = 64
 """Least number of rows from which fuller rows can justify a longer length."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
-_QUANTILES = {"min": 0.0, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "max": 1.0}
 _BINS = 60
 
 
@@ -267,14 +266,7 @@ def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
 
 
 def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]], scale: int) -> Histogram:
-    """Count values between edges; divide edges, sums and quantiles by `scale`."""
-    found, often = np.unique(values, return_counts=True)
-    counts, _ = np.histogram(found, bins=edges, weights=often)
-    quantiles = dict[str, float]()
-    if len(values):
-        # The smallest value with at least that share of all at or below it.
-        ranks = [max(1, -(-int(share * 10_000) * len(values) // 10_000)) for share in _QUANTILES.values()]
-        at = found[np.searchsorted(np.cumsum(often), ranks)]
-        quantiles = dict(zip(_QUANTILES, (at / scale).tolist(), strict=True))
+    """Count values between edges; divide edges and sums by `scale`."""
+    counts, _ = np.histogram(values, bins=edges)
     total = float(values.sum(dtype=np.float64)) / scale
-    return Histogram((edges / scale).tolist(), counts.astype(np.int64).tolist(), len(values), total, quantiles)
+    return Histogram((edges / scale).tolist(), counts.tolist(), len(values), total)

@@ -81,8 +81,6 @@ def test_the_histogram_is_of_all_lengths() -> None:
     found = choice_of(stats_of(lengths)).lengths
     assert sum(found.counts) == found.count == len(lengths)
     assert found.total == lengths.sum()
-    assert found.quantiles["p50"] == np.sort(lengths)[(len(lengths) - 1) // 2]
-    assert (found.quantiles["min"], found.quantiles["max"]) == (lengths.min(), lengths.max())
     for at_bin, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
         assert found.counts[at_bin] == ((lengths >= low) & (lengths < high)).sum()
 

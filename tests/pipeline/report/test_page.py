@@ -63,8 +63,8 @@ def with_text(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         return {key: with_text(one, text) for key, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        keys = ("strategy", "quantiles")  # by which points and figures are found
-        changed = {one.name: with_text(getattr(value, one.name), text) for one in fields(value) if one.name not in keys}
+        names = [one.name for one in fields(value) if one.name != "strategy"]  # by which points are found
+        changed = {name: with_text(getattr(value, name), text) for name in names}
         return replace(value, **changed)
     return value
 
