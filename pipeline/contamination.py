@@ -97,9 +97,6 @@ def find_evaluation(config: DecontaminateConfig, base: Path) -> list[Found]:
 def prepare_evaluation(config: DecontaminateConfig, base: Path, cache: Store, scratch: LocalStore) -> Evaluation:
     """Scan the evaluation files, and index them if the cache lacks the index.
 
-    Args:
-        base: where relative paths start.
-
     Raises:
         ConfigError: a file is missing.
         InputError: a file is empty or damaged, a line is not a row, or no row of a file has a text to compare.
@@ -176,8 +173,8 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 bad.append((first + number, f"the line is not a JSON object ({error})"))
                 break
             yield first + number, row
-        for line, problem in bad:
-            raise InputError(f"{file.origin or file.path}, line {line:,}: {problem}; fix the line, or remove it")
+        for at, problem in bad:
+            raise InputError(f"{file.origin or file.path}, line {at:,}: {problem}; fix the line, or remove it")
 
 
 def _known(cache: Store, record: str) -> StoredFile | None:

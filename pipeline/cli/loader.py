@@ -60,6 +60,7 @@ def _rank(text: str) -> tuple[int, int]:
 def _lines(given: "PackedLoader", steps: int, opened: float, *, explain: bool) -> "Lines":
     from ..report.grid import Grid
 
+    every = f"{plural(len(given), 'step')} of {plural(given.rows_per_step, 'row')}"  # before some are taken
     rows, waits, tokens, tensors, batches = [], list[float](), 0, list[tuple[str, str]](), iter(given)
     for number in range(min(steps, len(given))):
         last = time.perf_counter()
@@ -68,7 +69,6 @@ def _lines(given: "PackedLoader", steps: int, opened: float, *, explain: bool) -
         tokens += batch["input_ids"].numel()
         tensors = tensors or [(name, _is(value)) for name, value in batch.items()]
         rows.append([*_cells(given, number, batch), duration(waits[-1])])
-    every = f"{plural(len(given), 'step')} of {plural(given.rows_per_step, 'row')}"
     yield f"{every}, order {given.state_dict()['order']}"
     yield f"rank {given.place.rank} of {given.place.world_size} ({given.place.origin})", "dim"
     yield given.balance_note, "dim"

@@ -79,28 +79,6 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     assert point.rows == manifest.splits["train"].rows
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"truncate": {"max_length": 24, "overlong": "split", "split": {"at": "tokens"}}, "keep_untrained": True},
-        {"truncate": {"max_length": 24, "keep": "end"}, "holdout": {"fraction": 0.2}, "duplicates": "drop"},
-        {"truncate": {"max_length": 24}, "mask": "all"},
-        {"truncate": {"max_length": 24}, "own": "all"},
-    ],
-)
-def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_path: Path) -> None:
-    config["sources"][1]["repeat"] = 2
-    config["sources"][0]["mask"] = settings.get("own", {})
-    config |= {key: value for key, value in settings.items() if key != "own"}
-    ahead = plan(config).flow
-    package.run(config)
-    after = report_of(open_dataset(tmp_path / "packed"))
-    assert ahead is not None
-    assert after.flow is not None
-    labels, done = ({name: one.labels_trained for name, one in flow.sources.items()} for flow in (ahead, after.flow))
-    assert labels == done
-
-
 def test_json_is_all_there_is_on_the_output(packtrain: Command, file: Path, config: Config, tmp_path: Path) -> None:
     before = {*tmp_path.iterdir(), Path(config["cache"])}
     done = packtrain("plan", file, "--json", "--lengths", "64,256", "--set", "seed=5")

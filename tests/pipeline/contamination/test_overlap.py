@@ -208,7 +208,7 @@ def oracle(texts: list[str], rows: list[str], n: int) -> set[tuple[int, int, flo
     return whole | {(text, row, round(len(grams) / counts[row], 4)) for (text, row), grams in shared.items()}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_it_finds_what_sets_of_tuples_find(tmp_path: Path, seed: int) -> None:
     """Also with a piece that many rows have, which is common or a frame in some."""
     chance = random.Random(seed)

@@ -177,14 +177,12 @@ def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Row
         ("train/shards", set(), ""),
     ],
 )
-@pytest.mark.parametrize("how", ["gone", "cut", "noise"])
+@pytest.mark.parametrize("how", ["gone", "noise"])
 def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], words: str, how: str) -> None:
     for path in [copy / gone] if (copy / gone).is_file() else list((copy / gone).iterdir()):
         content = path.read_bytes()
         path.unlink()
-        if how == "cut":
-            path.write_bytes(content[: len(content) // 2])
-        elif how == "noise":
+        if how == "noise":
             path.write_bytes(random.Random(1).randbytes(len(content)))
     made = report_of(open_dataset(copy))
     assert set(made.absent) == sections
@@ -246,11 +244,9 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
 @pytest.mark.parametrize(
     "more",
     [
-        {"pack": {"strategy": "wrapped"}},
         {"pack": {"strategy": "wrapped", "window_tokens": 3000}},
         {"pack": {"strategy": "bfd_split", "max_docs": 3}, "output": {"format": "parquet"}},
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
-        {"pack": {"strategy": "tight"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
         {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},

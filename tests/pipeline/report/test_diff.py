@@ -125,7 +125,6 @@ def expected(a: Stands, b: Stands) -> dict[str, int]:
 
 CHANGES: dict[str, tuple[Row, dict[str, tuple[Any, Any]]]] = {
     "longer": ({"truncate": {"max_length": 128}}, {"truncate.max_length": (64, 128)}),
-    "shorter": ({"truncate": {"max_length": 32}}, {"truncate.max_length": (64, 32)}),
     "from the end": (
         {"truncate": {"max_length": 32, "keep": "end"}},
         {"truncate.max_length": (64, 32), "truncate.keep": ("start", "end")},
@@ -133,10 +132,6 @@ CHANGES: dict[str, tuple[Row, dict[str, tuple[Any, Any]]]] = {
     "all trained": ({"mask": "all"}, {"mask.policy": ("completion", "all")}),
     "seed": ({"seed": 7}, {"seed": (42, 7)}),
     "repeated": ({"keys_of": {"chat": {"repeat": 3}}}, {"sources.chat.repeat": (None, 3)}),
-    "weighed": (
-        {"keys_of": {"chat": {"weight": 1.0}, "text": {"weight": 3.0}}},
-        {"sources.chat.weight": (None, 1.0), "sources.text.weight": (None, 3.0)},
-    ),
     "cut up": (
         {"truncate": {"max_length": 32, "overlong": "split", "split": {"at": "tokens"}}},
         {
