@@ -108,22 +108,20 @@ def clean(place: str, older_than: Annotated[float, typer.Option(min=0)] = 7.0, y
 
     cache, out = _places(place)
     items = old_files(cache, days=older_than)
-    if not items:
-        print_line("nothing to remove")
-        return
     what = f"{plural(len(items), 'file')}, {size(sum(item.bytes for item in items))}"
-    print_line(f"older than {plural(older_than, 'day')}: {what}")
-    for item in items[:_SHOWN]:
-        print_line(f"  {item.path} ({size(item.bytes)})")
-    if len(items) > _SHOWN:
-        print_line(f"  and {len(items) - _SHOWN:,} more")
-    if not (yes or (sys.stdin.isatty() and typer.confirm(f"Remove {what}?"))):
-        print_line(f"nothing was removed: {what}; --yes removes them")
-        return
-    remove_files(cache, items)
-    if out is not None:
-        out.sweep()
-    print_line(f"removed {what}; a run makes again what it needs")
+    if items:
+        print_line(f"older than {plural(older_than, 'day')}: {what}")
+        for item in items[:_SHOWN]:
+            print_line(f"  {item.path} ({size(item.bytes)})")
+        if len(items) > _SHOWN:
+            print_line(f"  and {len(items) - _SHOWN:,} more")
+    if yes or (items and sys.stdin.isatty() and typer.confirm(f"Remove {what}?")):
+        remove_files(cache, items)
+        if out is not None:
+            out.sweep()
+        print_line(f"removed {what}; a run makes again what it needs" if items else "nothing to remove")
+    else:
+        print_line(f"nothing was removed: {what}; --yes removes them" if items else "nothing to remove")
 
 
 def _places(place: str) -> "tuple[LocalStore, LocalStore | None]":

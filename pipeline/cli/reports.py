@@ -77,7 +77,7 @@ def report(
     from ..store.local import LocalStore
 
     if output is not None and (output.suffix != ".html" or output.is_dir()):
-        raise ConfigError(f"--output: {output} must be a file that ends in .html")
+        raise ConfigError(f"--output: {output} must end in .html, and be no folder")
     compared = _compared(lengths)
 
     def make(_: "Observer") -> "Written":
