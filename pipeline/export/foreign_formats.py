@@ -135,7 +135,10 @@ def write_megatron(rows: ShardRows, folder: Path, split: str, index: int, layout
     """A pair of `.bin` and `.idx` by the rules of `megatron/core/datasets/indexed_dataset.py` of megatron-core 0.16.1,
     and the mask as a pair of uint8. A sequence is one piece of a document, and a Megatron document is one packed row.
     """
-    kinds = {folder / split: np.dtype(np.int32), folder / f"{split}-mask": np.dtype(np.uint8)}
+    kinds: dict[Path, np.dtype[Any]] = {
+        folder / split: np.dtype(np.int32),
+        folder / f"{split}-mask": np.dtype(np.uint8),
+    }
     lengths: list[Array] = []
     tokens, mask = (_made(place) / f"{index:05d}.bin" for place in kinds)
     with tokens.open("wb") as ids, mask.open("wb") as flags:

@@ -126,7 +126,7 @@ def test_a_server_gives_what_the_model_gives(
         "sample", "m", *common, "--tokenizer", TOKENIZER, "--endpoint", server.url, "--out", "asked.jsonl"
     )
     assert asked.code == 0, asked.err
-    here = packtrain("sample", folder, *common, "--device", "cpu", "--out", "here.jsonl")
+    here = packtrain("sample", folder, *common, "--out", "here.jsonl")
     assert here.code == 0, here.err
     assert list(read_samples(Path("asked.jsonl"))) == list(read_samples(Path("here.jsonl")))
     for said in (asked.out, asked.err, *(path.read_text() for path in tmp_path.glob("*.js*"))):
