@@ -90,7 +90,7 @@ def sample(
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
             found, on, size = _place(Path(model), base, folder, out, batch, observer)
-        prompts = read_prompts(config, place)
+        prompts = read_prompts(Path(data), config.tokenizer, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
@@ -103,9 +103,7 @@ def sample(
             from ..samples.endpoint import EndpointEngine
 
             made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part, 0)
-            make_engine = partial(
-                EndpointEngine, endpoint, model, drawn, prompts.tokenizer, prompts.stop, concurrency=16, seconds=600.0
-            )
+            make_engine = partial(EndpointEngine, endpoint, model, drawn)
         made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         return len(prompts.prompts), draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
@@ -120,7 +118,7 @@ def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
         yield f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing"
     reasons = f" ({said})" if said else ""
     of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
-    yield f"{out}: {of}, {plural(counts.tokens, 'token')}{reasons}"
+    yield f"{out}: {of}{reasons}"
 
 
 def _check_tokenizer(model: Path, base: Path | None) -> None:
@@ -193,7 +191,6 @@ def eval_apps(
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
-    calibration: Path | None = None,
     compare: Path | None = None,
 ) -> None:
     """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty.
@@ -206,13 +203,11 @@ def eval_apps(
         jobs: programs at once; by default one per core.
         unsafe: run programs WITHOUT a sandbox, with all rights of this user.
         references: run the data's own solutions in place of samples, to calibrate.
-        calibration (DIR): the --out of such a run of the same data.
         compare (DIR): the --out of another evaluation of the same data: do they differ?
     """
     from ..judge.evaluation import run_evaluation
-    from ..judge.judging import Judging
     from ..judge.sandbox import ProgramLimits
-    from ..judge.summary import lines
+    from ..judge.summary import lines, table
 
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
     if data is None or out is None:
@@ -221,14 +216,14 @@ def eval_apps(
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     if not 0 < timeout <= _LONGEST:
         raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")
-    judging = Judging(limits=ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout))
     evaluate = partial(
-        run_evaluation, data, out, samples, judging=judging, unsafe=unsafe, jobs=jobs, calibration=calibration,
-        compare=compare,
+        run_evaluation, data, out, samples, limits=ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout),
+        unsafe=unsafe, jobs=jobs, compare=compare,
     )  # fmt: skip
 
     def view(summary: dict[str, Any]) -> "Lines":
+        yield table(summary)
         yield from lines(summary)
-        yield f"{out}: results.jsonl has every sample, summary.json these numbers"
+        yield f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
 
     show(lambda observer: evaluate(observer=observer), view)
