@@ -16,6 +16,7 @@ from .output import print_json, print_line, show
 if TYPE_CHECKING:
     from ..dataset.clean import Item
     from ..dataset.verify import Verification
+    from ..observer import Observer
     from ..report.grid import Lines
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
@@ -54,41 +55,28 @@ def wait(
         print_line(f"{folder} is finished: manifest {manifest.hash[:16]}")
 
 
-def verify(
-    folder: Folder, deep: bool = False, repair: bool = False, config: Path | None = None, as_json: Json = False
-) -> None:
+def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_json: Json = False) -> None:
     """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged.
 
     Args:
         deep: also check every byte against its hash.
-        repair: rebuild damaged and missing files, byte for byte; leave the rest alone.
-        config: with --repair: the run's configuration, if its inputs have moved; by default the one in the dataset.
+        repair (CONFIG): rebuild damaged and missing files, byte for byte, with this configuration of the run.
     """
-    if config is not None and not repair:
-        raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
     from ..run.repair import repair as rebuild
 
     def plain(done: "Verification | Repair") -> dict[str, Any]:
         return {"folder": folder, "sound": done.sound, "deep": deep, **_plain(done)}
 
-    if repair:
-        rebuilt = show(
-            as_json,
-            lambda observer: rebuild(folder, config=config, observer=observer),
-            partial(_repaired, folder),
-            plain,
-        )
-        sound = rebuilt.sound
-    else:
-        checked = show(
-            as_json,
-            lambda observer: check(folder, deep=deep, observer=observer),
-            partial(_checked, folder, deep),
-            plain,
-        )
-        sound = checked.sound
-    if not sound:
+    def make(observer: "Observer") -> "Verification | Repair":
+        if repair is not None:
+            return rebuild(folder, repair, observer=observer)
+        return check(folder, deep=deep, observer=observer)
+
+    def view(done: Any) -> "Lines":
+        return _repaired(folder, done) if repair is not None else _checked(folder, deep, done)
+
+    if not show(as_json, make, view, plain).sound:
         raise typer.Exit(1)
 
 
@@ -98,7 +86,7 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     checked = ", ".join(plural(number, what) for number, what in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
-        yield f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone"
+        yield f"packtrain verify {folder} --repair run.yaml rebuilds the files named above with the run's configuration"
         return
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     yield f"{folder} is sound: {checked}; {how}"
@@ -107,9 +95,7 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
 def _repaired(folder: str, done: "Repair") -> "Lines":
     for finding in done.findings:
         yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
-    yield from (f"  rebuilt: {name}" for name in done.rebuilt)
-    yield from (f"  removed: {name}" for name in done.removed)
-    yield f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone"
+    yield from (f"removed: {name}" for name in done.removed)
     if not done.sound:
         yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
         return
