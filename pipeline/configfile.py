@@ -291,7 +291,10 @@ def _override(data: dict[str, Any], override: str) -> _Place:
         if len(places) > len(parents):
             target[place] = value
         elif isinstance(target, dict) and not isinstance(target.get(part), (dict, list)):
-            alone = target.get(part)  # `mask: assistant` is short for `mask: {policy: assistant}`
-            target[part] = {"policy": alone} if part == "mask" and isinstance(alone, str) else {}
+            alone = target.get(part)
+            if alone is not None and part != "mask":
+                raise ConfigError(f"--set {override}: {part} is {alone!r}, which has no keys; set it as a whole")
+            # `mask: assistant` is short for `mask: {policy: assistant}`
+            target[part] = {} if alone is None else {"policy": alone}
         target = target[place]
     return tuple(places)
