@@ -1,4 +1,4 @@
-"""`--json`: of a run, a plan, a report, a difference and a check, parsable, and alone on the standard output."""
+"""`--json`: of a run, a plan, a report, a difference, an example and a check, parsable, and alone on the standard output."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ from packtrain.pipeline.cli import main as cli
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")
 
-WITH = {"run", "plan", "report", "diff", "verify"}
+WITH = {"run", "plan", "report", "diff", "inspect", "verify"}
 """The commands that have it."""
 
 CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
@@ -25,7 +25,8 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("diff packed packed-2k", 0, {}),
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
-    ("verify packed --repair", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
+    ("verify packed --repair mix.yaml", 0, {"sound": bool, "findings": list, "removed": list, "manifest": str}),
+    ("inspect packed --id chats/chats:3", 0, {"id": str, "state": str, "standings": list, "origin": dict}),
 ]  # fmt: skip
 
 
@@ -95,8 +96,8 @@ def test_what_is_wrong_is_listed_and_the_code_says_so(packtrain: Command, here: 
     said = ask(packtrain, "verify packed")
     assert (said.code, said.value["sound"]) == (1, False)
     assert [finding["where"] for finding in said.value["findings"]] == [f"shards/{shard.name}"]
-    repaired = ask(packtrain, "verify packed --repair").value
-    assert repaired["rebuilt"] == [f"shards/{shard.name}"]
+    repaired = ask(packtrain, "verify packed --repair mix.yaml").value
+    assert [finding["where"] for finding in repaired["findings"]] == [f"shards/{shard.name}"]
     assert repaired["sound"]
     assert ask(packtrain, "verify packed").code == 0
 
