@@ -10,8 +10,8 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Folder, Json
-from .output import print_json, print_line
+from .options import Folder
+from .output import print_line
 
 if TYPE_CHECKING:
     from ..explain import Story
@@ -28,8 +28,6 @@ def inspect(
     split: str | None = None,
     example: Annotated[str | None, typer.Option("--id")] = None,
     tokenizer: Path | None = None,
-    ids: bool = False,
-    as_json: Json = False,
 ) -> None:
     """Show a packed row, or what became of one example: its source row, and its places in rows or why it has none.
 
@@ -38,7 +36,6 @@ def inspect(
         split: which split; by default train.
         example (ID): say what became of one example, by its id or its doc id.
         tokenizer: with --row: the tokenizer's folder; by default the run's.
-        ids: with --row: show token by token, with ids.
     """
     from ..dataset.decode import load_decoder, show_row
     from ..dataset.open_dataset import open_dataset
@@ -46,16 +43,12 @@ def inspect(
     from .console import make_console, put
 
     if example is not None:
-        if row is not None or split is not None or ids or tokenizer is not None:
-            raise ConfigError("give one of --row (with --split, --ids and --tokenizer) and --id")
+        if row is not None or split is not None or tokenizer is not None:
+            raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
         from ..explain import Follower
 
-        story = Follower(open_dataset(folder)).of(example)
-        if as_json:
-            print_json(story)
-        else:
-            for line in _told(story, folder):
-                print_line(line)
+        for line in _told(Follower(open_dataset(folder)).of(example), folder):
+            print_line(line)
         return
     if as_json:
         raise ConfigError("--json prints what became of one example; add --id, or read rows with datasets")
@@ -67,7 +60,7 @@ def inspect(
         put(
             console, "the run's tokenizer was not found; give its folder with --tokenizer. Showing ids instead of text:"
         )
-    show_row(console, dataset, row or 0, split or "train", decoder, ids)
+    show_row(console, dataset, row or 0, split or "train", decoder)
 
 
 def _told(story: "Story", folder: str) -> Iterator[str]:
@@ -82,7 +75,7 @@ def _told(story: "Story", folder: str) -> Iterator[str]:
         yield f"row {one.row:,} of {one.split}: from token {one.start:,} of the example on, {one.trained:,} trained"
         yield f"  packtrain inspect {shlex.quote(folder)} --row {one.row} --split {one.split}"
     if len(story.standings) > _PLACES:
-        yield f"and {len(story.standings) - _PLACES:,} more rows (--json lists all)"
+        yield f"and {len(story.standings) - _PLACES:,} more rows"
     for what, tokens in story.cut.items():
         yield f"cut: {plural(tokens, 'token')} by {what}"
     yield from (f"note: {note}" for note in story.notes)
@@ -90,4 +83,4 @@ def _told(story: "Story", folder: str) -> Iterator[str]:
     if story.origin.value is not None:
         text = json.dumps(story.origin.value, ensure_ascii=False, indent=2, default=str)
         more = len(text) - _CHARACTERS
-        yield text if more <= 0 else f"{text[:_CHARACTERS]} … {more:,} characters more (--json prints all)"
+        yield text if more <= 0 else f"{text[:_CHARACTERS]} … {more:,} characters more"

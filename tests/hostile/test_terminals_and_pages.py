@@ -135,9 +135,7 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
     return [
         *looking,
         *((*command, "--json") for command in looking if command[0] in ("run", "plan", "report", "diff", "verify")),
-        ("inspect", out, "--id", "1", "--json"),
         ("inspect", out, "--id", text),
-        ("inspect", out, "--row", "0", "--ids"),
         ("verify", out, "--repair", config),
         ("verify", folder / text.replace("/", "")),
         ("clean", folder / text.replace("/", "")),
@@ -172,12 +170,6 @@ def test_no_command_prints_control(made: Callable[[str], Path]) -> None:
     assert values >= 5
     one = cli("inspect", output(folder), "--id", "1").out
     assert "[red]:smile:[/red]" in one, "markup of rich is text"
-
-
-def test_json_has_the_values_themselves(made: Callable[[str], Path]) -> None:
-    folder = made(EVIL)
-    story = json.loads(cli("inspect", output(folder), "--id", "0", "--json").out)
-    assert story["origin"]["value"]["messages"][0]["content"] == EVIL
 
 
 SCRIPT = re.compile(r"<script(?! type=.application/json)[^>]*>.*?</script>", re.DOTALL)

@@ -26,7 +26,6 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
     ("verify packed --repair mix.yaml", 0, {"sound": bool, "findings": list, "removed": list, "manifest": str}),
-    ("inspect packed --id chats/chats:3", 0, {"id": str, "state": str, "standings": list, "origin": dict}),
 ]  # fmt: skip
 
 
