@@ -42,6 +42,7 @@ def inspect(
     from ..dataset.run_notes import tokenizer_folder
     from .console import make_console, put
 
+    console = make_console()
     if example is not None:
         if row is not None or split is not None or tokenizer is not None:
             raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
@@ -50,12 +51,9 @@ def inspect(
         for line in _told(Follower(open_dataset(folder)).of(example), folder):
             print_line(line)
         return
-    if as_json:
-        raise ConfigError("--json prints what became of one example; add --id, or read rows with datasets")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
-    console = make_console()
     if decoder is None:
         put(
             console, "the run's tokenizer was not found; give its folder with --tokenizer. Showing ids instead of text:"

@@ -1,4 +1,4 @@
-"""`--json`: of a run, a plan, a report, a difference, an example and a check, parsable, and alone on the standard output."""
+"""`--json`: of a run, a plan, a report, a difference and a check, parsable, and alone on the standard output."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ from packtrain.pipeline.cli import main as cli
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")
 
-WITH = {"run", "plan", "report", "diff", "inspect", "verify"}
+WITH = {"run", "plan", "report", "diff", "verify"}
 """The commands that have it."""
 
 CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
