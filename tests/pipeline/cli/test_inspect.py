@@ -1,6 +1,5 @@
 """Inspect: documents of a row are separated, every id is at its place, and a damaged file is named."""
 
-import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -31,20 +30,6 @@ def test_pieces_are_the_row_cut_at_its_documents(packed: Path) -> None:
                 runs = list(piece.stretches())
                 assert list(chain.from_iterable(ids for *_, ids in runs)) == piece.ids
                 assert [weight > 0 for weight, *_ in runs] == [False, True], "a prompt, then a completion"
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "other"])
-@pytest.mark.parametrize("which", ["documents.parquet", "train/shards/*.arrow"])
-def test_a_damaged_file_is_named(packed: Path, tmp_path: Path, which: str, damage: str) -> None:
-    copy = Path(shutil.copytree(packed, tmp_path / "copy"))
-    path = max(copy.glob(which))
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "missing":
-        path.write_bytes(content[:-200] if damage == "cut" else b"something else")
-    done = kit.cli("inspect", copy, "--row", open_dataset(copy).manifest.splits["train"].rows - 1)
-    assert done.code == 1
-    assert path.name in "".join(done.err.split())
 
 
 def test_a_character_across_two_runs_stands_whole_in_the_later() -> None:
