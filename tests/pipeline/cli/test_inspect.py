@@ -1,5 +1,6 @@
 """Inspect: documents of a row are separated, every id is at its place, and a damaged file is named."""
 
+import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_pieces_are_the_row_cut_at_its_documents(packed: Path) -> None:
                 runs = list(piece.stretches())
                 assert list(chain.from_iterable(ids for *_, ids in runs)) == piece.ids
                 assert [weight > 0 for weight, *_ in runs] == [False, True], "a prompt, then a completion"
+
+
+@pytest.mark.parametrize("which", ["documents.parquet", "train/shards/*.arrow"])
+def test_a_damaged_file_is_named(packed: Path, tmp_path: Path, which: str) -> None:
+    copy = Path(shutil.copytree(packed, tmp_path / "copy"))
+    path = max(copy.glob(which))
+    path.write_bytes(path.read_bytes()[:-200])
+    done = kit.cli("inspect", copy, "--row", open_dataset(copy).manifest.splits["train"].rows - 1)
+    assert done.code == 1
+    assert path.name in "".join(done.err.split())
 
 
 def test_a_character_across_two_runs_stands_whole_in_the_later() -> None:
