@@ -31,11 +31,8 @@ STYLES: dict[RunKind | None, str] = {
     RunKind.HISTORY_CALL: "blue",
     RunKind.STOP_IN_NEXT_HEADER: "bold magenta",
     RunKind.HISTORY_STOP_IN_NEXT_HEADER: "bold cyan",
-    RunKind.MIXED: "bold red",
-    RunKind.HISTORY_MIXED: "red",
     RunKind.UNPROVED: "red",
     RunKind.UNPROVED_COMPLETION: "bold red",
-    RunKind.UNPROVED_PARTS: "bold red",
     RunKind.REJECTED: "red",
     None: "",
 }

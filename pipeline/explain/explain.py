@@ -19,7 +19,7 @@ from ...schemas.reasons import NOT_DRAWN, cause_of
 from ...schemas.rows import UNPADDED
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
-from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.encode import UNPROVED
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces
 from ..dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
@@ -125,7 +125,7 @@ class Follower:
         code = int(self._table.outcome[one.doc_id])
         story.reason = REASONS[code] if code < len(REASONS) else ""
         story.detail = cause_of(story.reason)
-        if story.reason in (UNPROVED, MIXED) and (why := cached.unproved_detail(one)):
+        if story.reason == UNPROVED and (why := cached.unproved_detail(one)):
             story.detail += f": {why}"
         if story.reason == "duplicate":
             twin = _twin(self._table, one.doc_id)
