@@ -58,6 +58,10 @@ def run(
     """
     gc.set_threshold(_GARBAGE)
     given, base = (config, None) if not demo else _demo(config, out)
+    if dry_run and as_json:
+        raise ConfigError(
+            "--json prints the result of a run; leave it out with --dry-run, or use packtrain plan --json"
+        )
     if demo and (input or tokenizer is not None):
         raise ConfigError("--demo brings its own data and tokenizer; leave --input and --tokenizer out")
     loaded, folder = load_run(
@@ -66,9 +70,9 @@ def run(
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
     if dry_run:
-        show(as_json, partial(_look_ahead, loaded, folder), _ahead_lines, _ahead_json)
+        show(partial(_look_ahead, loaded, folder), _ahead_lines)
     else:
-        show(as_json, partial(_run, loaded, folder), partial(_done_lines, demo), _done_json)
+        show(partial(_run, loaded, folder), partial(_done_lines, demo), _done_json, as_json=as_json)
 
 
 def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
@@ -252,29 +256,6 @@ def _look_ahead(config: "RunConfig", base: Path, observer: "Observer") -> _Ahead
     work = open_workspace(config, base, observer)
     find_finished(config, work)
     return _Ahead(config, work, *look_ahead(config, work), count_workers(config.run))
-
-
-def _ahead_json(ahead: _Ahead) -> dict[str, Any]:
-    prepared, estimate = ahead.prepared, ahead.estimate
-    return {
-        "out": ahead.work.out.url,
-        "cache": ahead.work.cache.url,
-        "workers": ahead.workers,
-        "files": [
-            {"source": one.source, "path": str(one.origin or one.path), "rows": one.lines, "bytes": one.size,
-             "hash": one.hash}
-            for one in prepared.files
-        ],
-        "formats": {name: form.name for name, form in prepared.formats.items()},
-        "preference": prepared.pairs,
-        "blocks": estimate.blocks,
-        "blocks_cached": estimate.cached,
-        "bytes_to_encode": estimate.missing_bytes,
-        "engine": {"name": prepared.spec.engine, "version": prepared.spec.engine_version},
-        "tokens_estimated": estimate.tokens,
-        "room_needed": estimate.room_needed,
-        "room_free": estimate.room_free,
-    }  # fmt: skip
 
 
 def _ahead_lines(ahead: _Ahead) -> "Lines":

@@ -3,7 +3,7 @@ packed rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -129,35 +129,3 @@ class Story:
     def trained(self) -> int:
         """Tokens that some row trains."""
         return sum(len(one.ids) for one in self.stretches if one.fate is TokenFate.TRAINED)
-
-
-def story_json(story: Story) -> dict[str, Any]:
-    """The story as plain data."""
-    stretches = [
-        {**asdict(one), "kind": one.kind.name.lower() if one.kind is not None else None} for one in story.stretches
-    ]
-    found = []
-    for standing in story.standings:
-        piece = standing.piece
-        place = {key: getattr(standing, key) for key in ("split", "row", "shard", "shard_row", "at")}
-        weight = {"weight": sum(piece.weights)} if piece.weights is not None else {}
-        found.append({**place, "start": piece.start, "length": len(piece.ids), "trained": piece.trained, **weight})
-    origin = {key: getattr(story.origin, key) for key in ("path", "state", "said")}
-    return {
-        "id": story.address.id,
-        "doc_id": story.doc_id,
-        "source": {
-            **{key: getattr(story.address, key) for key in ("source", "file", "line")},
-            **origin,
-            "row": story.origin.value,
-        },
-        "mask": story.policy,
-        "tokens": stretches,
-        "outcome": {
-            **{key: getattr(story, key) for key in ("state", "reason", "detail", "twin", "row", "copies")},
-            "tokens": story.total,
-            "pieces": found,
-            "cut": [asdict(cut) for cut in story.cuts],
-        },
-        "notes": story.notes,
-    }

@@ -101,7 +101,6 @@ LAYERS = {
         "dataset",
         "pack",
         "encode",
-        "contamination",
         "inputs",
         "execute",
         "store",
