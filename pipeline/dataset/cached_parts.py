@@ -7,7 +7,6 @@ import numpy as np
 
 from ...schemas.errors import IntegrityError
 from ...schemas.names import part_record
-from ...schemas.rows import CALL_KINDS, THOUGHT_KINDS
 from ...stages.arrays import view
 from ...stages.tokenize.encode import MIXED, UNPROVED
 from ..encode.parts import EncodedPart, decode_record
@@ -15,9 +14,6 @@ from ..store.open_store import Store
 from .documents import Address
 from .open_dataset import Finished
 from .run_notes import NotedPart, recall_parts
-
-SAID = {int(kind): "thought" for kind in THOUGHT_KINDS} | {int(kind): "tool call" for kind in CALL_KINDS}
-"""Kinds of tokens that rows show in colours of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +76,6 @@ class CachedParts:
             row -= batch.num_rows
         where = self.store.where(part.place.part.name)
         raise IntegrityError(f"{where} has fewer documents than its record says; run again")
-
-    def said_kinds(self, doc_id: int, start: int, ids: Sequence[int]) -> list[str]:
-        """Return "thought", "tool call" or "" for each token of a document's piece; nothing if the cache has other
-        tokens.
-
-        Args:
-            start: the piece's first token.
-            ids: its tokens.
-
-        Raises:
-            IntegrityError: its part cannot be read.
-        """
-        one = self.document(doc_id)
-        if one.ids[start : start + len(ids)] != list(ids):
-            return []
-        sizes = np.diff([run[0] for run in one.runs], prepend=0).tolist()
-        names = [SAID.get(run[1], "") for run, size in zip(one.runs, sizes, strict=True) for _ in range(size)]
-        return names[start : start + len(ids)]
 
     def documents_of_row(self, part: NotedPart, line: int) -> list[tuple[int, int]]:
         """Return (doc id, which example of the row) of the documents made from one input row.
