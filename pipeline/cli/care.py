@@ -36,19 +36,13 @@ def wait(folder: str, timeout: Annotated[float, lasting(default="1h")] = 3600.0)
     print_line(f"{folder} is finished: manifest {wait_for(folder, timeout).hash[:16]}")
 
 
-def verify(
-    folder: Folder, deep: bool = False, repair: bool = False, config: Path | None = None, as_json: Json = False
-) -> None:
+def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_json: Json = False) -> None:
     """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged.
 
     Args:
         deep: also check every byte against its hash.
-        repair: rebuild damaged and missing files, byte for byte; leave the rest alone.
-        config: with --repair: the run's configuration, if its inputs have moved; by default the one in the dataset.
+        repair (CONFIG): rebuild damaged and missing files, byte for byte, with this configuration of the run.
     """
-    if config is not None and not repair:
-        raise ConfigError("--config: is for --repair; add that, or leave it out")
-    from ..dataset.verify import Verification
     from ..dataset.verify import verify as check
     from ..run.repair import repair as rebuild
 
@@ -59,12 +53,12 @@ def verify(
         return {"folder": folder, "sound": done.sound, "deep": deep, **every}
 
     def make(observer: "Observer") -> "Verification | Repair":
-        if repair:
-            return rebuild(folder, config=config, observer=observer)
+        if repair is not None:
+            return rebuild(folder, repair, observer=observer)
         return check(folder, deep=deep, observer=observer)
 
-    def view(done: "Verification | Repair") -> "Lines":
-        return _checked(folder, deep, done) if isinstance(done, Verification) else _repaired(folder, done)
+    def view(done: Any) -> "Lines":
+        return _repaired(folder, done) if repair is not None else _checked(folder, deep, done)
 
     if not show(make, view, plain, as_json=as_json).sound:
         raise typer.Exit(1)
@@ -76,7 +70,7 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     checked = ", ".join(plural(number, what) for number, what in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
-        yield f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone"
+        yield f"packtrain verify {folder} --repair run.yaml rebuilds the files named above with the run's configuration"
         return
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     yield f"{folder} is sound: {checked}; {how}"
@@ -85,9 +79,7 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
 def _repaired(folder: str, done: "Repair") -> "Lines":
     for finding in done.findings:
         yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
-    yield from (f"  rebuilt: {name}" for name in done.rebuilt)
-    yield from (f"  removed: {name}" for name in done.removed)
-    yield f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone"
+    yield from (f"removed: {name}" for name in done.removed)
     if not done.sound:
         yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
         return

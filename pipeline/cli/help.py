@@ -25,7 +25,6 @@ _VALUES: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "NAME"}
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "packtrain run --demo",
-        "packtrain run mix.yaml --dry-run",
         "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
         "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
     ),
@@ -46,7 +45,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain loader packed --steps 5",
         "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1 --explain",
     ),
-    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair"),
+    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30 --yes"),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",

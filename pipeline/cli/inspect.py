@@ -1,12 +1,25 @@
-"""`packtrain inspect`: a packed row, or one example through all stages."""
+"""`packtrain inspect`: a packed row, or what became of one example."""
 
+import json
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...schemas.errors import ConfigError
+from ...schemas.units import plural
 from .options import Folder
+from .output import print_line
+
+if TYPE_CHECKING:
+    from ..explain import Story
+
+_PLACES = 20
+"""At most so many rows of an example are listed."""
+_CHARACTERS = 4000
+"""At most so many characters of a source row are printed."""
 
 
 def inspect(
@@ -15,16 +28,14 @@ def inspect(
     split: str | None = None,
     example: Annotated[str | None, typer.Option("--id")] = None,
     tokenizer: Path | None = None,
-    full: bool = False,
 ) -> None:
-    """Show a packed row, or one example through all stages: source, text, tokens, and its place in a row.
+    """Show a packed row, or what became of one example: its source row, and its places in rows or why it has none.
 
     Args:
         row: which packed row, from 0.
         split: which split; by default train.
-        example (ID): follow one example through all stages, by its id or its doc id.
-        tokenizer: the tokenizer's folder; by default the run's.
-        full: with --id: shorten nothing.
+        example (ID): say what became of one example, by its id or its doc id.
+        tokenizer: with --row: the tokenizer's folder; by default the run's.
     """
     from ..dataset.decode import load_decoder, show_row
     from ..dataset.open_dataset import open_dataset
@@ -33,16 +44,13 @@ def inspect(
 
     console = make_console()
     if example is not None:
-        if row is not None or split is not None:
-            raise ConfigError("give one of --row (with --split) and --id")
-        from ..explain.explain import Follower
-        from .story import tell
+        if row is not None or split is not None or tokenizer is not None:
+            raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
+        from ..explain import Follower
 
-        follower = Follower(open_dataset(folder), tokenizer)
-        tell(console, follower.by_number(int(example)) if example.isdecimal() else follower.by_id(example), full=full)
+        for line in _told(Follower(open_dataset(folder)).of(example), folder):
+            print_line(line)
         return
-    if full:
-        raise ConfigError("--full works with one example; add --id")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
@@ -51,3 +59,26 @@ def inspect(
             console, "the run's tokenizer was not found; give its folder with --tokenizer. Showing ids instead of text:"
         )
     show_row(console, dataset, row or 0, split or "train", decoder)
+
+
+def _told(story: "Story", folder: str) -> Iterator[str]:
+    """What became of an example, and its source row."""
+    yield story.id + (f" (document {story.doc_id:,})" if story.doc_id is not None else "")
+    copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
+    size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
+    yield ": ".join(word for word in (story.state, size, story.reason, story.detail) if word)
+    if story.twin:
+        yield f"the earlier one is {story.twin}"
+    for one in story.standings[:_PLACES]:
+        yield f"row {one.row:,} of {one.split}: from token {one.start:,} of the example on, {one.trained:,} trained"
+        yield f"  packtrain inspect {shlex.quote(folder)} --row {one.row} --split {one.split}"
+    if len(story.standings) > _PLACES:
+        yield f"and {len(story.standings) - _PLACES:,} more rows"
+    for what, tokens in story.cut.items():
+        yield f"cut: {plural(tokens, 'token')} by {what}"
+    yield from (f"note: {note}" for note in story.notes)
+    yield story.origin.said
+    if story.origin.value is not None:
+        text = json.dumps(story.origin.value, ensure_ascii=False, indent=2, default=str)
+        more = len(text) - _CHARACTERS
+        yield text if more <= 0 else f"{text[:_CHARACTERS]} … {more:,} characters more"

@@ -85,16 +85,10 @@ class RunEstimate:
     blocks: int
     cached: int
     """Blocks whose encoded parts are in the cache."""
-    missing_bytes: int
-    """Input bytes that must be encoded."""
-    tokens: int
-    """Estimated tokens of all blocks, cached ones included."""
     room_needed: int
     """Bytes of disk space that the run needs."""
-    room_free: int
-    """Bytes free on the fuller of the disks."""
-    memory: Need | None
-    """The memory that encoding needs; None if there is nothing to encode."""
+    memory: Need
+    """The memory that encoding needs."""
 
 
 def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
@@ -102,21 +96,14 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
     tasks = prepared.tasks(work.cache)
     known = work.parts.records(tasks)
     missing = list({task.key: task for task in tasks if task.key not in known}.values())
-    missing_bytes = sum(task.block.end - task.block.start for task in missing)
-    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.look.tokens_per_byte)
-    new_tokens = int(missing_bytes * prepared.look.tokens_per_byte)
-    rooms = [room for one in (work.out, work.scratch) if (room := one.free_bytes()) is not None]
-    return RunEstimate(
-        blocks=len(tasks),
-        cached=len(tasks) - len(missing),
-        missing_bytes=missing_bytes,
-        tokens=tokens,
-        # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
-        # columns.
-        room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - _shards_written(work.out)),
-        room_free=min(rooms),
-        memory=encoding_need(missing, prepared.spec.engine) if missing else None,
+    every, new = (
+        sum(task.block.end - task.block.start for task in some) * prepared.look.tokens_per_byte
+        for some in (tasks, missing)
     )
+    # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all columns.
+    room = int(1.2 * (new * 4 + every * (TOKEN_BYTES + 1))) - _shards_written(work.out)
+    need = encoding_need(missing, prepared.spec.engine)
+    return RunEstimate(len(tasks), len(tasks) - len(missing), max(0, room), need)
 
 
 def require_room(needed: int, *stores: Store) -> None:

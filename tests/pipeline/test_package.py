@@ -92,7 +92,6 @@ LAYERS = {
     "pipeline": (
         "cli",
         "stream",
-        "explain",
         "judge",
         "samples",
         "export",
