@@ -14,7 +14,6 @@ from ...schemas.escape import escape, escape_line
 from ...schemas.layout import fill_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
-from ...stages.tokenize.engines import reference_tokenizer
 from .documents import PackedDocuments
 from .open_dataset import Finished
 
@@ -99,11 +98,6 @@ class Decoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-
-    @classmethod
-    def of_json(cls, content: str) -> "Decoder":
-        """Make a decoder from the content of a tokenizer.json."""
-        return cls(reference_tokenizer(content))
 
     def text(self, ids: list[int]) -> str:
         """Return the text of some tokens, including special ones."""

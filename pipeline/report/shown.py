@@ -5,8 +5,7 @@ from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, load_decoder, pieces
 from ..dataset.documents import PackedDocuments
 from ..dataset.open_dataset import Finished
-from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
-from ..store.open_store import open_store
+from ..dataset.run_notes import tokenizer_folder
 
 ROWS = 6
 ROW_CHARACTERS = 4_000
@@ -50,17 +49,12 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
 
 
 def find_decoder(dataset: Finished) -> Decoder:
-    """The run's tokenizer, from the cache or from the folder that the run read.
+    """The run's tokenizer, from the folder that the run read.
 
     Raises:
         InputError: the folder has none.
-        IntegrityError: both are gone.
+        IntegrityError: it is gone.
     """
-    origin = recall(dataset.store)
-    if origin is not None:
-        spec = recall_spec(open_store(origin.cache), dataset.manifest.plan)
-        if spec is not None:
-            return Decoder.of_json(spec.tokenizer_json)
     folder = tokenizer_folder(dataset.store)
     if folder is None:
         raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")
