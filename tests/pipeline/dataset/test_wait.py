@@ -62,7 +62,7 @@ def test_a_run_that_is_killed_is_missed(program: Command, config: kit.Config, tm
     driver.wait()
     assert done.code == 1
     assert json.loads(done.out)["state"] == "died"
-    assert f"process {driver.pid}" in done.err
+    assert f"process {driver.child}" in done.err
     assert "has died" in done.err
 
 
