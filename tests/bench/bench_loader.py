@@ -27,7 +27,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from tests.bench.corpus import print_header, print_table, spread
+from tests.bench.tables import print_table, spread
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
@@ -199,9 +199,12 @@ def main() -> None:
                     rates[name].append(tokens_a_second(batches, asked.moment) / 1e6)
             for name in made:
                 cells[name].append(spread(rates[name], 0))
-    print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches", ("packtrain", "torch", "numpy", "datasets", "trl"))
+    title, packages = (
+        f"Rows of {MAX_LENGTH:,} tokens to int64 batches",
+        ("packtrain", "torch", "numpy", "datasets", "trl"),
+    )
     header = ["M tokens/s", *(f"{rows} rows a step" for rows in ROWS_A_STEP)]
-    print_table(header, [[name, *of_one] for name, of_one in cells.items()])
+    print_table(title, packages, header, [[name, *of_one] for name, of_one in cells.items()])
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from packtrain.schemas.layout import LayoutPlan
 from packtrain.stages.pack.plan_rows import plan_rows
 
-from tests.bench.corpus import print_table
+from tests.bench.tables import print_table
 
+PACKAGES = ("packtrain", "numpy", "trl")
 MEAN, SIGMA = 1475.0, 1.0
 CAPACITIES = (2048, 8192, 32768)
 FILL_CAPACITIES = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -102,7 +103,6 @@ def same_rows(plan: LayoutPlan, rows: list[list[int]]) -> bool:
 
 
 def times(number: int, with_trl: bool) -> None:
-    print(f"### Planning {number:,} lognormal lengths\n")
     rows = []
     for capacity in CAPACITIES:
         lengths = lognormal(number, capacity)
@@ -117,11 +117,11 @@ def times(number: int, with_trl: bool) -> None:
             del theirs
         rows.append(cells)
     header = ["C", "packtrain s", "rows"]
-    print_table(header + (["TRL s", "ratio", "same rows"] if with_trl else []), rows, left=0)
+    header += ["TRL s", "ratio", "same rows"] if with_trl else []
+    print_table(f"Planning {number:,} lognormal lengths", PACKAGES, header, rows)
 
 
 def fill(number: int, with_trl: bool) -> None:
-    print(f"### Fill at {number:,} sequences, and rows above the bound\n")
     rows = []
     for capacity in FILL_CAPACITIES:
         lengths = lognormal(number, capacity)
@@ -136,7 +136,8 @@ def fill(number: int, with_trl: bool) -> None:
             cells += [f"{windows:,}", f"{share:.3%}", f"{windows / certificate.bound - 1:.3%}"]
         rows.append(cells)
     header = ["C", "bound", "rows", "fill", "gap", "tight rows"]
-    print_table(header + (["TRL rows", "TRL fill", "TRL gap"] if with_trl else []), rows, left=0)
+    header += ["TRL rows", "TRL fill", "TRL gap"] if with_trl else []
+    print_table(f"Fill at {number:,} sequences, and rows above the bound", PACKAGES, header, rows)
 
 
 def main() -> None:

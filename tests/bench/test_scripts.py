@@ -20,7 +20,7 @@ SMALL = {
 
 
 def like_real(folder: Path) -> Path:
-    """The files of which `corpus.py` knows, with a few rows each and a small tokenizer."""
+    """The files of which `bench_end_to_end.py` knows, with a few rows each and a small tokenizer."""
     kit.write(folder / "apps" / "train.jsonl", kit.corpus("apps", 12))
     kit.write(folder / "apps" / "leetcode_apps_schema.jsonl", kit.corpus("apps", 12, seed=1))
     kit.write(folder / "chat" / "gsm8k_train.jsonl", kit.corpus("chats", 20))
