@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -64,13 +62,3 @@ def test_a_run_that_is_killed_is_missed(program: Command, config: kit.Config, tm
     assert json.loads(done.out)["state"] == "died"
     assert f"process {driver.child}" in done.err
     assert "has died" in done.err
-
-
-def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom packtrain.pipeline import cli\nfrom packtrain.pipeline.dataset.wait import wait\n"
-        "print(*sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
-    heavy = {"torch", "transformers", "datasets", "pandas", "pyarrow", "pydantic", "obstore", "tokenizers"}
-    assert heavy & set(done.stdout.split()) == set()
