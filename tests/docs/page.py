@@ -41,7 +41,6 @@ from packtrain.pipeline.configfile import load_as
 from packtrain.schemas.config.config import RunConfig
 
 from tests.docs.prepared import TRAINING
-from tests.support import warm
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0
@@ -149,8 +148,8 @@ def mix() -> str:
 class PageRun:
     """A page that is run in a folder.
 
-    Its `packtrain` and its `python` are those of `tests.support.warm`; tests/pipeline/test_package.py has installed
-    ones.
+    Args:
+        environment: set on top of this process's own.
     """
 
     folder: Path
@@ -207,7 +206,7 @@ class PageRun:
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        return kept | ours | warm.python() | self.environment
+        return kept | ours | self.environment
 
 
 def _shows(shown: str, said: str, roughly: bool) -> bool:

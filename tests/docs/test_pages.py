@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.page import PageRun, blocks, mix, names, starts
 from tests.docs.prepared import Prepared, bucket
+from tests.support import warm
 from tests.support.hub_stand_in import HubStandIn
 
 PAGES = names()
@@ -37,9 +38,11 @@ def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path)
     shutil.copytree(Path(os.environ["PACKTRAIN_CACHE"]) / "tokenizers", home / ".cache" / "packtrain" / "tokenizers")
     prepared.fill(folder, has)
     with ExitStack() as stack:
-        environment = {}
+        # What is forked from the server of torch has read the Hub's address long ago.
+        trains = "hub" not in has and (warm.UNDER_XDIST or "model" in has)
+        environment = warm.python(warm.TRAINING if trains else warm.PIPELINE)
         if "bucket" in has:
-            environment = stack.enter_context(bucket(folder / "packed" if "packed" in has else None))
+            environment |= stack.enter_context(bucket(folder / "packed" if "packed" in has else None))
         if "hub" in has:
             environment |= stack.enter_context(HubStandIn()).environment
         running = PageRun(folder, home, environment)
