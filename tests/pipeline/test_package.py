@@ -206,7 +206,7 @@ def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path, monkeypatch: p
     (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
     home.mkdir()
     assert (site / "packtrain" / "py.typed").exists()
-    program = [fresh.parent / "packtrain", "run", "--demo"]
+    program = [str(fresh.parent / "packtrain"), "run", "--demo"]
     done = subprocess.run(program, cwd=home, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is finished" in done.stdout
