@@ -96,7 +96,7 @@ def test_objects_that_are_damaged(far: Far, faulty: Faulty, which: str) -> None:
         else:
             faulty.objects[key] = changed
         if which == "out":
-            repaired = cli("verify", "--repair", far.config["out"], "--config", _saved(far))
+            repaired = cli("verify", far.config["out"], "--repair", _saved(far))
             assert repaired.code == 0 or _names(key, repaired.err), (key, number, repaired)
         else:
             for one in far.objects("out"):

@@ -87,7 +87,6 @@ LAYERS = {
     "pipeline": (
         "cli",
         "stream",
-        "explain",
         "judge",
         "samples",
         "export",
@@ -96,7 +95,6 @@ LAYERS = {
         "dataset",
         "pack",
         "encode",
-        "contamination",
         "inputs",
         "execute",
         "store",
