@@ -40,7 +40,7 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, its last answer is
     an answer.
     """
-    spoken = next((row[name] for name in CONVERSATIONS if row.get(name)), [])
+    spoken = next((row[name] for name in CONVERSATIONS if row.get(name)), None)
     messages = [one for one in _parts(spoken) if isinstance(one, Mapping)]
     last = len(messages) - (bool(messages) and _role(messages[-1]) in _ASSISTANT)
     asked, answers, names = (

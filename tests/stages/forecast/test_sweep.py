@@ -22,10 +22,9 @@ def stats_of(documents: Documents) -> LengthStats:
         owners += [number] * (len(marks) // 2)
         begins += marks[::2].tolist()
         ends += marks[1::2].tolist()
-    lengths, *runs = [
-        np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)
-    ]
-    return LengthStats(lengths, *runs)
+    lengths = [len(one) for one in documents]
+    columns = [np.array(column, dtype=np.int32) for column in (lengths, owners, begins, ends)]
+    return LengthStats(columns[0], columns[1], columns[2], columns[3])
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:
