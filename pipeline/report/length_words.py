@@ -46,10 +46,9 @@ def advice_sentence(choice: Choice) -> str:
             f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
         )
     if 0 < advice.longer <= _FEW and choice.longest:
-        shorter = [one.max_length for one in choice.points if one.max_length < advice.max_length]
-        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest[: advice.longer])
-        than = f"{max(shorter):,}" if shorter else "any shorter length"
-        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than}: {named}"
+        than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
+        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
+        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than:,}: {named}"
     return f"{words}."
 
 
