@@ -17,7 +17,7 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
 
-FORMAT = 14
+FORMAT = 15
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""

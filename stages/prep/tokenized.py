@@ -37,7 +37,7 @@ class TokenizedFormat(Format):
         "lengths": Column(list[int], if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
-        **{name: Column(Any) for name in ("seq_start_id", WEIGHTS)},  # the first is Megatron-Bridge's
+        WEIGHTS: Column(Any),
     }
     values = "a list of integers"
     takes_arrays = True
@@ -84,12 +84,6 @@ class TokenizedFormat(Format):
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
-        if row.seq_start_id is not None and row.loss_mask is not None:
-            raise RowRejectedError(
-                "bad_mask",
-                "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
-                "before its token; give the data that it was packed from",
-            )
         trained = self._labelled(row.labels, ids)
         for key in ("mask", *MASKS):
             name, mask = keys.get(key, ""), getattr(row, key)
@@ -101,13 +95,8 @@ class TokenizedFormat(Format):
                     at = int(np.argmax(wrong))
                     raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
                 trained = values == 1 if trained is None else trained & (values == 1)
-        weights = [] if row.loss_weights is None else row.loss_weights
-        if (odd := next((at for at, one in enumerate(weights) if one not in (0, 1)), None)) is not None:
-            raise RowRejectedError(
-                "weight",
-                f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove "
-                "the column to leave them out",
-            )
+        if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
+            raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
         as_lists = isinstance(row.ids, list)
         if "lengths" not in keys:
             return [_example(line, -1, row.ids, trained, as_lists)]
@@ -127,12 +116,10 @@ class TokenizedFormat(Format):
         wrong = ~trained & (labels != IGNORE_INDEX)
         if wrong.any():
             at = int(np.argmax(wrong))
-            shifted = np.all((labels[:-1] == IGNORE_INDEX) | (labels[:-1] == ids[1:]))
-            why = "they look shifted by one; " if shifted else ""
             raise RowRejectedError(
                 "bad_labels",
-                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: {why}a label is the "
-                f"id of its own token, or {IGNORE_INDEX}",
+                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: a label is the id of "
+                f"its own token, not shifted, or {IGNORE_INDEX}",
             )
         return trained
 
