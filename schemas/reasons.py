@@ -11,7 +11,6 @@ UNUSABLE = {
     "bad_solutions": "The column `solutions` is not a JSON list of texts; fix the row.",
     "bad_tests": "`input_output` is not an object with as many `inputs` as `outputs`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
-    "bad_trained": "The number of trained flags differs from the number of ids; fix the reader.",
     "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
     "invalid_utf8": "Some bytes are not UTF-8; convert the file.",

@@ -10,7 +10,7 @@ from ...schemas.names import part_record
 from ...schemas.rows import CALL_KINDS, THOUGHT_KINDS
 from ...stages.arrays import view
 from ...stages.tokenize.encode import MIXED, UNPROVED
-from ..encode.parts import EncodedPart, decode_record
+from ..encode.parts import EncodedPart, read_record
 from ..store.open_store import Store
 from .documents import Address
 from .open_dataset import Finished
@@ -115,7 +115,7 @@ class CachedParts:
 
     def unproved_detail(self, one: EncodedDocument) -> str:
         """Return why turns of a document or their parts could not be located, from its part's record, or ""."""
-        record = decode_record(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
+        record = read_record(self.store, part_record(self.of_document(one.doc_id).place.part.name))
         rows = (place for place in record.counts.places if place.kind in (UNPROVED, MIXED)) if record else ()
         return next((place.detail for place in rows if (place.line, place.sub) == (one.line, one.sub)), "")
 

@@ -21,7 +21,7 @@ FORMAT = 15
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
-OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops", "prove"})
+OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost"})
 """Keys of an EncodeSpec's payload that matter only for conversations."""
 
 
@@ -43,10 +43,6 @@ class EncodeSpec:
     around: SpecialTokenAffixes
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
-    generation_stops: tuple[int, ...] = ()
-    """Ids at which the model's generation stops; the sampling proof asks for them."""
-    prove: bool = False
-    """Whether the sampling proof tries all turns, not only those of the first rows."""
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
@@ -56,21 +52,21 @@ class EncodeSpec:
             del fields[name]
         return {"format": FORMAT, "tokenizer": tokenizer, "template": fingerprint(template), **fields}
 
-    def stop_tokens(self, template: Iterable[str]) -> StopTokens:
+    def stop_tokens(self, template: Iterable[str], generation: Iterable[int]) -> StopTokens:
         """The tokens that end a generation.
 
         Args:
             template: the special tokens with which the chat template ends turns.
+            generation: see `TokenizerSpec.generation_stops`.
         """
         added = {token.content: token.id for token in tokenizer_head(self.tokenizer_json).added_tokens}
-        return StopTokens.of(template, self.generation_stops, self.around.eos, added)
+        return StopTokens.of(template, generation, self.around.eos, added)
 
     def save(self, store: Store) -> str:
         """Put the specification into the store for the tasks; return its name."""
-        name = self.name
-        if self._read(store, name) is None:
-            put_note(store, name, self)
-        return name
+        if self._read(store, self.name) is None:
+            put_note(store, self.name, self)
+        return self.name
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, Findings
 from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
+from ...stages.tokenize.preference_tokens import encode_pairs
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.elsewhere import InputOrigin
@@ -27,7 +28,6 @@ from ..store.open_store import Store, scratch_of
 from ..store.store import Put
 from .encode_spec import EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
-from .sampled import encoded_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    spec, examples = load_spec(store, task.spec), noted(task.block.first_line, prepared.examples)
+    examples = noted(task.block.first_line, prepared.examples)
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
-            for batch in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
+            for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
@@ -154,10 +154,10 @@ def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Enc
     """The encoder of a specification, with this engine.
 
     Args:
-        look: whether it is for the first look, where all texts are compared and all turns proved.
+        look: whether it is for the first look, where all texts are compared.
     """
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look, prove=look or spec.prove)
+    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:

@@ -163,7 +163,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, _write_report(config, work, manifest), tuple(advice))
+    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer_json), tuple(advice))
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -293,7 +293,7 @@ def packtrain_version() -> str:
     return __version__
 
 
-def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, tokenizer: str) -> "AtEnd | None":
     """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
     failure here is reported as a note and never fails a finished run.
     """
@@ -302,7 +302,4 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "At
     from ..dataset.decode import Decoder
     from ..report.report_files import try_report
 
-    tokenizer = work.parts.reference
-    return try_report(
-        Finished(work.out, manifest), work.observer, Decoder(tokenizer) if tokenizer is not None else None
-    )
+    return try_report(Finished(work.out, manifest), work.observer, Decoder.of_json(tokenizer))

@@ -34,7 +34,7 @@ class TokenizerConfig(ConfigModel):
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
-    engine: Literal["auto", "tokenizers", "fastokens"] = "auto"
+    engine: Literal["auto", "tokenizers"] = "auto"
     """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
     """The date (YYYY-MM-DD) given to templates that ask for today's."""

@@ -34,9 +34,6 @@ class MaskConfig(ConfigModel):
     stop: Stop = "turn"
     """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
     token with the turn before it. `turn` does not."""
-    prove: Literal["sampling"] | None = None
-    """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
-    count the outcomes in the ledger. Null: only for the turns in the first rows of each source. Encodes again."""
 
 
 class SourceMaskConfig(ConfigModel):

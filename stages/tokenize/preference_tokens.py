@@ -56,7 +56,6 @@ def encode_pairs(encoder: Encoder, examples: Iterable[Example], found: Findings)
 
 def _finished(encoder: Encoder, batch: Batch, found: Findings) -> pa.RecordBatch:
     folded, prompts, special = fold(encoder.finish(batch, found))
-    found.alone.clear()  # a preference loss does not depend on turns
     found.counts.examples -= len(prompts)
     found.counts.tokens -= int(prompts.sum())
     found.counts.special -= int(special.sum())

@@ -1,4 +1,4 @@
-"""The sampling proof in a run: what is counted and said, from `generation_config.json` to the ledger."""
+"""The sampling proof of the first rows: what a run says of turns that a model would not sample so."""
 
 import json
 import shutil
@@ -42,9 +42,6 @@ class Proved:
         self.notes = packed.notes
         return packed
 
-    def outcomes(self, name: str, template: str, mask: Any) -> Any:
-        return self.run(name, template, mask).ledger["chats"].get("turns_sampled", {})
-
 
 @pytest.fixture
 def proved(tmp_path: Path, make_tokenizer: Callable[..., Path]) -> Proved:
@@ -52,36 +49,24 @@ def proved(tmp_path: Path, make_tokenizer: Callable[..., Path]) -> Proved:
 
 
 @pytest.mark.parametrize(
-    ("policy", "template", "outcomes"),
+    ("policy", "template", "said"),
     [
-        ("assistant", CLOSED, {"exact": 3}),
-        ("completion", CLOSED, {"exact": 2}),
-        ("last_assistant", CLOSED, {"exact": 2}),
-        ("all", CLOSED, {}),
-        ("assistant", COUNTING, {"prefix_differs": 3}),
-        ("assistant", UNCLOSED, {"stop_missing": 2, "stop_in_next_header": 1}),
-        ("completion", UNCLOSED, {"stop_missing": 2}),
+        ("assistant", CLOSED, ()),
+        ("assistant", COUNTING, ("of 3 turns", "before 3 turns is not")),
+        ("completion", COUNTING, ("of 2 turns", "before 2 turns is not")),
+        ("all", COUNTING, ()),
+        ("assistant", UNCLOSED, ("of 3 turns", "stop token of 1 turn begins", "no stop token ends 2 turns")),
+        ("last_assistant", UNCLOSED, ("of 2 turns", "no stop token ends 2 turns")),
+        ({"policy": "assistant", "stop": "auto"}, UNCLOSED, ("of 3 turns", "no stop token ends 2 turns")),
     ],
 )
-def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outcomes: dict[str, int]) -> None:
-    assert proved.outcomes("out", template, {"policy": policy, "prove": "sampling"}) == outcomes
-
-
-def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
-    """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
-    plain = proved.run("plain", CLOSED, "assistant")
-    assert not plain.ledger["chats"].get("turns_sampled")
-    full = proved.run("full", CLOSED, {"policy": "assistant", "prove": "sampling"})
-    assert plain.digest() == full.digest()
-
-
-def test_the_turns_of_the_first_rows_are_proved_in_every_run(proved: Proved) -> None:
+def test_what_is_said_of_turns(proved: Proved, policy: Any, template: str, said: tuple[str, ...]) -> None:
     for name in ("first", "again"):  # the look itself, and what the cache keeps of it
-        packed = proved.run(name, COUNTING, "assistant")
-        (said,) = [one for one in proved.notes if "the prompt that a model would be given" in one]
-        assert said.startswith("of 3 turns of the assistant in the first rows: the text before 3 turns is not")
-        assert "chats.jsonl, line 1, message 2" in said
-        assert not packed.ledger["chats"].get("turns_sampled")
+        proved.run(name, template, policy)
+        notes = [one for one in proved.notes if one.startswith("of ")]
+        assert len(notes) == bool(said)
+        assert all(word in note for note in notes for word in said)
+        assert all("chats.jsonl, line 1, message 2" in note for note in notes)
 
 
 def test_stops_of_generation_config(proved: Proved) -> None:
@@ -90,11 +75,10 @@ def test_stops_of_generation_config(proved: Proved) -> None:
     ids = {one["content"]: one["id"] for one in added}
     path = proved.tokenizer / NAME
     path.write_text(json.dumps({"eos_token_id": [ids["<|im_end|>"], ids["<|im_start|>"]]}))
-    mask = {"policy": "assistant", "prove": "sampling"}
-    assert proved.outcomes("named", CLOSED, mask) == {"exact": 3}
+    proved.run("named", CLOSED, "assistant")
     assert not [one for one in proved.notes if "would not stop" in one]
     path.write_text(json.dumps({"eos_token_id": ids["<|im_start|>"]}))
-    assert proved.outcomes("other", CLOSED, mask) == {"exact": 3}, "the template is believed"
+    proved.run("other", CLOSED, "assistant")
     (said,) = [one for one in proved.notes if "would not stop" in one]
     assert f"add {ids['<|im_end|>']} to" in said
 
@@ -109,13 +93,11 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
 
     assert trained(proved.run("own", UNCLOSED, "assistant")) == ["twosixsix"], "both conversations share a row"
     (said,) = [one for one in proved.notes if "ends no turn" in one]
-    assert "stop: auto" in said or "stop=auto" in said
-    own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto", "prove": "sampling"})
+    assert "mask.stop=auto" in said
+    own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(own) == ["two<|im_start|>sixsix"]
     entry = own.ledger["chats"]
     assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_end")] == [3, 1, 2]
-    assert entry["turns_sampled"] == {"exact": 1, "stop_missing": 2}
-    (said,) = [one for one in proved.notes if "ends no turn" in one]
     closed = proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(closed) == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
 
@@ -125,14 +107,9 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
     [
         (b'{"eos_token_id": 7}', (7,)),
         (b'{"eos_token_id": [7, 8, 7]}', (7, 8)),
-        (b'{"eos_token_id": null}', ()),
         (b'{"eos_token_id": [7, "8"]}', ()),
-        (b'{"eos_token_id": true}', ()),
         (b'{"eos_token_id": -1}', ()),
         (b'{"eos_token_id": 1e99}', ()),
-        (b'{"eos_token_id": %s}' % json.dumps(list(range(65))).encode(), ()),
-        (b"[]", ()),
-        (b"not JSON", ()),
         (b"\xff\xfe", ()),
         (b"[" * 200_000, ()),
         (b'{"eos_token_id": 7' + b" " * (1 << 20) + b"}", ()),

@@ -226,8 +226,6 @@ def test_other_tokens_than_the_references_are_an_error() -> None:
 
 
 UNSOUND: dict[str, dict[str, Any]] = {
-    "WordPiece": {"type": "WordPiece"},
-    "Unigram": {"type": "Unigram"},
     "suffix": {"end_of_word_suffix": "</w>"},
     "Lowercase": {"normalizer": {"type": "Lowercase"}},
     "Replace": {"normalizer": REPLACE},
