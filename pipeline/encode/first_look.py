@@ -61,8 +61,6 @@ class LookTask:
 
     tasks: tuple[EncodeTask, ...]
     """The task of the first block of each source."""
-    generation_stops: tuple[int, ...] = ()
-    """See `TokenizerSpec.generation_stops`."""
 
     def run(self) -> Look:
         """Look at the sources, with the reference if the fast engine refuses the tokenizer, or is wrong.
@@ -71,11 +69,11 @@ class LookTask:
             TokenizerError: `tokenizers` cannot load the tokenizer.
         """
         spec = load_spec(self.tasks[0].cache, self.tasks[0].spec)
-        reference = make_engine(REFERENCE, spec.tokenizer_json)
+        reference = make_engine(REFERENCE, spec.tokenizer.json)
         if spec.engine == REFERENCE:
             return self._look(spec, reference, reference)
         try:
-            return self._look(spec, load_engine(spec.engine, spec.tokenizer_json), reference)
+            return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
         except TokenizerError as error:
             why = str(error)
         except EngineMismatchError as error:  # found by the reference that places boundaries
@@ -86,13 +84,13 @@ class LookTask:
         encoder = make_encoder(spec, engine, look=True)
         agreed, about = UserCache(LOOKS), _about(spec)
         known = engine is reference or agreed.read(about) is not None
-        added = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens]
+        added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
         header: tuple[str, ...] = ()
         endings: tuple[str, ...] = ()
         if encoder.renderer is not None and any(task.conversational for task in self.tasks):
             header, endings = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
-        stops = spec.stop_tokens(endings, self.generation_stops).ids
+        stops, _ = spec.stop_ids(endings)
         size, rows = 0.0, []
         with rows_of(self.at):
             for number, task in enumerate(self.tasks):
@@ -134,14 +132,13 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         TokenizerError: see `LookTask.run`.
     """
     tasks = prepared.tasks(cache, first_blocks(prepared.joined))
-    stops = prepared.tokenizer.generation_stops
-    about = [_FORMAT, version(REFERENCE), stops, *[task.key for task in tasks]]
+    about = [_FORMAT, version(REFERENCE), *[task.key for task in tasks]]
     name = f"{LOOKS}/{fingerprint(about)}.json"
     if (known := get_note(cache, name, Look)) is not None:
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
-    (look,) = executor.map(perform, [LookTask(tuple(tasks), stops)])
+    (look,) = executor.map(perform, [LookTask(tuple(tasks))])
     assert isinstance(look, Look)
     observer.end()
     if look.why:
@@ -154,7 +151,7 @@ def _about(spec: EncodeSpec) -> dict[str, str | int]:
     """Everything that the comparison on the known texts depends on."""
     return {
         "format": _FORMAT,
-        "tokenizer": spec.tokenizer_hash,
+        "tokenizer": spec.tokenizer.hash,
         "engine": spec.engine,
         "version": spec.engine_version,
         "reference": version(REFERENCE),

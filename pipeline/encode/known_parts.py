@@ -70,7 +70,7 @@ class KnownParts:
                 f"the template, and meanwhile use tokenizer.trace=false"
             )
         if spec.engine != REFERENCE and result.samples:
-            found = compare(result.samples, TokenizersEngine(spec.tokenizer_json))  # loaded once in a process
+            found = compare(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
             if found.differing:
                 raise wrong_engine(spec, found.first)
         put_note(self.cache, record_name(result.key), result.record)

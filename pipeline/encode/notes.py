@@ -186,17 +186,17 @@ def _stops(masks: Sequence[Masked], prepared: Prepared) -> Iterator[str]:
         masks: those that train turns.
     """
     spec, look = prepared.spec, prepared.look
-    if spec.template is None or not masks:
+    if spec.tokenizer.chat_template is None or not masks:
         return
-    template = f"the chat template '{spec.template_name}'"
+    template = f"the chat template '{spec.tokenizer.template_name}'"
     if look.header_stops and (keys := [one.key for one in masks if one.mask.train_end]):
         tokens = " or ".join(escape_line(name) for name in look.header_stops)
         yield (
             f"{template} ends no turn of the assistant; {tokens} in the next message's header does, which only "
             f"{keys[0]}.stop=auto trains. A last turn has no header after it, and so no stop token"
         )
-    if unnamed := spec.stop_tokens(look.stops, prepared.tokenizer.generation_stops).unnamed:
-        names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}
+    if unnamed := spec.stop_ids(look.stops)[1]:
+        names = {token.id: token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens}
         yield (
             f"{template} ends turns of the assistant with {', '.join(escape_line(names[id]) for id in unnamed)}, at "
             "which a generation with this model would not stop. The template is believed; add "

@@ -137,9 +137,9 @@ load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
 def load_encoder(store: Store, name: str) -> Encoder:
     """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
     spec = load_spec(store, name)
-    engine = load_engine(spec.engine, spec.tokenizer_json)
+    engine = load_engine(spec.engine, spec.tokenizer.json)
     planned = [(spec.engine, engine.version, spec.engine_version)]
-    if spec.template is not None:
+    if spec.tokenizer.chat_template is not None:
         planned.append(("jinja2", version("jinja2"), spec.jinja2_version))
     for package, here, wanted in planned:
         if here != wanted:
@@ -156,16 +156,17 @@ def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Enc
     Args:
         look: whether it is for the first look, where all texts are compared.
     """
-    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look)
+    template = spec.tokenizer.chat_template
+    renderer = make_renderer(spec, template) if template is not None else None
+    return Encoder(spec.tokenizer.json, engine, renderer, spec.around, every=look)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
-    added = tokenizer_head(spec.tokenizer_json).added_tokens
+    added = tokenizer_head(spec.tokenizer.json).added_tokens
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.template_name, spec.date),
+        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date),
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],

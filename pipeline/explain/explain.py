@@ -195,7 +195,7 @@ class Follower:
     def _find_decoder(self, folder: Path | None) -> Decoder | None:
         spec = recall_spec(self.cached.store, self._plan) if folder is None and self.cached is not None else None
         if spec is not None:
-            return Decoder.of_json(spec.tokenizer_json)
+            return Decoder.of_json(spec.tokenizer.json)
         place = folder or tokenizer_folder(self.dataset.store)
         if place is not None:
             return load_decoder(place)

@@ -62,7 +62,7 @@ def find_decoder(dataset: Finished) -> Decoder:
     if origin is not None:
         spec = recall_spec(open_store(origin.cache), dataset.manifest.plan)
         if spec is not None:
-            return Decoder.of_json(spec.tokenizer_json)
+            return Decoder.of_json(spec.tokenizer.json)
     folder = tokenizer_folder(dataset.store)
     if folder is None:
         raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")

@@ -202,7 +202,7 @@ def _sample(seen: _Seen) -> Sample | None:
 
 def _documents(seen: _Seen) -> ReadDocuments:
     encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
-    tokenizer, scratch = encoded.spec.tokenizer_json, seen.work.scratch.root
+    tokenizer, scratch = encoded.spec.tokenizer.json, seen.work.scratch.root
     found = read_documents(seen.config, seen.work.base, encoded.places, sizes, tokenizer, scratch)
     rows = _sample(seen)
     if rows is not None and rows.rows:

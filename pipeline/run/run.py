@@ -163,7 +163,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer_json), tuple(advice))
+    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -244,7 +244,7 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
         ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; a weight needs
             too many copies; or there is not enough memory for planning.
     """
-    pad_id = padding_id(config, prepared.tokenizer)
+    pad_id = padding_id(config, prepared.spec.tokenizer)
     work.observer.begin("plan", 0, "")
     selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
@@ -271,7 +271,7 @@ def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work
 
 def _plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
-    tokenizer = prepared.tokenizer
+    tokenizer = prepared.spec.tokenizer
     versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
     plan = {
         "config": config.identity(),

@@ -23,7 +23,6 @@ from ...schemas.units import plural
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
-from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
@@ -87,12 +86,12 @@ def read_prompts(config: RunConfig, base: Path) -> PromptSet:
     """
     (source,), section = config.sources, config.tokenizer
     tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
-    spec = make_spec(tokenizer, section, "tokenizers", version("tokenizers"), needs_template=False)
+    spec = EncodeSpec.of(tokenizer, section, "tokenizers", version("tokenizers"))
     with TemporaryDirectory(prefix="packtrain-sample-") as spool:
         files = scan_inputs([source], base, LocalStore(Path(spool)))
         tasks = [_RenderTask(spec, file, block, source.max_row_bytes) for file in files for block in file.blocks]
         rendered = list(_rendered(tasks))
-    if any(block.conversations for block in rendered) and spec.template is None:
+    if any(block.conversations for block in rendered):
         tokenizer.require_template()
     rejects = [one for block in rendered for one in block.rejects]
     if rejects:
@@ -108,7 +107,7 @@ def read_prompts(config: RunConfig, base: Path) -> PromptSet:
         if one.row in seen:
             raise InputError(f"--data: two prompts belong to row {one.row}; give each row once")
         seen.add(one.row)
-    ends = [block.stop for block in rendered if block.stop] + [tokenizer.eos_token]
+    ends = [block.stop for block in rendered if block.stop] + [tokenizer.special_tokens.get("eos_token")]
     return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)))
 
 
@@ -138,7 +137,7 @@ class _RenderedBlock:
 
 
 def _rendered(tasks: Sequence[_RenderTask]) -> Iterator[_RenderedBlock]:
-    if tasks[0].spec.template is None:
+    if tasks[0].spec.tokenizer.chat_template is None:
         yield from map(_render, tasks)
         return
     with closing(Pool(1)) as pool:  # a template may have no end, and a process can be killed
@@ -156,8 +155,9 @@ def _render(task: _RenderTask) -> _RenderedBlock:
 
     for line, reason, detail in prepared.rejects:
         reject(line, reason, detail)
-    tokenizer = _tokenizer(spec.tokenizer_json)
-    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
+    tokenizer = _tokenizer(spec.tokenizer.json)
+    template = spec.tokenizer.chat_template
+    renderer = make_renderer(spec, template) if template is not None else None
     with rows_of(task.at):
         for example in prepared.examples:
             note_row(task.block.first_line + example.line)

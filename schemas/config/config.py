@@ -25,8 +25,7 @@ class TokenizerConfig(ConfigModel):
     """A folder that `transformers.AutoTokenizer.from_pretrained` loads, or the name of a model on the hub, such as
     `Qwen/Qwen3-8B`, whose tokenizer the local Hugging Face cache holds. Nothing is downloaded."""
     chat_template: str | None = None
-    """A template that replaces the tokenizer's own: the path of a file, the template itself, or the name of one of the
-    tokenizer's templates if it has several."""
+    """A template that replaces the tokenizer's own: the path of a file, or the template itself."""
     variables: dict[str, Any] = Field(default={})
     """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
     allow_lost: tuple[Losable, ...] = ()

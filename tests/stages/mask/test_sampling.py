@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.mask.sampling_proof import Outcome, StopTokens, outcome_of
+from packtrain.stages.mask.sampling_proof import Outcome, outcome_of
 
 from tests.support.examples import examples
 
@@ -50,16 +50,3 @@ def test_exact_means_that_generation_would_give_the_turn(data: st.DataObject) ->
     outcome = outcome_of(np.array(ids, np.int32), begin, end, np.array(prompt, np.int32), stops)
     assert (outcome is Outcome.EXACT) == (given_alone and stopped and generated == ids[begin:end])
     assert (outcome is Outcome.PREFIX) == (not given_alone)
-
-
-def test_whom_to_believe() -> None:
-    added = {"<|im_end|>": 2, "<eos>": 3}
-    assert StopTokens.of(["<|im_end|>"], [], "<eos>", added).ids == {2}
-    assert StopTokens.of(["<|im_end|>"], [4], "<eos>", added).ids == {2, 4}
-    assert StopTokens.of([], [4], "<eos>", added).ids == {4}
-    assert StopTokens.of([], [], "<eos>", added).ids == {3}
-    assert StopTokens.of([], [], None, added).ids == set()
-    assert StopTokens.of(["<|im_end|>"], [4], "<eos>", added).unnamed == (2,)
-    assert StopTokens.of(["<|im_end|>"], [2, 4], "<eos>", added).unnamed == ()
-    assert StopTokens.of(["<|im_end|>"], [], "<eos>", added).unnamed == (2,), "the tokenizer names another"
-    assert StopTokens.of(["<|im_end|>"], [], None, added).unnamed == (), "nothing else is named"
