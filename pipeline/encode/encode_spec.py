@@ -72,7 +72,7 @@ class EncodeSpec:
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
-        fields = msgspec.to_builtins(self)
+        fields: dict[str, Any] = msgspec.to_builtins(self)
         hashed = {
             "format": FORMAT,
             "tokenizer": self.tokenizer.hash,

@@ -119,18 +119,10 @@ def test_hostile_texts_are_compared_once_for_a_tokenizer(
     monkeypatch.setattr(first_look, "fuzz_texts", texts)
     assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
     assert len(compared) == 1
-    (kept,) = agreed.iterdir()
-    whole = kept.read_bytes()
-    for number, damage in enumerate((whole[: len(whole) // 2], whole.replace(b'"fastokens"', b'"fasttokens"'))):
-        assert damage != whole
-        kept.write_bytes(damage)
-        assert pack(config(tmp_path, f"damaged-{number}"))[0] == "fastokens"
-        assert len(compared) == 2 + number
-        assert kept.read_bytes() == whole
     engines.load_engine.cache_clear()
     monkeypatch.setattr(engines, "version", lambda _: "0.1")
     assert pack(config(tmp_path, "other-version"))[0] == "fastokens"
-    assert len(compared) == 4
+    assert len(compared) == 2
 
 
 @pytest.mark.slow

@@ -154,8 +154,8 @@ def test_a_name_on_the_hub_is_found_in_the_local_cache(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     found = find_tokenizer("someone/tiny", tmp_path)
     assert found.samefile(snapshot)
-    named = {"name": "someone/tiny", "template_name": "someone/tiny"}
-    assert load_tokenizer(found) == replace(load_tokenizer(make_tokenizer("tiny")), **named)
+    name = "someone/tiny"
+    assert load_tokenizer(found) == replace(load_tokenizer(make_tokenizer("tiny")), name=name, template_name=name)
     with pytest.raises(TokenizerError, match=re.escape(str(tmp_path / "hub"))):
         find_tokenizer("someone/else", tmp_path)
 
