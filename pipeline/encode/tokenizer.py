@@ -151,8 +151,8 @@ class TokenizerSpec:
         """
         if self.chat_template is None:
             raise TokenizerError(
-                f"the tokenizer {self.name} has no chat template, or several and none is called default; "
-                "conversations need one: give a file with a jinja template: tokenizer.chat_template=template.jinja"
+                f"the tokenizer {self.name} has no chat template, which conversations need (of several, none is called "
+                "default); give a file with a jinja template: tokenizer.chat_template=template.jinja"
             )
         return self.chat_template
 
