@@ -287,7 +287,7 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
     liked = [{"prompt": row["prompt"], "chosen": row["completion"], "rejected": no} for row in spoken]
     yield "liked", [row if number % 5 else {**liked[0], "chosen": "no"} for number, row in enumerate(liked)]
     yield "renamed", [{"question": row["prompt"], "answer": row["completion"]} for row in kit.corpus("pairs")]
-    again = kit.corpus("apps")
+    again = [row | {"difficulty": ("interview", "competition")[row["id"] % 2]} for row in kit.corpus("apps")]
     for row in again[::3]:
         row["solutions"] = json.dumps([*json.loads(row["solutions"]), "print(1)", "print(1)  ", "print(2)"])
     yield "again", again
