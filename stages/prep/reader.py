@@ -71,8 +71,7 @@ class ReaderFormat(Format):
         """See `Format.examples`.
 
         Rejects `reader_error` (the function raised an error) and `reader_result` (its result cannot be used); filters
-        `not_wanted` (it returned nothing). If the function itself raises RowRejectedError or RowFilteredError, that
-        error is passed on.
+        `not_wanted` (it returned nothing).
 
         Raises:
             ConfigError: the module cannot be run, or has no such function.
@@ -80,7 +79,7 @@ class ReaderFormat(Format):
         read = reader_of(self._reader)
         try:
             made = read(row)
-        except (RowRejectedError, RowFilteredError, MemoryError):
+        except MemoryError:
             raise
         except (Exception, SystemExit) as error:
             raise RowRejectedError("reader_error", self._complaint(error)) from None

@@ -37,7 +37,7 @@ class TokenizedFormat(Format):
         "lengths": Column(list[int], if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
-        WEIGHTS: Column(Any),
+        WEIGHTS: Column(list[float] | None),
     }
     values = "a list of integers"
     takes_arrays = True
@@ -97,11 +97,10 @@ class TokenizedFormat(Format):
                 trained = values == 1 if trained is None else trained & (values == 1)
         if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
             raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
-        as_lists = isinstance(row.ids, list)
         if "lengths" not in keys:
-            return [_example(line, -1, row.ids, trained, as_lists)]
+            return [_example(line, -1, ids, trained)]
         return [
-            _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None, as_lists)
+            _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
             for sub, (begin, end) in enumerate(self._documents(row))
             if end > begin
         ]
@@ -126,12 +125,9 @@ class TokenizedFormat(Format):
     def _documents(self, row: Any) -> list[tuple[int, int]]:
         """Where each document of a row begins and ends, without its padding."""
         key, lengths = self.keys["lengths"], [int(one) for one in row.lengths]
-        if (at := next((i for i, length in enumerate(lengths) if length < 1), None)) is not None:
-            raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
-        if sum(lengths) != len(row.ids):
-            raise RowRejectedError(
-                "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.keys['ids']}` has {len(row.ids):,}"
-            )
+        if min(lengths, default=0) < 1 or sum(lengths) != len(row.ids):
+            whole = f"the {len(row.ids):,} of `{self.keys['ids']}`"
+            raise RowRejectedError("bad_lengths", f"`{key}` must hold lengths of at least 1 that add up to {whole}")
         inner = lengths if row.seq_lengths_unpadded is None else [int(one) for one in row.seq_lengths_unpadded]
         fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
         if not fits or not any(inner):
@@ -155,8 +151,6 @@ def _array(values: _Numbers) -> NDArray[Any]:
         return np.array(values, object)
 
 
-def _example(line: int, sub: int, ids: Any, trained: NDArray[np.bool_] | None, as_lists: bool) -> Example:
-    if trained is not None and trained.all():
-        trained = None
-    flags: Any = trained.tolist() if trained is not None and as_lists else trained
+def _example(line: int, sub: int, ids: NDArray[Any], trained: NDArray[np.bool_] | None) -> Example:
+    flags = None if trained is None or trained.all() else trained
     return Example(line, sub, "", None, None, None, ids=ids, trained=flags)
