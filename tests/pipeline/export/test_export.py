@@ -68,10 +68,7 @@ def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Pa
 def test_rows_that_do_not_fit(refused: Callable[..., str], made: Made, read_rows: Callable[..., Any]) -> None:
     inside = read_rows(made("bfd"))[0]["input_ids"][1]
     said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", inside)
-    assert (
-        f"cannot be exported to olmo-core: a document has the end-of-sequence token {inside} inside, and OLMo-core would cut it there"
-        in said
-    )
+    assert f"a document has the end-of-sequence token {inside} inside, and OLMo-core would cut it there" in said
     said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", 400_000)
     assert "a document does not end with the end-of-sequence token 400000" in said
 
