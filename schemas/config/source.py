@@ -16,7 +16,7 @@ PYTHON = "python:"
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "tools", "weight"),
     "sharegpt": ("conversations", "system", "tools", "weight"),
-    "alpaca": ("instruction", "input", "output", "system", "weight"),
+    "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
     "prompt_completion": ("prompt", "completion", "tools", "weight"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
     "tokenized": ("ids", "labels", "mask", "lengths", "weight"),
@@ -35,12 +35,12 @@ STYLED = ("prompt_completion", "preference")
 """Formats whose rows can be plain texts with a choice of style."""
 MASKED_ALIKE = ("tokenized", "text")
 """Formats whose rows are trained alike under every mask."""
-CONVERSATIONAL = ("messages", "sharegpt", "prompt_completion")
+CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 """Formats whose rows can be conversations of several turns."""
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
+    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
 ]  # fmt: skip
 """The columns that `keys` can rename; see `FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"

@@ -48,7 +48,7 @@ class ByteLengths:
         head = tokenizer_head(tokenizer_json)
         model, before = head.model, steps(head.normalizer, "normalizers")
         pre = steps(head.pre_tokenizer, "pretokenizers")
-        if model.continuing_subword_prefix or model.end_of_word_suffix:
+        if model.type == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
             return None
         # A space that the tokenizer puts before a text is in no table.
         byte_level = bool(pre) and pre[-1]["type"] == "ByteLevel" and not pre[-1].get("add_prefix_space", True)

@@ -89,7 +89,7 @@ def tokenizer_head(tokenizer_json: str) -> TokenizerHead:
 
 
 class _Model(msgspec.Struct):
-    vocab: dict[str, int]
+    vocab: dict[str, int] | list[tuple[str, float]]
 
 
 class _Vocabulary(msgspec.Struct):
@@ -97,12 +97,13 @@ class _Vocabulary(msgspec.Struct):
 
 
 def vocabulary(tokenizer_json: str) -> dict[str, int]:
-    """The pieces of the model with their ids.
+    """The pieces of the model with their ids; those of Unigram stand in the order of ids.
 
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
-    return _decoded(tokenizer_json, _Vocabulary).model.vocab
+    found = _decoded(tokenizer_json, _Vocabulary).model.vocab
+    return found if isinstance(found, dict) else {piece: index for index, (piece, _) in enumerate(found)}
 
 
 def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
@@ -173,11 +174,11 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 
     Raises:
-        TokenizerError: its package is missing, it refuses this tokenizer, or the tokenizer is no BPE, or random.
+        TokenizerError: the engine is missing or refuses the tokenizer; or that is random, or of another type.
     """
     model = tokenizer_head(tokenizer_json).model
-    if model.type not in ("BPE", None):
-        raise TokenizerError(f"this is a tokenizer of type {model.type!r:.40}; packtrain reads those of type BPE only")
+    if model.type not in ("BPE", "Unigram", None):
+        raise TokenizerError(f"this is a tokenizer of type {model.type!r:.40}; packtrain reads BPE and Unigram only")
     if model.dropout:
         raise TokenizerError(
             "the tokenizer has BPE dropout, so the same text gives other tokens every time; "

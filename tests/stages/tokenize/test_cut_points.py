@@ -58,6 +58,8 @@ def test_vocabularies() -> None:
     breaks = Breaks.from_json(tokenizer_json({"<0x0A>": 0, "Ċ": 1, "▁": 2, "▁a": 3, "\n\n": 4}, None))
     assert breaks.bits.tolist() == [WHITE | LINE, 0, WHITE, 0, WHITE | LINE | BLANK, 0]
     assert breaks.of(np.array([0, 1, 99], np.int32)).tolist() == [WHITE | LINE, 0, 0]
+    breaks = Breaks.from_json(tokenizer_json([["\n", -1.0], ["▁b", -2.0]], None))
+    assert breaks.bits.tolist() == [WHITE | LINE, 0, 0]
     with pytest.raises(TokenizerError):
         Breaks.from_json("{}")
 

@@ -70,8 +70,8 @@ def test_engines_agree_on_any_text(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tokenizer_that_is_random_or_no_bpe_is_refused(name: str) -> None:
-    for change, said in ({"dropout": 0.1}, "BPE dropout"), ({"type": "Unigram"}, "of type BPE only"):
+def test_a_tokenizer_that_is_random_or_of_another_type_is_refused(name: str) -> None:
+    for change, said in ({"dropout": 0.1}, "BPE dropout"), ({"type": "WordPiece"}, "BPE and Unigram only"):
         model = json.loads(tiny())["model"] | change
         with pytest.raises(TokenizerError, match=said):
             make_engine(name, tiny(model=json.dumps(model)))

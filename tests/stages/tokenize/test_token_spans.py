@@ -200,6 +200,7 @@ def test_other_tokens_than_the_references_are_an_error() -> None:
 
 
 UNSOUND: dict[str, dict[str, Any]] = {
+    "Unigram": {"type": "Unigram"},
     "suffix": {"end_of_word_suffix": "</w>"},
     "Lowercase": {"normalizer": {"type": "Lowercase"}},
     "Replace": {"normalizer": REPLACE},
