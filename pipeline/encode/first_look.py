@@ -6,7 +6,7 @@ and with the reference. The answer is kept in the cache, for later runs over the
 with the reference on the known texts depends only on the tokenizer, and is kept in the user's cache for all data.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -160,7 +160,7 @@ def _about(spec: EncodeSpec) -> dict[str, str | int]:
     }
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: Collection[int], found: Findings, base: int) -> float:
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> float:
     """Encode the first rows of a block; return how many bytes they have. Rows that cannot be used are left out:
     encoding will reject them, and name their lines.
 
@@ -188,7 +188,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: Collection[int], fo
 
 
 def _count_turns(
-    batch: pa.RecordBatch, examples: Sequence[Example], encoder: Encoder, stops: Collection[int], counts: EncodeCounts
+    batch: pa.RecordBatch, examples: Sequence[Example], encoder: Encoder, stops: frozenset[int], counts: EncodeCounts
 ) -> None:
     """Count whether the turns of a batch are what a model would sample; see `prove`.
 

@@ -16,7 +16,7 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
-from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import Block, InputFile
@@ -27,22 +27,8 @@ from .parts import PartRecord
 from .prepared import Prepared
 
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
-_UNLOCATED = {
-    UNPROVED: (
-        "the assistant's turns cannot be located with certainty in {count}, which {key} {policy} needs",
-        "put {{% generation %}} and {{% endgeneration %}} around them in the template, or take {key}=completion",
-    ),
-    MIXED: (
-        "thoughts or tool calls cannot be located with certainty in turns of {count}, which {key}.thoughts and "
-        "{key}.tool_calls need",
-        "take a template that shows where they lie, or leave {key}.thoughts and {key}.tool_calls at train",
-    ),
-}
-"""What is said of conversations to which a mask cannot be applied, and what to do."""
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
-    Outcome.PAST_STOP: "more follows a stop token within {}, which a model would never be asked for",
-    Outcome.NEXT_HEADER: "the stop token of {} begins the next message's header, and is not trained",
     Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
 }
 """What is said of turns that are not what a model would sample."""
@@ -113,23 +99,26 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
-    """Yield sentences about conversations that the mask leaves out because turns or their parts are not located.
+    """Yield sentences about conversations that the mask leaves out because their turns are not located.
 
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
     """
     for key, mask, seen in by_mask(config, _of_records(files, encoded)):
-        needs = Mask.of(mask)
-        for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
-            count, first, why = found(seen, kind)
-            if not count or not needed:
-                continue
-            said = {"count": plural(count.total(), "conversation"), "key": key, "policy": mask.policy}
-            what, fix = (one.format(**said) for one in _UNLOCATED[kind])
-            what = f"{what}. The first: {first}: {why}"
-            if mask.on_unproved == "error":
-                raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; to use them, {fix}")
-            yield f"{what}. They are left out; to use them, {fix}"
+        count, first, why = found(seen, UNPROVED)
+        if not count or not Mask.of(mask).needs_turns:
+            continue
+        what = (
+            "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
+            f"{plural(count.total(), 'conversation')}, which this mask needs. The first: {first}: {why}"
+        )
+        fix = (
+            "to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
+            f"{key}=completion"
+        )
+        if mask.on_unproved == "error":
+            raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; {fix}")
+        yield f"{what}. They are left out; {fix}"
 
 
 def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
@@ -164,8 +153,6 @@ def _not_sampled(masked: Masked) -> Iterator[str]:
     kinds = {"all": (), "assistant": (SAMPLED, EARLIER)}.get(mask.policy, (SAMPLED,))
     tried, _, _ = found(seen, *kinds)
     wrong = [one for one in _NOT_SAMPLED if tried[one]]
-    if mask.stop == "auto" and mask.train_end and Outcome.NEXT_HEADER in wrong:
-        wrong.remove(Outcome.NEXT_HEADER)  # it is trained there
     if not wrong:
         return
     said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
