@@ -24,6 +24,7 @@ from ...schemas.fingerprint import version
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
+from ...stages.tokenize.engines import reference_tokenizer
 from ..configfile import load_config
 from ..contamination import compare
 from ..dataset.manifests import read_manifest
@@ -298,4 +299,4 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, tokeni
     from ..dataset.decode import Decoder
     from ..report.report_files import try_report
 
-    return try_report(Finished(work.out, manifest), work.observer, Decoder.of_json(tokenizer))
+    return try_report(Finished(work.out, manifest), work.observer, Decoder(reference_tokenizer(tokenizer)))
