@@ -9,7 +9,6 @@ ranks make the same number of steps, and a position is three numbers: epoch, win
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from .steps import Tail, read_state
 
 if TYPE_CHECKING:
     from ..pipeline.stream.stream import LiveWindows
-    from ..pipeline.stream.window import PlannedWindow, RowDocument
+    from ..pipeline.stream.window import PlannedWindow
     from ..schemas.config.config import RunConfig
 
     Place = tuple[PlannedWindow, int]
@@ -33,17 +32,6 @@ if TYPE_CHECKING:
 FORMAT = 3
 _COUNTS = ("epoch", "window", "row", "rows")
 """Keys of a state that say where a stream is. `rows` is the number of rows returned by next(), over all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDocument:
-    """A document piece in a step."""
-
-    rank: int
-    epoch: int
-    window: int
-    document: "RowDocument"
-    """Its row in the window, id, source, file, line, tokens."""
 
 
 class PackedStream:
@@ -62,7 +50,6 @@ class PackedStream:
         tail: see `Tail`. The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
-        loss_weights: as in `PackedLoader`.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
@@ -84,7 +71,6 @@ class PackedStream:
         tail: str = "drop",
         pin_memory: bool = False,
         seq_idx: bool = False,
-        loss_weights: bool = True,
     ) -> None:
         self.place = detect_rank(rank, world_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
@@ -92,7 +78,6 @@ class PackedStream:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
-        self._weights = None if loss_weights else False
         self._windows: Any = data
         if not hasattr(data, "fingerprint"):
             # imported late, because a trainer's image may lack the pipeline
@@ -106,7 +91,6 @@ class PackedStream:
         self._position = (0, 0, 0)
         """Epoch, number of the window in it, and number of the row in that, of the next row."""
         self._rows = 0
-        self._last: list[Place] = []
         self._ledger = Ledger()
 
     @property
@@ -146,7 +130,6 @@ class PackedStream:
                 (window, row), self._rows = step[real - 1], self._rows + real
                 done = row + 1 == len(window.tokens)
                 self._position = (window.epoch, window.number + done, 0 if done else row + 1)
-                self._last = step
                 yield batch
             if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
@@ -169,18 +152,8 @@ class PackedStream:
         found = read_state(state, {**self._beginning, **dict.fromkeys(_COUNTS, 0)}, "PackedStream", _COUNTS)
         self._position, self._rows = (found["epoch"], found["window"], found["row"]), found["rows"]
 
-    def explain(self) -> list[StreamDocument]:
-        """The documents of the step that was returned last, with their ranks."""
-        share = self.rows_per_step // self.place.world_size
-        return [
-            StreamDocument(number // share, window.epoch, window.number, document)
-            for number, (window, row) in enumerate(self._last)
-            for document in window.documents(row, row + 1)
-        ]
-
     def close(self) -> None:
         """End the worker processes. Happens automatically when the stream is collected or its process ends."""
-        self._last = []
         self._windows.close()
 
     def _places(self, epoch: int, number: int, row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":
@@ -204,7 +177,7 @@ class PackedStream:
             window, at = step[number]
             row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
-        batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
+        batch = flatten(rows, seq_idx=self.seq_idx)
         return pinned(batch) if self.pin_memory else batch
 
     def _count(self, begun: "list[PlannedWindow]") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import duration, plural, rate
-from .options import Count, Json
+from .options import Count, Folder, Json
 from .output import show
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def loader(
-    folders: list[str],
+    folder: Folder,
     steps: Count = 5,
     rows_per_step: Count = 8,
     start: int = 0,
@@ -27,7 +27,6 @@ def loader(
     """Show what a trainer would get: batches, their fill and balance, and how fast they come.
 
     Args:
-        folders (DIR): finished datasets, or their URLs; all are mixed.
         steps: how many batches to take.
         rows_per_step: rows per step, over all ranks.
         start: the first step.
@@ -37,14 +36,13 @@ def loader(
     """
     try:
         from ...training.loader import PackedLoader
-        from ...training.packed_rows import Source
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the loader needs {error.name}, which is not installed; pip install 'packtrain[train]'"
         ) from None
     began = time.perf_counter()
     given = PackedLoader(
-        folders[0] if len(folders) == 1 else [Source(one) for one in folders],
+        folder,
         rows_per_step=rows_per_step,
         rank=0 if rank is None and world_size is not None else rank,
         world_size=world_size,
@@ -61,7 +59,7 @@ def loader(
         tensors = tensors or {name: _is(value) for name, value in batch.items()}
         seen.append({**_seen(given, number, batch), "wait": wait})
     view = {
-        "where": folders,
+        "where": folder,
         "rank": given.place.rank,
         "world_size": given.place.world_size,
         "place": given.place.origin,
@@ -113,7 +111,7 @@ def _lines(view: dict[str, Any]) -> "Lines":
     from ..report.grid import Grid
 
     steps = f"{plural(view['steps'], 'step')} of {plural(view['rows_per_step'], 'row')}"
-    yield f"{', '.join(view['where'])}: {steps}, order {view['order']}"
+    yield f"{view['where']}: {steps}, order {view['order']}"
     yield f"rank {view['rank']} of {view['world_size']} ({view['place']})", "dim"
     yield view["balance"], "dim"
     head = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")

@@ -70,7 +70,7 @@ def sample(
         shard (I/N): part I of N, from 0, into a file of its own, for several machines.
         batch: sequences at once; by default 64 on CUDA, else 16.
         dtype: float32, bfloat16 or float16; by default that of the weights.
-        base: the model under an adapter or a sharded checkpoint; by default what the folder says.
+        base: the model under an adapter; by default what the folder says.
         endpoint (URL): ask an OpenAI-compatible server, such as http://host:8000/v1.
         concurrency: with --endpoint: requests at once.
         timeout: with --endpoint: time limit of a request.
@@ -98,7 +98,7 @@ def sample(
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
-            found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
+            found, on, size = _place(Path(model), base, out, device, batch, observer)
         prompts = read_prompts(config, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
@@ -154,9 +154,8 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _place(
-    model: Path, base: Path | None, tokenizer: Path, out: Path, device: str | None, batch: int | None,
-    observer: "Observer",
-) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
+    model: Path, base: Path | None, out: Path, device: str | None, batch: int | None, observer: "Observer"
+) -> "tuple[ModelFolder, torch.device, int]":
     """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
         from ...training.generate import SEQUENCES, find_model
@@ -172,7 +171,7 @@ def _place(
         return find_model(model, base), on, size
     gathered = out.with_name(f"{out.name}.model")
     if not gathered.exists():
-        export_checkpoint(model, gathered, base=base, tokenizer=tokenizer)
+        export_checkpoint(model, gathered)
     observer.note(f"{model} is sharded; its weights, gathered, are in {gathered}")
     return find_model(gathered), on, size
 

@@ -11,8 +11,8 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, Count, Device, Json, TrainSet, measured
-from .output import print_json, print_line, show
+from .options import Config, Count, Device, Json, TrainSet
+from .output import print_line, show
 
 if TYPE_CHECKING:
     from ...training.attention import Applied
@@ -29,18 +29,14 @@ def train(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
-    dry_run: bool = False,
     recipe: Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None = None,
-    as_json: Json = False,
 ) -> None:
     """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices.
 
     Args:
         demo: train a tiny random model on the output of packtrain run --demo.
-        dry_run: check configuration, data and model, and stop.
         recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node,
             slurm-nodes) that starts a training, and stop.
-        as_json: with --dry-run: print the whole configuration.
     """
     if recipe is not None:
         from ...training.launch.recipes import recipe as text_of
@@ -54,23 +50,12 @@ def train(
             f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
             "machine, then pip install 'packtrain[train]'"
         ) from error
-    if as_json and not dry_run:
-        raise ConfigError("--json works with --dry-run only; add --dry-run")
-    from ...training.trainer.train import check
     from ...training.trainer.train import train as start
 
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
         torch.set_num_threads(1)
     loaded, base = load_training(config, demo, settings or [])
-    if dry_run:
-        check(loaded, base)
-    if as_json:
-        print_json({"out": str(base / loaded.out), "config": loaded.model_dump(mode="json")})
-        return
-    if dry_run:
-        print_line(f"the configuration, its data and its model are valid; training would write to {base / loaded.out}")
-        return
     start(loaded, base, say=partial(print_line, flush=True))
 
 
@@ -90,8 +75,8 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
     if not demo:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
     loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
-    if not (base / loaded.data[0].path / "manifest.json").is_file():
-        raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
+    if not (base / loaded.data / "manifest.json").is_file():
+        raise ConfigError(f"there is no dataset in {loaded.data}; packtrain run --demo makes it")
     return loaded, base
 
 
@@ -137,17 +122,13 @@ def _step_lines(top: int, step: "StepLoss") -> "Lines":
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
-    words = ("source", "id", "dataset") if len({one.dataset for one in step.documents}) > 1 else ("source", "id")
     rows = [
-        (
-            *(str(getattr(one, word)) for word in words),
-            *(f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}"),
-        )
+        (one.source, one.id, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
         for one in step.documents[:top]
     ]
-    yield Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))
+    yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
     if step.documents:
-        first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
+        first = shlex.join(["packtrain", "inspect", step.data, "--id", step.documents[0].id])
         yield f"the first: {escape_line(first)}"
 
 
@@ -156,20 +137,14 @@ def probe(
     attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     device: Device = None,
-    random: bool = False,
-    tiny: bool = False,
-    data: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does.
 
     Args:
-        model (MODEL): a model's folder: its config.json is enough.
+        model (MODEL): a model's folder; or its config.json, for a tiny model of the same architecture.
         attention: which attention.
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
-        random: use random weights, even if the folder has weights.
-        tiny: use a tiny model of the same architecture.
-        data (PACKED): a packed dataset: also probe with documents as long as its longest.
     """
     try:
         from ...training.probe_command import probe_model
@@ -180,9 +155,7 @@ def probe(
 
     def look(_: object) -> "Probed":
         try:
-            return probe_model(
-                model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
-            )
+            return probe_model(model, attention=attention, dtype=dtype, device=device)
         except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
             return error
 
@@ -216,26 +189,9 @@ def _probe_lines(found: "Probed") -> "Lines":
         yield f"  fix: {report.hint}"
 
 
-def doctor(
-    ranks: bool = False,
-    timeout: Annotated[float, measured("DURATION", default="1min")] = 60.0,
-    as_json: Json = False,
-) -> None:
-    """Check what is installed for training, what is wrong with it, and how to fix it.
-
-    Args:
-        ranks: under torchrun or accelerate launch: do all ranks reach each other?
-        timeout: with --ranks: how long to wait for a rank.
-    """
+def doctor() -> None:
+    """Check what is installed for training, what is wrong with it, and how to fix it."""
     from ...training.launch.doctor import report
 
-    if ranks:
-        from ...training.launch.ranks import report_ranks
-
-        report_ranks(timeout=timeout, as_json=as_json, say=print_line)
-        return
-    from .console import make_console
-
-    # Plain lines: a rich table would have no room for the advice.
-    if not report(as_json=as_json, width=make_console().width, say=print_line):
+    if not report(print_line):
         raise typer.Exit(1)

@@ -1,7 +1,6 @@
 """`packtrain loader`: what a trainer would get, for people and as JSON."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,12 +41,3 @@ def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Comman
     assert view["batch"]["input_ids"] == f"int64 [1, {view['seen'][0]['tokens']}]"
     assert view["first"] > 0
     assert view["tokens_per_second"] > 0
-
-
-def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Command) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(packed, other)
-    view = json.loads(packtrain("loader", packed, other, "--rows-per-step", 2, "--explain", "--json").out)
-    rows = PackedLoader(packed, rows_per_step=1).total_rows
-    assert view["steps"] == rows
-    assert {one["dataset"] for one in view["documents"]} == {str(packed), str(other)}
