@@ -28,17 +28,9 @@ _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embeddi
 """Attribute names of position embeddings in transformers' models."""
 
 
-def choose_device(named: str | None) -> torch.device:
-    """The device to compute on: the one named, else CUDA where there is any.
-
-    Raises:
-        ConfigError: that device is not here.
-    """
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    here = ["cpu", *(["cuda"] if found else []), *(f"cuda:{index}" for index in range(found))]
-    if named is not None and named not in here:
-        raise ConfigError(f"--device {named}: choose one of {', '.join(here)}")
-    return torch.device(named or ("cuda" if found else "cpu"))
+def default_device() -> torch.device:
+    """CUDA where there is any, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 # Configurations and weights

@@ -12,7 +12,7 @@ import torch
 
 from ..schemas.errors import ConfigError
 from .attention.apply import Applied, use_packed
-from .model import choose_device, draw_weights, load_weights, message_of, read_config
+from .model import default_device, draw_weights, load_weights, message_of, read_config
 from .probe import ProbeReport, probe
 
 WIDTH, HEAD, HEADS, LAYERS, VOCABULARY, WINDOW = 64, 16, 4, 2, 512, 8
@@ -52,9 +52,7 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
-def probe_model(
-    where: Path, *, attention: str = "auto", dtype: str | None = None, device: str | None = None
-) -> tuple[ProbeReport, Applied, str]:
+def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = None) -> tuple[ProbeReport, Applied, str]:
     """Build the model and probe it as the trainer would.
 
     Args:
@@ -77,7 +75,7 @@ def probe_model(
     folder = where.parent if where.name == "config.json" else where
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
-    place = choose_device(device)
+    place = default_device()
     dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
     logging.disable_progress_bar()

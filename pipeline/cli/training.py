@@ -1,7 +1,6 @@
 """Training on packed rows: `train`, `explain-loss`, `probe` and `doctor`."""
 
 import shlex
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +10,7 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, Count, Device, Json, TrainSet
+from .options import Config, TrainSet
 from .output import print_line, show
 
 if TYPE_CHECKING:
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
     Probed = tuple[ProbeReport, Applied, str] | AttentionError
     """What a probe found, how attention was done, and of what model; or why the model cannot be trained packed."""
+
+
+_DOCUMENTS = 20
+"""Documents of a step that are shown, those with the largest losses."""
 
 
 def train(
@@ -94,15 +97,12 @@ def explain_loss(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
-    top: Count = 20,
-    as_json: Json = False,
 ) -> None:
     """Show the documents of a training step by their losses, computed from the last checkpoint before it.
 
     Args:
         step: which step, from 1.
         demo: the training of packtrain train --demo.
-        top: how many documents to show.
     """
     try:
         from ...training.trainer.explain_loss import explain_step
@@ -110,13 +110,10 @@ def explain_loss(
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     loaded, base = load_training(config, demo, settings or [])
 
-    def plain(found: "StepLoss") -> "StepLoss":
-        return replace(found, documents=found.documents[:top])
-
-    show(as_json, lambda _: explain_step(loaded, base, step), partial(_step_lines, top), plain)
+    show(lambda _: explain_step(loaded, base, step), _step_lines)
 
 
-def _step_lines(top: int, step: "StepLoss") -> "Lines":
+def _step_lines(step: "StepLoss") -> "Lines":
     from ..report.grid import Grid
 
     weights = step.checkpoint or "the weights that training starts from"
@@ -124,7 +121,7 @@ def _step_lines(top: int, step: "StepLoss") -> "Lines":
     yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
     rows = [
         (one.source, one.id, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
-        for one in step.documents[:top]
+        for one in step.documents[:_DOCUMENTS]
     ]
     yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
     if step.documents:
@@ -136,8 +133,6 @@ def probe(
     model: Path,
     attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
-    device: Device = None,
-    as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does.
 
@@ -155,17 +150,11 @@ def probe(
 
     def look(_: object) -> "Probed":
         try:
-            return probe_model(model, attention=attention, dtype=dtype, device=device)
+            return probe_model(model, attention=attention, dtype=dtype)
         except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
             return error
 
-    def plain(found: "Probed") -> dict[str, Any]:
-        if isinstance(found, AttentionError):
-            return {"model": str(model), "isolated": False, "reason": str(found)}
-        report, applied, made = found
-        return {**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made}
-
-    found = show(as_json, look, _probe_lines, plain)
+    found = show(look, _probe_lines)
     if isinstance(found, AttentionError) or not found[0].isolated:
         raise typer.Exit(1)
 

@@ -27,6 +27,7 @@ from ..observer import Observer
 from ..store.checksummed import UserCache, get_note, put_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
+from .preload import share_tokenizer
 from .sampled import encoded_batches
 from .task import EncodeTask, load_spec, make_encoder, noted
 
@@ -133,6 +134,7 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
+    share_tokenizer(prepared.spec, scratch_of(cache))
     (look,) = executor.map(perform, [LookTask(prepared.engine, tuple(tasks))])
     assert isinstance(look, Look)
     observer.end()

@@ -84,12 +84,6 @@ class Blocks:
         return out
 
 
-DOC_BITS = 32
-"""A doc id is the block's number, shifted left by this many bits, plus the document's place in the block. It is the
-same in every window and epoch, and is known without encoding earlier blocks.
-"""
-
-
 class PlannedWindow:
     """The packed rows of one window, planned as a run does but not yet laid out.
 
@@ -97,7 +91,6 @@ class PlannedWindow:
         place: (epoch, number of the window in it).
         encoded: the window's encoded blocks.
         pad_id: the token for alignment padding.
-        blocks: (parts,) the blocks' numbers.
         split: the split to pack. Documents of the other split are counted as dropped; the reason is that split's name.
         seed: the seed of the order.
 
@@ -113,7 +106,6 @@ class PlannedWindow:
         config: RunConfig,
         encoded: Encoded,
         pad_id: int,
-        blocks: NDArray[np.int64],
         split: str,
         seed: int,
     ) -> None:
@@ -128,14 +120,11 @@ class PlannedWindow:
         table = selected.table
         self.epoch, self.number = place
         self.ledger = selected.ledger
-        pieces = pieces_of(table, split, np.arange(len(blocks)))
+        pieces = pieces_of(table, split, np.arange(len(table.block_sources)))
         plan = arrange(pieces, config, window_seed(window_seed(seed, self.epoch), self.number))
-        placed = planned_pieces(plan, pieces)
-        part = np.searchsorted(table.origins.starts, placed.documents, side="right") - 1
-        doc_ids = (blocks[part] << DOC_BITS) + placed.documents - table.origins.starts[part]
         form = replace(selected.form, weights=loss_weights(config) if weighted else None)
         segments = Segments.of(table, config)
-        self._rows = PlannedRows(table.documents, segments, placed, plan.row_offsets, form, doc_ids)
+        self._rows = PlannedRows(table.documents, segments, planned_pieces(plan, pieces), plan.row_offsets, form)
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
         account = Account()
@@ -150,5 +139,5 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`; doc ids count within the window."""
         return self._rows.lay_out(first, last)

@@ -13,7 +13,7 @@ import torch
 from ...schemas.errors import ConfigError, InputError
 from ..attention import use_packed
 from ..loader import PackedLoader, StepDocument
-from ..model import ModelLimits, add_adapters, load_model, put_adapter
+from ..model import ModelLimits, add_adapters, default_device, load_model, put_adapter
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward, targets, token_losses
 from .train_config import TrainConfig
@@ -68,7 +68,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     state = loader.state_dict() if folder is None else read_checkpoint(folder).loader
     loader.load_state_dict({**state, "rows": (step - 1) * rows})
     model = _load(config, base, folder)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     model.to(device).eval()
     use_packed(model, config.attention)
     forward, limits = Forward(model), ModelLimits.of(model)
