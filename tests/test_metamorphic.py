@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {
     "split at paragraphs": case(
         "texts", "pairs", truncate=SMALL | {"overlong": "split", "split": {"at": "paragraphs"}}
     ),
-    "the end kept": case(truncate=SMALL | {"keep": "end", "max_prompt_length": 24, "max_completion_length": 48}),
+    "the end kept": case(truncate=SMALL | {"keep": "end"}),
     "filtered": case(
         source("chats", filter={"min_tokens": 40}),
         source("texts", where="LENGTH(text) > 60"),

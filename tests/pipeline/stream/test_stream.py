@@ -58,7 +58,7 @@ RanOver = Callable[..., Counter[Piece]]
 def test_an_epoch_holds_what_a_run_packs(
     make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
-    cut = {"max_length": 128, "max_prompt_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
+    cut = {"max_length": 128, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
     masks = {"chats": "all", "apps": {"train_end": False}}
     config = make("pieces", masks, truncate=cut, filter={"min_tokens": 6}, pack={"align": 16, "max_docs": 3})
     manifest = run(config)
