@@ -54,7 +54,6 @@ REPLANNED: dict[str, Config] = {
     "seed": {"seed": 7, "holdout": {"fraction": 0.2}},
     "filtered": {"filter": {"min_tokens": 9}, "duplicates": "drop", "keep_untrained": True},
     "weighted": {"loss": {"normalize": "document"}},
-    "parquet": {"output": {"format": "parquet"}},
 }
 
 

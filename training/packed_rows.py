@@ -138,7 +138,7 @@ class PackedRows:
 
     Raises:
         ConfigError: the list is empty.
-        InputError: there is no finished dataset, no such split, or its shards are Parquet.
+        InputError: there is no finished dataset, or no such split.
         IntegrityError: a manifest or a shard is damaged.
     """
 

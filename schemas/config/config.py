@@ -182,12 +182,10 @@ class PackConfig(ConfigModel):
 
 
 class OutputConfig(ConfigModel):
-    """Format and size of the shards."""
+    """The size of the shards."""
 
-    format: Literal["arrow", "parquet"] = "arrow"
-    """`arrow`: a folder that `datasets.load_from_disk` opens. `parquet`: smaller, for other readers."""
     shard_bytes: Size = Field(default=256 * 2**20, ge=2**16)
-    """Approximate size of a shard, before compression."""
+    """Approximate size of a shard."""
 
 
 class RunSection(ConfigModel):

@@ -43,7 +43,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     for mask in MASKS:
         add(f"bfd, mask {mask}", "chats", pack={"strategy": "bfd"}, mask=mask)
     for strategy in ("bfd", "wrapped"):
-        add(f"{strategy}, parquet", pack={"strategy": strategy}, output={"format": "parquet"})
         add(f"{strategy}, in order", pack={"strategy": strategy, "shuffle": False})
     for strategy in ("bfd_split", "wrapped"):
         add(f"{strategy}, mask assistant", "chats", pack={"strategy": strategy}, mask="assistant")
@@ -139,7 +138,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
 
     add("preference", "choices")
     add("preference, cut", "choices", truncate={"max_length": 64})
-    add("preference, parquet", "choices", output={"format": "parquet"}, holdout={"fraction": 0.2})
     add("preference, overlong dropped", "choices", truncate={"max_length": 48, "overlong": "drop"})
 
     for name in ("bos and eos", "generation"):

@@ -182,7 +182,6 @@ def configurations(draw: st.DrawFn) -> Row:
         "keep_untrained": draw(st.booleans()),
         "loss": {"normalize": draw(st.sampled_from(["token", "token", "document"]))},
         "pack": pack,
-        "output": {"format": draw(st.sampled_from(["arrow", "parquet"]))},
         "seed": draw(st.integers(0, 3)),
         "tokenizer": {"chat_template": draw(st.sampled_from([PLAIN, MARKED]))},
     }  # fmt: skip
