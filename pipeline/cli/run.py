@@ -58,7 +58,7 @@ def run(
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    show(as_json, partial(_run, loaded, folder), partial(_done_lines, demo), _done_json)
+    show(partial(_run, loaded, folder), partial(_done_lines, demo), _done_json, as_json=as_json)
 
 
 def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:

@@ -18,7 +18,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.names import check_hash, check_name
-from ..contamination.evaluation_index import find_evaluation
+from ..contamination import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
 from ..encode.tokenizer import find_tokenizer

@@ -2,7 +2,7 @@
 estimate what there is to do, and whether the disks have room for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.config.config import RunConfig
@@ -10,8 +10,7 @@ from ...schemas.errors import StoreError
 from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
-from ..contamination.compare import check_text
-from ..contamination.evaluation_index import Evaluation, prepare_evaluation
+from ..contamination import prepare_evaluation
 from ..encode.encode_spec import Look
 from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
@@ -21,7 +20,7 @@ from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.scan import join_small
 from ..inputs.scan_cache import scan_inputs
-from ..inputs.source_formats import SourceFormat, resolve_formats
+from ..inputs.source_formats import resolve_formats
 from ..inputs.user_reader import is_reader
 from ..pack.row_form import TOKEN_BYTES
 from ..store.open_store import Store
@@ -52,7 +51,9 @@ def prepare(
         if form.said is not None:
             work.observer.note(form.said)
     check_conditions(config.sources, files, formats)
-    evaluation = _evaluation(config, work, formats)
+    evaluation = None
+    if config.decontaminate is not None:
+        evaluation = prepare_evaluation(config.decontaminate, work.base, cache, work.scratch)
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
@@ -69,13 +70,6 @@ def prepare(
     )
     look = first_look(prepared, cache, executor, work.observer)
     return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
-
-
-def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
-    if config.decontaminate is None:
-        return None
-    check_text(formats)
-    return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
 
 
 def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:

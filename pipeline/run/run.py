@@ -13,7 +13,7 @@ the same steps, and does the tasks that have no finished file.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
 from ..configfile import load_config
-from ..contamination.compare import compare
+from ..contamination import compare
 from ..dataset.manifests import read_manifest
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
@@ -35,6 +35,7 @@ from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
+from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
 from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
@@ -166,14 +167,19 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     return Made(manifest, _write_report(config, work, manifest), tuple(advice))
 
 
-def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
+def prepare_inputs(
+    config: RunConfig, work: Workspace, executor: Executor, *, files: Sequence[InputFile] | None = None
+) -> tuple[Prepared, RunEstimate]:
     """Prepare, and estimate what must be encoded.
+
+    Args:
+        files: the inputs, if they are already scanned.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     work.observer.begin("load inputs and tokenizer", 0, "")
-    prepared = prepare(config, work, executor)
+    prepared = prepare(config, work, executor, files=files)
     estimate = estimate_run(prepared, work)
     work.observer.end()
     return prepared, estimate

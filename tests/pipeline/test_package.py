@@ -100,7 +100,6 @@ LAYERS = {
         "dataset",
         "pack",
         "encode",
-        "contamination",
         "inputs",
         "execute",
         "store",

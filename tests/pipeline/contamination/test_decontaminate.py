@@ -79,12 +79,12 @@ def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -
     report, drop = kit.packed(make("report", "report")), kit.packed(make("drop", "drop"))
     assert encoded == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
     assert [hit["id"] for hit in hits(report)] == FOUND
-    assert [(hit["kind"], hit["match"], hit["evaluation_id"]) for hit in hits(drop)] == [
-        ("prompt", "whole", "planted"),
-        ("prompt", "n-gram", "planted"),
-        ("prompt", "whole", "short"),
-        ("prompt", "whole", "planted"),
-        ("answer", "whole", "planted"),
+    assert [(hit["kind"], hit["share"] == 1, hit["evaluation_id"]) for hit in hits(drop)] == [
+        ("prompt", True, "planted"),
+        ("prompt", False, "planted"),
+        ("prompt", True, "short"),
+        ("prompt", True, "planted"),
+        ("answer", True, "planted"),
     ]
     assert all(hit["evaluation"] == "test.jsonl" and hit["evaluation_line"] in (10, 11) for hit in hits(drop))
     assert shards(report) == shards(bare)
@@ -118,10 +118,7 @@ def test_a_plan_shows_what_a_run_finds(make: Make) -> None:
     assert report.overlap is not None
     assert report.overlap.examples == 5
     assert re.findall(r"\d+", report.overlap.sentence)[:4] == ["5", "200", "2", "11"]
-    assert [(one.source, one.examples, one.whole, one.ngram) for one in report.overlap.counts] == [
-        ("texts", 3, 2, 1),
-        ("pairs", 2, 2, 0),
-    ]
+    assert [(one.source, one.examples, one.most) for one in report.overlap.counts] == [("texts", 3, 2), ("pairs", 2, 2)]
     assert plan(make(action=None)).overlap is None
     assert plan(make(), rows=100).overlap is not None
 
@@ -156,8 +153,6 @@ def test_repair(make: Make, corpus: Path, tmp_path: Path) -> None:
 
 def test_the_command_needs_no_tokenizer(make: Make, corpus: Path) -> None:
     file = kit.saved(make(action=None, tokenizer={"path": "there is none"}))
-    done = kit.cli("contamination", file, "--against", corpus / "test.jsonl", "--json")
+    done = kit.cli("contamination", file, "--against", corpus / "test.jsonl")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["compared"], found["examples"], found["ngram"]) == (200, 5, 13)
-    assert (found["rows"], found["rows_found"]) == (11, 2)
+    assert "5 of 200 examples share text with 2 of 11 evaluation rows" in done.out
