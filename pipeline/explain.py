@@ -292,12 +292,9 @@ def _cut(one: Documents) -> dict[str, int]:
     Args:
         one: the document's row of the table.
     """
-    prompt, completion = int(one.prompt_cut[0]), int(one.completion_cut[0])
     length, kept, within = int(one.length[0]), int(one.kept[0]), int(one.high[0]) - int(one.low[0])
     cut = {
-        "truncate.max_prompt_length": prompt,
-        "truncate.max_completion_length": completion,
-        "truncate.max_length": length - within - prompt - completion,
+        "truncate.max_length": length - within,
         "pieces in which nothing would be trained": within - kept,
     }
     return {what: tokens for what, tokens in cut.items() if tokens}

@@ -63,7 +63,7 @@ NOT_DRAWN = "not_sampled"
 DECISIONS = {
     "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
     "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or set "
-    "`truncate.max_prompt_length`.",
+    "`truncate.keep: end`.",
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
     "cut_untrained": "The limits leave nothing trained; raise `truncate.max_length`, or set `truncate.keep: end`.",
     "duplicate": "It is equal to an earlier one.",
@@ -81,9 +81,7 @@ DECISIONS = {
 TOKENS = {
     "alignment": "Padding for `pack.align` and `pack.parallel`; never trained.",
     "end_of_sequence": "The end-of-sequence token after each text.",
-    "max_completion_length": "Cut off the ends of completions, by `truncate.max_completion_length`.",
     "max_length": "Cut off to fit a row, by `truncate.max_length`.",
-    "max_prompt_length": "Cut off the beginnings of prompts, by `truncate.max_prompt_length`.",
     "overlap": "Repeated at the start of a piece, for context; never trained there.",
     "repeats": "Further copies of examples, by `repeat` or `weight`.",
     "special": "Tokens that the tokenizer adds.",

@@ -40,7 +40,7 @@ def loaded(hub: HubStandIn, folder: Path, name: str = "me/packed") -> Any:
     return datasets.load_dataset(place, cache_dir=str(folder / "read"))
 
 
-@pytest.mark.parametrize("shape", ["bfd", "parquet", "parallel"])
+@pytest.mark.parametrize("shape", ["bfd", "parallel"])
 def test_what_is_published_is_the_dataset(
     made: Made, hub: HubStandIn, read_rows: Callable[..., Any], tmp_path: Path, shape: str
 ) -> None:
