@@ -40,7 +40,7 @@ UNUSABLE = {
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
-    "unproved": "The assistant's turns, thoughts or tool calls cannot be located with certainty, but the mask needs "
+    "unproved": "Turns, thoughts or tool calls of the assistant cannot be located for certain, but the mask needs "
     "them; take a template that shows them, or `mask: completion`.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
     "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`; or "
