@@ -86,7 +86,7 @@ class Choice:
     max_length: int
     """The configured length, which is always among the points."""
     overlong: str
-    """What the configuration does with longer documents. The points do the same, but truncate if it is `error`."""
+    """What the configuration does with longer documents. The points do the same."""
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None

@@ -129,9 +129,7 @@ def _selected(
     whole = read_table(places, sizes, without, limits_of(without), scratch)
     select(whole, without, tokenizer_json, scratch)
     if mixes(config):
-        how = {"overlong": "truncate"} if config.truncate.overlong == "error" else {}
-        limited = {"truncate": config.truncate.model_copy(update=how), "duplicates": "keep", "sources": _once(config)}
-        once = config.model_copy(update=limited)
+        once = config.model_copy(update={"duplicates": "keep", "sources": _once(config)})
         cut = read_table(places, sizes, once, limits_of(once), scratch)
         select(cut, once, tokenizer_json, scratch)
         same = REASONS.index("duplicate")

@@ -190,16 +190,15 @@ class _Sweeper:
         """
         if not self.stats.tokens:
             return None
-        strategy, strict = self.config.pack.strategy, self.config.truncate.overlong == "error"
+        strategy = self.config.pack.strategy
         compared = [one for one in points if one.strategy == strategy]
         own = [one for one in compared if limit is None or one.max_length <= limit.tokens] or compared[:1]
         lengths = [one.max_length for one in own]
         needs = self._shortest(own, more)
-        if not strict:
-            split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
-            fit = self._shortest(split, more)
-            if fit is not None and (needs is None or needs > fit):
-                return Advice(fit, "bfd_split", True, 0)
+        split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
+        fit = self._shortest(split, more)
+        if fit is not None and (needs is None or needs > fit):
+            return Advice(fit, "bfd_split", True, 0)
         if needs is not None:
             return Advice(needs, strategy, True, self._longer(max((one for one in lengths if one < needs), default=0)))
         if self.cuts(strategy):
@@ -230,10 +229,7 @@ class _Sweeper:
     def _keeps_enough(self, point: Point) -> bool:
         if 1 - lost_at(point) < KEEPS:
             return False
-        if not self.cuts(point.strategy):
-            strict = self.config.truncate.overlong == "error"
-            return not strict or not point.documents_cut + point.documents_lost
-        return _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
+        return not self.cuts(point.strategy) or _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
 
 
 def _whole(point: Point) -> float:

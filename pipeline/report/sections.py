@@ -125,7 +125,6 @@ def _choice(choice: Choice) -> Section:
         rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points
                 if one.strategy == strategy]  # fmt: skip
         overlong = "" if strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
-        overlong += " (compared as truncate)" if choice.overlong == "error" and overlong else ""
         grids.append(Grid(f"At each length, with {strategy}{overlong}", ("max_length", *_HEAD, ""), rows))
     if choice.other is not None:
         rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]

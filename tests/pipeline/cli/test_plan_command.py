@@ -139,12 +139,3 @@ def test_an_output_of_another_run_is_left_alone(packtrain: Command, file: Path, 
     (tmp_path / "packed/mine.txt").write_text("mine")
     assert packtrain("plan", file).code == 0
     assert [path.name for path in (tmp_path / "packed").iterdir()] == ["mine.txt"]
-
-
-def test_overlong_as_an_error_still_gets_a_comparison(packtrain: Command, file: Path) -> None:
-    done = packtrain("plan", file, "--set", "truncate.overlong=error", "--json")
-    assert done.code == 0
-    report = decoded(done.out)
-    assert report.choice is not None
-    assert report.choice.advice is not None
-    assert report.choice.advice.max_length > 128
