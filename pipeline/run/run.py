@@ -203,8 +203,7 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
     share text with evaluation rows.
 
     Raises:
-        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
-            `mask.on_unproved: error`.
+        InputError: an input has changed since it was scanned.
         ConfigError: there is not enough memory for one worker.
     """
     need = encoding_need(_missing(prepared, work), prepared.spec.engine)
