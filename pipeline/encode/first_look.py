@@ -84,7 +84,7 @@ class LookTask:
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
         agreed, engines = UserCache(LOOKS), f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
-        about = {"format": _FORMAT, "tokenizer": spec.tokenizer.hash, "engines": engines}
+        about: dict[str, str | int] = {"format": _FORMAT, "tokenizer": spec.tokenizer.hash, "engines": engines}
         known = engine is reference or agreed.read(about) is not None
         added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
