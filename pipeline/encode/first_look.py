@@ -83,7 +83,8 @@ class LookTask:
 
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
-        agreed, about = UserCache(LOOKS), _about(spec)
+        agreed, engines = UserCache(LOOKS), f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
+        about: dict[str, str | int] = {"format": _FORMAT, "tokenizer": spec.tokenizer.hash, "engines": engines}
         known = engine is reference or agreed.read(about) is not None
         added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
@@ -146,17 +147,6 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         observer.note(f"{REFERENCE} encodes, which takes several times as long as the fast engine: {look.why}")
     put_note(cache, name, look)
     return look
-
-
-def _about(spec: EncodeSpec) -> dict[str, str | int]:
-    """Everything that the comparison on the known texts depends on."""
-    return {
-        "format": _FORMAT,
-        "tokenizer": spec.tokenizer.hash,
-        "engine": spec.engine,
-        "version": spec.engine_version,
-        "reference": version(REFERENCE),
-    }
 
 
 def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> None:

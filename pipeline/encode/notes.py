@@ -25,7 +25,6 @@ from .first_look import EARLIER, SAMPLED, first_blocks
 from .parts import PartRecord
 from .prepared import Prepared
 
-_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
     Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
@@ -131,7 +130,7 @@ def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = Non
 def _meant(role: str) -> str:
     """`; did you mean 'assistant'?`, or "" if no role is near."""
     name = role.strip().lower()
-    near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, _KNOWN_ROLES, n=1)), None)
+    near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, set(sharegpt.ROLES.values()), n=1)), None)
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
 

@@ -39,22 +39,6 @@ def prep(tmp_path: Path) -> Prepare:
     return call
 
 
-ROWS: list[tuple[str, list[Row], list[Row]]] = [
-    ("messages", [chat("a", "b"), chat("c", "d", "e", "f")], [chat("a", "b"), chat("c", "d", "e", "f")]),
-    ("text", [{"text": "a", "other": 1}, {"text": "ü\n🙂"}], [{"text": "a"}, {"text": "ü\n🙂"}]),
-    ("prompt_completion", [{"prompt": "a", "completion": "b"}], [{"prompt": "a", "completion": "b"}]),
-]
-
-
-@pytest.mark.parametrize(("format", "rows", "expected"), ROWS, ids=[case[0] for case in ROWS])
-def test_examples_in_public_form(
-    prep: Prepare, tmp_path: Path, format: str, rows: list[Row], expected: list[Row]
-) -> None:
-    counts = prep(rows, format, "out.jsonl")
-    assert read(tmp_path / "out.jsonl") == expected
-    assert (counts.rows, counts.examples, counts.rejects) == (len(rows), len(expected), [])
-
-
 def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> None:
     rows: list[Row] = [{"question": "q", "id": 7}, {"question": ""}, {"question": "s"}, {"question": "s", "id": ""}]
     prep(rows, "apps", "out.jsonl", prompt_only=True)

@@ -8,7 +8,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep import make_format
-from packtrain.stages.prep.conversation import is_silent
 from packtrain.stages.prep.preference import PreferenceFormat
 from packtrain.stages.prep.sharegpt import ROLES
 
@@ -23,8 +22,6 @@ TURN = st.builds(
     st.sampled_from(["", "a", "b", " "]),
 )
 TURNS = st.lists(TURN, max_size=3)
-ANSWERED = st.lists(TURN, min_size=1, max_size=4).filter(lambda turns: not is_silent(turns[-1]))
-"""Messages that do not end with a blank answer, which is rejected."""
 TEXT = st.text(alphabet="ab ", max_size=6)
 
 
@@ -69,20 +66,6 @@ def test_the_same_as_trl(row: dict[str, Any]) -> None:
     }
 
 
-@examples(300)
-@given(st.lists(TURN, min_size=1, max_size=4), TURNS, TURNS)
-def test_the_beginning_in_common_is_trls(shared: list[Any], left: list[Any], right: list[Any]) -> None:
-    row = {"chosen": shared + left, "rejected": shared + right}
-    assume(not any(answer and is_silent(answer[-1]) for answer in row.values()))
-    done = PreferenceFormat().prepare_rows([(0, copy.deepcopy(row))])
-    theirs = trl.extract_prompt(row)
-    if left == right or not theirs["prompt"]:
-        assert [reason for _, reason, _ in done.rejects] in (["no_preference"], ["no_prompt"])
-    else:
-        (made,) = done.examples
-        assert (made.prompt, made.completion, made.rejected) == tuple(theirs.values())
-
-
 def one(name: str, row: dict[str, Any]) -> Example:
     done = make_format(name).prepare_rows([(0, copy.deepcopy(row))])
     assert done.rejects == []
@@ -112,17 +95,3 @@ def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages:
     theirs = trl.maybe_convert_to_chatml({key: copy.deepcopy(turns)})["messages"]
     # TRL leaves the roles as they are called, which templates do not know.
     assert made == [message | {"role": ROLES[message["role"]]} for message in theirs]
-
-
-@examples(300)
-@given(ANSWERED, ANSWERED, TEXT, TEXT)
-def test_what_trl_takes_as_it_is_is_taken_as_it_is(left: list[Any], right: list[Any], text: str, other: str) -> None:
-    def taken(row: dict[str, Any]) -> Any:
-        return trl.maybe_extract_prompt(trl.maybe_convert_to_chatml(copy.deepcopy(row)))
-
-    assert taken({"messages": left}) == {"messages": messages_of(one("messages", {"messages": left}))}
-    pairs: list[Any] = [(left, right)] + ([(text, other)] if other.strip() else [])
-    for prompt, completion in pairs:
-        row = {"prompt": prompt, "completion": completion}
-        made = one("prompt_completion", row)
-        assert taken(row) == {"prompt": made.prompt, "completion": made.completion}

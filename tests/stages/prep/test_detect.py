@@ -51,10 +51,7 @@ def test_every_format_but_a_persons_own_is_looked_for() -> None:
     [
         ({"question": "a", "answer": "b"}, {"prompt": "question", "completion": "answer"}, "prompt_completion"),
         ({"body": "a", "messages": [USER]}, {"text": "body"}, "text"),
-        ({"question": "a", "chosen": "b", "rejected": "c"}, {"prompt": "question"}, "preference"),
-        ({"instruction": "a", "context": "b", "output": "c"}, {"input": "context"}, "alpaca"),
         ({"tokens": [1], "messages": [USER]}, {"ids": "tokens"}, "tokenized"),
-        ({"log": [USER]}, {"messages": "log"}, "messages"),
         ({"log": [HUMAN]}, {"conversations": "log"}, "sharegpt"),
         ({"messages": [USER], "functions": []}, {"tools": "functions"}, "messages"),
     ],

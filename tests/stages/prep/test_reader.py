@@ -28,9 +28,7 @@ def examples(give: Any, code: str = AS_IT_IS, **more: Any) -> list[Example]:
     ("give", "public"),
     [
         ({"text": "a"}, {"text": "a"}),
-        ({"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": "b"}),
         ({"prompt": [USER], "completion": [ASSISTANT]}, {"prompt": [USER], "completion": [ASSISTANT]}),
-        ({"messages": [USER, ASSISTANT]}, {"prompt": [USER], "completion": [ASSISTANT]}),
         ({"messages": [USER], "tools": [{"name": "f"}]}, {"messages": [USER], "tools": [{"name": "f"}]}),
         ({"conversations": [{"from": "gpt", "value": "a"}], "system": "S"}, None),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b", "rejected": "c"}),

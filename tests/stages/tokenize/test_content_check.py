@@ -24,30 +24,24 @@ def said(role: str, content: Any = "a < b <| c", **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "observation", "ipython", "x"])
-def test_usual_roles_and_those_that_the_template_compares_with_are_known(role: str) -> None:
-    assert found([said(role), said("assistant")]) == ({}, {})
-
-
-@pytest.mark.parametrize("role", ["asistant", "model", "User", ""])
-def test_other_roles_are_counted_once_a_conversation(role: str) -> None:
-    assert found([said(role), said(role)]) == ({role: 2}, {})
+@pytest.mark.parametrize(
+    ("role", "known"),
+    [("developer", True), ("observation", True), ("x", True), ("model", False), ("User", False)],
+)
+def test_roles_that_the_template_compares_with_are_known(role: str, known: bool) -> None:
+    assert found([said(role), said(role)]) == ({} if known else {role: 2}, {})
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        said("user", "x<|end|>y<|end|>"),
-        said("user", [{"type": "text", "text": "<|end|>"}]),
+        said("user", [{"type": "text", "text": "x<|end|>y<|end|>"}]),
         said("assistant", "", reasoning_content="so <|end|>"),
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": ["<|end|>"]}}}]},
     ],
 )
 def test_special_tokens_are_found_wherever_the_template_may_write_them(message: dict[str, Any]) -> None:
     assert found([said("user"), message]) == ({}, {"<|end|>": 2})
-
-
-def test_special_tokens_are_found_in_tools() -> None:
     assert found([said("user")], [{"function": {"description": "[INST]"}}]) == ({}, {"[INST]": 2})
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,15 +57,11 @@ def built(name: str, content: str) -> Engine:
     return make_engine(name, content)
 
 
-def encoded(engine: Engine, texts: Sequence[str]) -> list[EngineSample]:
-    return samples_of(engine, texts)
-
-
 @examples(150)
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=6))
 def test_engines_agree_on_any_text(texts: list[str]) -> None:
     for name in NAMES:
-        assert compare(encoded(built(name, tiny()), texts * 2), built("tokenizers", tiny())) == (0, ""), name
+        assert compare(samples_of(built(name, tiny()), texts * 2), built("tokenizers", tiny())) == (0, ""), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,7 +84,7 @@ def test_the_known_texts_are_few_short_and_the_same_every_time() -> None:
 
 def test_a_difference_names_text_and_tokens() -> None:
     reference = built("tokenizers", tiny())
-    right = encoded(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
+    right = samples_of(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
     assert compare(right, reference) == (0, "")
     wrong = [EngineSample(one.text, [*one.ids[:-1], 7]) if "\r\n" in one.text else one for one in right]
     found = compare(wrong, reference)
@@ -122,12 +117,12 @@ def test_what_passes_is_right_on_unseen_text(case: str) -> None:
         assert case != ERRS
         return
     reference = make_engine("tokenizers", unusual)
-    passes = not compare(encoded(engine, fuzz_texts(ADDED)), reference).differing
+    passes = not compare(samples_of(engine, fuzz_texts(ADDED)), reference).differing
     assert not (passes and case == ERRS)
     if passes:
         here = Path(__file__).read_text()
         unseen = [here[i : i + 211] for i in range(0, len(here), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
-        assert compare(encoded(engine, unseen), reference) == (0, "")
+        assert compare(samples_of(engine, unseen), reference) == (0, "")
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA")
@@ -141,4 +136,4 @@ def test_real_tokenizers(folder: str) -> None:
     content = (root / "tokenizers" / folder / "tokenizer.json").read_text()
     lines = (root / "apps" / "train.jsonl").read_text().splitlines()[:60]
     engine, reference = make_engine("fastokens", content), make_engine("tokenizers", content)
-    assert compare(encoded(engine, [*fuzz_texts(ADDED), *lines]), reference) == (0, "")
+    assert compare(samples_of(engine, [*fuzz_texts(ADDED), *lines]), reference) == (0, "")

@@ -1,12 +1,9 @@
 """Boundaries from byte lengths against literal arrays and `tokenizers`' offsets."""
 
 import json
-import os
 import random
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,20 +137,6 @@ def test_boundaries_by_hand() -> None:
     assert found.straddles.tolist() == [False, False, True, False, False] + [True, False] + [False] + [False] * 3
 
 
-def test_a_token_may_hold_the_end_of_one_character_and_the_beginning_of_the_next() -> None:
-    crossing = tokenizer_json(
-        json.loads(SNAKE)["model"]["vocab"],
-        ["ð Ł", "į ðŁ"],
-        pre_tokenizer=BYTE_LEVEL | {"use_regex": False},
-    )
-    texts = ["🐍🐍"]
-    assert make_engine("tokenizers", crossing).encode(texts).ids.tolist() == [7, 5, 11, 5, 6]
-    found = located(crossing, texts, [[0, 1, 2]])
-    assert found.tokens.tolist() == [0, 2, 5]
-    assert found.straddles.tolist() == [False, True, False]
-    assert check(crossing, texts, [[0, 1, 2]]) == (1, 1)
-
-
 def test_an_added_token_that_is_a_piece_too() -> None:
     vocab = json.loads(SNAKE)["model"]["vocab"] | {"é": 12, "<｜a｜>": 13}
     # "é" among the pieces is the byte E9, as an added token two bytes: which one an id means, nobody knows.
@@ -231,27 +214,3 @@ UNSOUND: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", UNSOUND)
 def test_no_table_where_it_would_be_unsound(case: str) -> None:
     assert ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **UNSOUND[case])) is None
-
-
-REAL = os.environ.get("PACKTRAIN_REALDATA")
-real = pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
-FOLDERS = ["qwen3", "deepseek-coder-instruct", "olmo-gpt-neox"]
-
-
-@cache
-def real_json(folder: str) -> str:
-    return (Path(str(REAL)) / "tokenizers" / folder / "tokenizer.json").read_text()
-
-
-@pytest.mark.slow
-@real
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_real_tokenizers_agree_with_their_offsets(folder: str) -> None:
-    draw, texts = random.Random(3), list[str]()
-    for name, count in (("apps/train", 20), ("chat/oasst_en100_paths", 20), ("longdoc/peps", 2)):
-        with (Path(str(REAL)) / f"{name}.jsonl").open(encoding="utf-8") as lines:
-            texts += islice(lines, count)
-    places = [sorted(draw.randint(0, len(text)) for _ in range(60)) for text in texts]
-    exact, straddles = check(real_json(folder), texts, places)
-    assert exact > 0.8 * len(texts)
-    assert straddles > 500
