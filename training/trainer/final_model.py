@@ -102,12 +102,10 @@ def _template_text(named: str, wanted: str, own: Any) -> Any:
     """The text with the hash that the manifest names; else the tokenizer's own.
 
     Args:
-        named: its text, the path of a file, or the name of one of the tokenizer's own templates.
+        named: its text, or the path of a file.
         own: the tokenizer's template, or several by their names.
     """
     texts = [named]
-    if isinstance(own, dict) and named in own:
-        texts.append(str(own[named]))
     if "{" not in named and Path(named).is_file():
         with suppress(OSError, ValueError), Path(named).open("rb") as file:
             texts.append(file.read(_TEMPLATE_BYTES).decode())

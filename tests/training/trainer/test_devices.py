@@ -45,7 +45,7 @@ import gc, json, sys
 import torch
 torch.set_num_threads(1)
 from packtrain.training.trainer.train import train
-outcome = train(sys.argv[1])
+outcome = train(json.load(open(sys.argv[1])))
 from accelerate.state import AcceleratorState
 from torch.distributed.fsdp import FSDPModule
 state = AcceleratorState()
