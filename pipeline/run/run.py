@@ -162,7 +162,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
         packed = pack(selected, out, executor, observer)
-    manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
+    manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
     return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))
@@ -202,8 +202,7 @@ def encode_inputs(
     share text with evaluation rows.
 
     Raises:
-        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
-            `mask.on_unproved: error`.
+        InputError: an input has changed since it was scanned.
         ConfigError: there is not enough memory for one worker.
     """
     fit_workers(config.run, estimate.memory, executor, work.observer)
