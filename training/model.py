@@ -4,7 +4,6 @@
 that a folder names is imported or fetched.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from .packed_rows import PackedRows
 if TYPE_CHECKING:
     from .trainer.train_config import ModelConfig
 
-_LOG = logging.getLogger(__name__)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
@@ -204,8 +202,6 @@ class ModelLimits:
     """Number of token ids with embeddings."""
     document: Limit | None
     """The longest document, and what happens to longer ones; None where there is no limit."""
-    trained: int | None
-    """`max_position_embeddings`: positions beyond may never have been trained; None if the model does not say."""
 
     @classmethod
     def of(cls, model: Any) -> "ModelLimits":
@@ -215,16 +211,16 @@ class ModelLimits:
         """
         model = unwrap(model)
         limits = [limit for config in configs_of(model.config) for limit in stretching(config)]
-        trained = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
+        most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
-                learned = min(_rows(module.weight), trained or _rows(module.weight))
+                learned = min(_rows(module.weight), most or _rows(module.weight))
                 limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest, trained)
+        return cls(_rows(model.get_input_embeddings().weight), shortest)
 
     def check_rows(self, name: str, rows: PackedRows, *, padded: bool = False) -> None:
-        """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
+        """Refuse documents that are longer than the model takes.
 
         Args:
             name: what the rows are called in the error.
@@ -233,18 +229,13 @@ class ModelLimits:
         Raises:
             InputError: says how long the longest document is, and how long it may be.
         """
-        known = [self.document.tokens if self.document else None, self.trained]
-        within = all(limit is None or rows.max_length <= limit for limit in known)  # as nearly always
-        longest = rows.max_length if padded or within else rows.longest
-        if self.document is not None and longest > self.document.tokens:
+        if self.document is None or rows.max_length <= self.document.tokens:  # as nearly always
+            return
+        longest = rows.max_length if padded else rows.longest
+        if longest > self.document.tokens:
             raise InputError(
                 f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
                 f"{self.document.reason}. Pack with truncate.max_length: {self.document.tokens}, or take another model"
-            )
-        if self.trained is not None and longest > self.trained and not padded:
-            _LOG.warning(
-                f"{name} has a document of {longest:,} tokens, longer than the model's max_position_embeddings "
-                f"({self.trained:,}): positions beyond may never have been trained"
             )
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:

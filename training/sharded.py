@@ -48,7 +48,6 @@ def find_shards(checkpoint: Path) -> Path | None:
 class ExportedModel:
     """A model that was gathered."""
 
-    folder: Path
     files: int
     """Files of weights."""
     tensors: int
@@ -99,7 +98,7 @@ def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30)
         raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return ExportedModel(out, files, len(weights), sum(one.nbytes for one in weights.values()))
+    return ExportedModel(files, len(weights), sum(one.nbytes for one in weights.values()))
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

@@ -32,14 +32,14 @@ def train(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
-    recipe: Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None = None,
+    recipe: Literal["ddp", "fsdp2", "zero3", "slurm"] | None = None,
 ) -> None:
     """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices.
 
     Args:
         demo: train a tiny random model on the output of packtrain run --demo.
-        recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node,
-            slurm-nodes) that starts a training, and stop.
+        recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm that starts a training,
+            and stop.
     """
     if recipe is not None:
         from ...training.launch.recipes import recipe as text_of

@@ -63,21 +63,6 @@ def test_greedy_is_what_generate_gives() -> None:
         assert found[one.key].ids == tuple(plain.tolist())
 
 
-def test_sampling_follows_the_models_own_probabilities() -> None:
-    """The first token of many samples of one prompt, against the softmax of a forward pass."""
-    count = 3_000
-    model = make("Llama")
-    prompt = REQUESTS[0].ids
-    many = [SampleRequest(0, number, prompt, 77_777 * number + 5) for number in range(count)]
-    found = [one.ids[0] for one in GenerateEngine(model, SampleSettings(1.0, 1.0, 1)).answers([many])]  # type: ignore[index]
-    with torch.no_grad():
-        wanted = torch.softmax(model(torch.tensor([prompt])).logits[0, -1].double(), -1)
-    share = torch.bincount(torch.tensor(found), minlength=97).double() / count
-    deviation = (wanted * (1 - wanted) / count).sqrt()
-    assert ((share - wanted).abs() < 5 * deviation + 1e-9).all()
-    assert (share > 0).sum() > 5
-
-
 def test_a_folder_is_loaded_and_its_own_generation_settings_do_not_count(tmp_path: Path) -> None:
     from transformers import GenerationConfig
 

@@ -54,7 +54,7 @@ def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
         if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
             raise ConfigError(
                 f"Slurm started {tasks} tasks, but {', '.join(NEEDED)} are not set: each task would train alone. Start "
-                "one task a node and let it run torchrun or accelerate launch; `packtrain train --recipe slurm-nodes` "
+                "one task a node and let it run torchrun or accelerate launch; `packtrain train --recipe slurm` "
                 "prints a script that does"
             )
         return None

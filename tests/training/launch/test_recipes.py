@@ -5,16 +5,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from packtrain.training.launch.recipes import RECIPES, recipe
+from packtrain.training.launch.recipes import Recipe, recipe
 
 from tests import kit
 from tests.support import warm
 
-CONFIGS = ("ddp", "fsdp2", "zero3")
-SCRIPTS = ("slurm-node", "slurm-nodes")
+CONFIGS: tuple[Recipe, ...] = ("ddp", "fsdp2", "zero3")
 
 # Runs the command once a node, side by side, as srun does: what the script exported comes along, and each node's own
 # variables are set; but for a node that is MISSING. As with --kill-on-bad-exit, one failure is the whole step's.
@@ -41,7 +40,7 @@ exit 0
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_path: Path) -> None:
+def test_accelerate_reads_it_and_wants_the_number_of_processes(name: Recipe, tmp_path: Path) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
@@ -53,10 +52,9 @@ def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_pa
     assert (loaded.fsdp_config.keys() | loaded.deepspeed_config.keys()) <= known
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_bash_and_shellcheck_find_nothing(name: str, tmp_path: Path) -> None:
-    script = tmp_path / f"{name}.sh"
-    script.write_text(recipe(name))
+def test_bash_and_shellcheck_find_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "slurm.sh"
+    script.write_text(recipe("slurm"))
     subprocess.run(["bash", "-n", script], check=True)
     if tool := shutil.which("shellcheck"):
         done = subprocess.run([tool, script], capture_output=True, text=True, check=False)
@@ -64,7 +62,7 @@ def test_bash_and_shellcheck_find_nothing(name: str, tmp_path: Path) -> None:
 
 
 def sbatch(
-    name: str, where: Path, scontrol: str = SCONTROL, **more: str
+    where: Path, scontrol: str = SCONTROL, **more: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, list[str]]]:
     """Run a script as Slurm would on three nodes of four devices. What each node's Python was started with."""
     tools = where / "tools"
@@ -75,9 +73,8 @@ def sbatch(
     record = where / "record"
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir()
-    script = where / f"{name}.sh"
-    if not script.exists():
-        script.write_text(recipe(name))
+    script = where / "slurm.sh"
+    script.write_text(recipe("slurm"))
     environ = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "RECORD": str(record),
@@ -94,7 +91,7 @@ def sbatch(
 
 
 def test_several_nodes(tmp_path: Path) -> None:
-    done, record = sbatch("slurm-nodes", tmp_path)
+    done, record = sbatch(tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(record) == {"srun", "node-0", "node-1", "node-2"}
     assert "--kill-on-bad-exit=1" in record["srun"]
@@ -120,7 +117,7 @@ def test_several_nodes(tmp_path: Path) -> None:
 
 def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
     for command, node in (("launch.ranks", 2), ("cli run", 0), ("cli wait", 1)):
-        done, record = sbatch("slurm-nodes", tmp_path, FAILS=command)
+        done, record = sbatch(tmp_path, FAILS=command)
         assert done.returncode != 0, done
         assert not any("commands.launch" in line for line in record[f"node-{node}"]), record
 
@@ -131,24 +128,12 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "6", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
     here["SLURM_JOB_ID"] = str(os.getpid())  # a port of its own, as jobs have
-    done, _ = sbatch("slurm-nodes", tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
+    done, _ = sbatch(tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
     assert done.returncode != 0
     assert done.stderr.count("1 of 3 ranks did not report in 6 seconds: rank 1.") == 2, done.stderr
     assert "Present: ranks 0, 2 on " in done.stderr
 
 
-def test_one_node(tmp_path: Path) -> None:
-    done, record = sbatch("slurm-node", tmp_path, SLURM_NNODES="1")
-    assert done.returncode == 0, done.stderr
-    started = [line for line in record["node-batch"] if line.startswith("-m")]
-    assert started == [
-        "-m packtrain.pipeline.cli doctor",
-        "-m packtrain.pipeline.cli run mix.yaml",
-        "-m torch.distributed.run --standalone --nproc-per-node 4 -m packtrain.pipeline.cli train train.yaml",
-    ]
-
-
 def test_the_command_prints_them() -> None:
-    assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
-    for name in RECIPES:
+    for name in get_args(Recipe):
         assert kit.cli("train", "--recipe", name).out == recipe(name)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import BusyError
+from packtrain.training.launch.recipes import Recipe
 from packtrain.training.launch.recipes import recipe as text_of
 from packtrain.training.sharded import export_checkpoint
 from packtrain.training.trainer.checkpoint import locked, read_checkpoint
@@ -44,7 +45,7 @@ import gc, json, sys
 import torch
 torch.set_num_threads(1)
 from packtrain.training.trainer.train import train
-outcome = train(sys.argv[1])
+outcome = train(json.load(open(sys.argv[1])))
 from accelerate.state import AcceleratorState
 from torch.distributed.fsdp import FSDPModule
 state = AcceleratorState()
@@ -129,7 +130,7 @@ def check_like(found: dict[str, Any], alone: dict[str, list[float]]) -> None:
     assert found["norms"] == pytest.approx(alone["norms"], rel=1e-4)
 
 
-def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
+def accelerate(recipe: Recipe, ranks: int, folder: Path) -> list[str]:
     """The command of a shipped recipe."""
     target = folder / f"{recipe}.yaml"
     if not target.exists():

@@ -1,6 +1,5 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -214,15 +213,11 @@ def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
     assert len(losses(quietly({**config, "attention": "auto"}))) == 1
 
 
-def test_documents_longer_than_the_models_positions(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+def test_documents_longer_than_the_models_positions(settings: Settings) -> None:
     table = {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 16, "n_layer": 1, "n_head": 2,
                         "n_positions": 50, "attn_pdrop": 0.0}}  # fmt: skip
     with pytest.raises(InputError, match=r"a document of [\d,]+ tokens, .* it has embeddings for 50 positions"):
         quietly(settings(model=table, rows_per_step=16, trainer={"max_steps": 2}))
-    rotary = {"config": {**LLAMA, "max_position_embeddings": 50}}
-    with caplog.at_level(logging.WARNING, logger="packtrain"):
-        quietly(settings(model=rotary, rows_per_step=16, trainer={"max_steps": 2}))
-    assert caplog.text.count("longer than the model's max_position_embeddings (50)") == 1
 
 
 def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Settings, make_packed: Any) -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Several machines, all their GPUs. Change the lines marked with <--, then: sbatch many_nodes.sh
+# One machine or several, all their GPUs. Change the lines marked with <--, then: sbatch slurm.sh
 #
 # One task a node, not one a GPU: the launcher on each node starts that node's processes.
 #SBATCH --job-name=packtrain
