@@ -190,7 +190,7 @@ class Renderer:
     def manner(self) -> TemplateProfile:
         """What the template does with fixed sample conversations."""
         if self._manner is None:
-            self._manner = learn_profile(self.template, self._marker, self._stops, self._others)
+            self._manner = learn_profile(self._marker, self._stops, self._others)
         return self._manner
 
     def _compare(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> None:

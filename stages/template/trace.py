@@ -36,7 +36,7 @@ from .locate import locate
 from .owned import Owned
 from .paint import painted
 from .rendered import Rendered, Runs
-from .thought_style import IN_BOTH
+from .thoughts import IN_BOTH
 from .tracked_str import MESSAGE, Word, code_of, join, owned, words_of
 
 MAX_TRACES = 4096
