@@ -43,7 +43,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     for mask in MASKS:
         add(f"bfd, mask {mask}", "chats", pack={"strategy": "bfd"}, mask=mask)
     for strategy in ("bfd", "wrapped"):
-        add(f"{strategy}, parquet", pack={"strategy": strategy}, output={"format": "parquet"})
         add(f"{strategy}, in order", pack={"strategy": strategy, "shuffle": False})
     for strategy in ("bfd_split", "wrapped"):
         add(f"{strategy}, mask assistant", "chats", pack={"strategy": strategy}, mask="assistant")
@@ -60,11 +59,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     cut = {"max_length": 96, "overlong": "split"}
     add("split, windows", truncate=cut, pack={"window_tokens": 3000})
     add("split, duplicates, holdout", truncate=cut, duplicates="drop", holdout={"fraction": 0.2})
-    limits = {"max_length": 256, "max_prompt_length": 24, "max_completion_length": 48}
-    add("prompt limits", truncate=limits)
-    add("prompt limits, keep end", truncate=limits | {"keep": "end", "max_length": 64})
-    add("prompt limits, chats", "chats", truncate=limits, mask="assistant")
-
     add("without end", "chats", mask={"policy": "assistant", "train_end": False})
     add("untrained kept", truncate={"max_length": 96}, keep_untrained=True)
     add("untrained kept, split", truncate=cut, keep_untrained=True, mask="last_assistant")
@@ -141,8 +135,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
 
     add("preference", "choices")
     add("preference, cut", "choices", truncate={"max_length": 64})
-    add("preference, parquet", "choices", output={"format": "parquet"}, holdout={"fraction": 0.2})
-    add("preference, prompt limit", "choices", truncate={"max_prompt_length": 20, "max_length": 64})
     add("preference, overlong dropped", "choices", truncate={"max_length": 48, "overlong": "drop"})
 
     for name in ("bos and eos", "generation"):
@@ -206,8 +198,6 @@ def _add_rare(add: Callable[..., None]) -> None:
     twice = texts | {"filter": {"min_tokens": 40}}, texts | {"name": "unfiltered"}
     add("duplicates of rows left out", *twice, duplicates="drop")
     add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
-    limits = {"max_length": 96, "max_prompt_length": 12, "max_completion_length": 16}
-    add("preference, both limits", "choices", truncate=limits)
     add("tables", chats | {"path": "chats.parquet"}, pairs | {"path": "pairs.csv"}, source("ids", path="ids.arrow"))
     add("several files", texts | {"path": ["part-*.jsonl.gz", "texts.json", "notes/*.txt"]})
 
