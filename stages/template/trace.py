@@ -129,7 +129,7 @@ class Symbol(str):
     def startswith(self, text: Any) -> bool:  # type: ignore[override]
         return text in self
 
-    endswith = startswith
+    endswith = startswith  # type: ignore[assignment]
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> Any:
         return [] if sep in self else [self]
