@@ -238,11 +238,13 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     opened = bool(opening) and head.endswith(opening)
     if opened and same >= anchor > len(head) - len(opening) >= low:
         return same if same == len(head) and same <= done else anchor
-    role = chat.manner.stops.search(opening) if chat.manner.stops is not None else None
-    if opened and complete and role is not None and same >= max(low, len(head) - len(opening) + role.end()):
+    stops = chat.manner.stops
+    role = stops.search(opening) if stops is not None else None
+    if opened and complete and stops and role and same >= max(low, len(head) - len(opening) + role.end()):
         closing = text.rfind(CLOSING, same, anchor)
-        if closing >= 0 and not bare(text[same:closing]):
-            return closing + len(CLOSING)
+        tags = closing + len(CLOSING)
+        if closing >= 0 and not bare(text[same:closing]) and not stops.search(text, same, tags):
+            return tags
     raise UnprovedError("the text before its words is not the generation prompt", index)
 
 
