@@ -20,7 +20,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, lost_by_source, sweep
+from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, sweep
 from ...stages.select.truncate import Keep
 
 LEAST, MOST = 2, 1 << 24
@@ -95,10 +95,6 @@ def choose(
     other = sweeper.other(own)
     if train is not None and train.rows and in_all <= read:
         points = [_as_packed(one, train) if one is own else one for one in points]
-    names = [source.name for source in config.sources]
-    sources = []
-    if len(names) > 1 and stats.sources is not None:
-        sources = lost_by_source(stats, configured, config.pack.strategy, sweeper.how, names)
     return Choice(
         documents=read,
         documents_in_all=max(read, in_all),
@@ -112,7 +108,6 @@ def choose(
         limit=limit,
         over_limit=over,
         other=other,
-        sources=sources if len(sources) > 1 else [],
     )
 
 

@@ -202,8 +202,7 @@ def encode_inputs(
     share text with evaluation rows.
 
     Raises:
-        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
-            `mask.on_unproved: error`.
+        InputError: an input has changed since it was scanned.
         ConfigError: there is not enough memory for one worker.
     """
     fit_workers(config.run, estimate.memory, executor, work.observer)
