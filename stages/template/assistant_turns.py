@@ -16,18 +16,16 @@ template's own markers.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
-from .thought_style import CLOSING, OPENING, ThoughtStyle
+from .thoughts import CLOSING, bare
 from .tracked_str import CALL, MESSAGE, Word
 
 ASSISTANT = "assistant"
 """The role whose messages are trained."""
-_TAG = re.compile(r"<[^<>]*>")
-_EMPTY = re.compile(rf"{OPENING}\s*{CLOSING}\s*$")
 Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
 """Renders the messages before an index with a generation prompt; returns the text and its words. Raises
 RowRejectedError if the template refuses them."""
@@ -74,8 +72,8 @@ class TemplateProfile:
     """Finds special tokens."""
     generation: bool = False
     """Whether the template has `{% generation %}` blocks; if so, they decide."""
-    thoughts: ThoughtStyle = field(default_factory=ThoughtStyle)
-    """How the template writes thoughts."""
+    thought_end: str = ""
+    """The first tag that the template writes after the thought of a field; "" if there is none."""
     call_stop: str = ""
     """The special token after a tool call that ends a conversation; "" if there is none."""
     header_stops: tuple[str, ...] = ()
@@ -185,17 +183,11 @@ def turns_by_words(chat: Chat) -> list[Turn]:
 
 
 def _last_word(chat: Chat, first: int, last: int) -> int:
-    """The last word of a turn, of those from `first` to `last`, which are its message's first and last ones.
-
-    An empty content may stand after the answers to the turn's calls, and a template may write the name of a call again
-    in the answer's header. Both come after the turn.
+    """The last word of a turn, of those from `first` to `last`, which are its message's first and last ones. A template
+    may write the name of a call again in the answer's header, which comes after the turn.
     """
     words, call_stop = chat.words, chat.manner.call_stop
     index = words[first][2] >> MESSAGE
-    while last > first and words[last][0] == words[last][1] and words[last - 1][2] >> MESSAGE != index:
-        last -= 1
-        while words[last][2] >> MESSAGE != index:
-            last -= 1
     seen: set[int] = set()
     for place in range(first, last if call_stop else first):
         _, end, code = words[place]
@@ -212,11 +204,11 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
     messages may be rendered differently without the turn, such as tools in the last question.
 
-    There are four cases. The text continues like that rendering to its end. Or it does so up to the turn's words, and
+    There are three cases. The text continues like that rendering to its end. Or it does so up to the turn's words, and
     the rest of the rendering belongs to the generation prompt alone (such as an empty thinking block that the template
-    leaves out of earlier turns), unless the words begin with it. Or both write the same generation prompt after
-    something else, such as a line end that a template leaves out at the end of a conversation. Or they differ only in
-    the tags of a thought (`_tags_of_thought`).
+    leaves out of earlier turns), unless the words begin with it. Or the text closes a thought that the generation
+    prompt opens, with nothing in it: the turn begins after these tags, because what a model would generate there is not
+    in the data. The role's token, with which the generation prompt begins, must be shared.
 
     Args:
         low, place, done: where the words before it end, the index of its first word, and where its last word ends.
@@ -246,38 +238,14 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     opened = bool(opening) and head.endswith(opening)
     if opened and same >= anchor > len(head) - len(opening) >= low:
         return same if same == len(head) and same <= done else anchor
-    before = text[low:anchor]
-    if opened and complete and before.count(opening) == 1:
-        return low + before.index(opening) + len(opening)
-    if opened and complete and low <= same < anchor and (tags := _tags_of_thought(chat, head, same, anchor)):
-        return same + tags
-    raise UnprovedError("the text before its words is not the generation prompt", index)
-
-
-def _tags_of_thought(chat: Chat, head: str, same: int, anchor: int) -> int:
-    """How many characters after the first `same` are the tags of a thought that a turn lacks; 0 if that is not where it
-    departs from its generation prompt. Negative if the prompt's tags begin like the turn.
-
-    The tags are the template's, and the turn begins after them: what a model would generate there is not in the data.
-    The role's token, with which the generation prompt begins, must be shared.
-
-    Args:
-        head: the text with the generation prompt, of which `same` characters are shared.
-        anchor: where the turn's words begin.
-    """
-    stops, opening = chat.manner.stops, chat.manner.opening
+    stops = chat.manner.stops
     role = stops.search(opening) if stops is not None else None
-    if stops is None or role is None:
-        return 0
-    shared = len(head) - len(opening) + role.end()
-    empty = _EMPTY.search(head)  # a thought that only the prompt has, before a tool call
-    if empty is not None and shared <= empty.start() < same:
-        return empty.start() - same
-    rest = chat.text[same:anchor]
-    size = rest.rfind(CLOSING) + len(CLOSING) if CLOSING in rest else 0
-    if same < shared or stops.search(rest[:size]):
-        return 0
-    return size if not _TAG.sub("", rest[:size]).strip() else 0
+    if opened and complete and stops and role and same >= max(low, len(head) - len(opening) + role.end()):
+        closing = text.rfind(CLOSING, same, anchor)
+        tags = closing + len(CLOSING)
+        if closing >= 0 and not bare(text[same:closing]) and not stops.search(text, same, tags):
+            return tags
+    raise UnprovedError("the text before its words is not the generation prompt", index)
 
 
 class _Closing(NamedTuple):

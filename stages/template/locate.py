@@ -18,7 +18,7 @@ from .assistant_turns import (
     stop_pattern,
     turns_by_words,
 )
-from .tracked_str import CALL, GENERATION, MESSAGE, Word, code_of
+from .tracked_str import CALL, GENERATION, MESSAGE, code_of
 
 
 def locate(chat: Chat) -> tuple[list[Turn], int]:
@@ -48,15 +48,7 @@ def _generated_turns(chat: Chat) -> list[Turn]:
         raise UnprovedError("what a generation block wrote was changed by the template")
     if said and not blocks:
         raise UnprovedError("the template rendered no generation block")
-    edges = {place for block in blocks for place in block}
-    # An empty question at the edge of a block is not part of the block (a non-empty one would not be either), unless
-    # the template marks questions too.
-    plain: list[Word] = []
-    beside: list[Word] = []
-    for begin, end, code in words:
-        if code != GENERATION:
-            edge = begin == end and begin in edges and code >> MESSAGE not in said
-            (beside if edge else plain).append((begin, end, code))
+    plain = [word for word in words if word[2] != GENERATION]
     turns: list[Turn] = []
     place = 0
     for number, (begin, end) in enumerate(blocks):
@@ -68,16 +60,11 @@ def _generated_turns(chat: Chat) -> list[Turn]:
         while inside < len(plain) and plain[inside][1] <= end:
             inside += 1
         owners = {word[2] >> MESSAGE for word in plain[place:inside]}
-        if not owners and len(blocks) != len(said):
-            if begin == end:
-                continue
-            if turns and begin == turns[-1].end:  # what ends a turn may stand in a block of its own
-                turns[-1] = _longer(text, turns[-1], end, manner)
-                continue
         if not owners and len(blocks) == len(said):
             owners = {said[number]}
-        elif not owners:
-            owners = {code >> MESSAGE for at, _, code in beside if begin <= at <= end}
+        elif not owners and turns and begin == turns[-1].end:  # what ends a turn may stand in a block of its own
+            turns[-1] = _longer(text, turns[-1], end, manner)
+            continue
         if len(owners) != 1:
             raise UnprovedError("a generation block does not belong to one message")
         tail = plain[inside - 1][1] if inside > place else begin
@@ -120,12 +107,7 @@ def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Tur
         if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
             found = headers.match(text, past_space(text, turn.end, len(text)))
             high = min(begins[bisect_left(begins, turn.end)], following)
-            if (
-                found is not None
-                and found.end() <= high
-                and turn.end < high
-                and not turn.end < completion < found.end()
-            ):
+            if found is not None and found.end() <= high and not turn.end < completion < found.end():
                 turn = turn._replace(next_stop=found.end())
         out.append(turn)
     return out
@@ -135,15 +117,14 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
     """Return where the completion begins: with its first message, if that is one of the turns that were located.
 
     Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
-    differ among the prompt's words, it begins after the generation prompt, if that occurs once between the words of
-    prompt and completion; else with the completion's words, or the second time that these are written, if the prompt's
-    follow the first. Without a prompt, a completion that the user begins is the whole text; without a completion, it
-    begins at the text's end.
+    differ among the prompt's words, it begins with the completion's words, or the second time that these are written,
+    if the prompt's follow the first. Without a prompt, a completion that the user begins is the whole text; without a
+    completion, it begins at the text's end.
 
     Raises:
         RowRejectedError: the template refuses the prompt alone.
     """
-    text, words, roles, cut, manner, *_ = chat
+    text, words, roles, cut, *_ = chat
     if cut == len(roles):
         return len(text)
     for turn in turns:
@@ -165,9 +146,4 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
         said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
         if shared >= max(low, said) or shared >= anchor:
             return max(shared, low)
-    before = text[low:anchor]
-    # Otherwise there may be words that were not followed.
-    complete = len({code >> MESSAGE for _, _, code in words if code >= 0}) == len(roles)
-    if complete and manner.opening and before.count(manner.opening) == 1:
-        return low + before.index(manner.opening) + len(manner.opening)
     return anchor

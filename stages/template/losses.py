@@ -15,7 +15,7 @@ from .assistant_turns import ASSISTANT, UnprovedError
 from .chat_template import ChatTemplate
 from .marked import TOOL_KEYS, Marked
 from .owned import LOST, Owned, texts_of, texts_under
-from .thought_style import bare, is_blank
+from .thoughts import bare, is_blank
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TOOLS, Word, code_of, part_of
 
 DROPPED_REASONING = "reasoning"

@@ -10,7 +10,7 @@ from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateE
 from ...schemas.rows import Message, Messages
 from .assistant_turns import ASSISTANT
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
-from .thought_style import IN_BOTH, bare, is_blank, thoughts
+from .thoughts import IN_BOTH, bare, is_blank, thoughts_in
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TrackedStr, code_of, owned, owner_of, part_of, tracked
 
 LOST = "lost_content"
@@ -162,7 +162,7 @@ class Owner:
         Args:
             code: of the content.
         """
-        found = list(thoughts(text)) if role == ASSISTANT and IN_BOTH in text else []
+        found = list(thoughts_in(text)) if role == ASSISTANT and IN_BOTH in text else []
         if not found:
             own.say(code, text)
             return owned(text, code)

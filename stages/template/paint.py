@@ -25,7 +25,7 @@ from .assistant_turns import Chat, Turn, UnprovedError, past_space
 from .losses import Gaps
 from .owned import Owned, texts_of
 from .rendered import Paint, Runs
-from .thought_style import CLOSING, OPENING, ThoughtStyle, is_blank
+from .thoughts import CLOSING, OPENING, is_blank
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word, code_of
 
 _ANSWER, _THOUGHT, _CALL = range(3)
@@ -136,7 +136,7 @@ def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any]) -> list[_Part]:
     Raises:
         UnprovedError: one of them is in the turn and cannot be located there.
     """
-    text, style, begin, end = chat.text, chat.manner.thoughts, turn.begin, turn.stop
+    text, begin, end = chat.text, turn.begin, turn.stop
     mine = _within(chat.words, begin, end, turn.message)
     field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
     groups = _groups(mine, REASONING if field else TAGGED)
@@ -146,10 +146,7 @@ def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any]) -> list[_Part]:
         part, what = (_CALL, "tool calls") if code & CALL else (_THOUGHT, "thought")
         if part not in found and gaps.hold(texts_of(one)):
             raise UnprovedError(f"its {what} could not be followed into the text", turn.message)
-    stretches = _stretches(text, begin, end, groups, style, tagged=not field)
-    if stretches is None:
-        raise UnprovedError("nothing shows where a thought after a tool call begins", turn.message)
-    return stretches
+    return _stretches(chat, turn, groups, tagged=not field)
 
 
 def _within(words: Sequence[Word], begin: int, end: int, message: int) -> list[Word]:
@@ -186,17 +183,19 @@ def _groups(words: Sequence[Word], thought: int) -> list[_Part]:
     return out
 
 
-def _stretches(
-    text: str, begin: int, end: int, groups: Sequence[_Part], style: ThoughtStyle, *, tagged: bool
-) -> list[_Part] | None:
-    """Thoughts and calls with what belongs to them; None if one cannot be told from the other.
+def _stretches(chat: Chat, turn: Turn, groups: Sequence[_Part], *, tagged: bool) -> list[_Part]:
+    """Thoughts and calls of a turn with what belongs to them.
 
     Args:
         tagged: whether the words of a thought may begin with their tag.
+
+    Raises:
+        UnprovedError: a thought without a tag among its words is not the first part.
     """
-    closings = {style.closing, CLOSING} - {""}
+    text, end = chat.text, turn.stop
+    closings = {chat.manner.thought_end, CLOSING} - {""}
     out: list[_Part] = []
-    last, done = -1, begin
+    last, done = -1, turn.begin
     for low, high, part in groups:
         if last == _THOUGHT:
             out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
@@ -204,16 +203,10 @@ def _stretches(
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
         start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
-            at = gap.rfind(style.opening) if style.opening else -1
-            if tagged and text.startswith(OPENING, past_space(text, low, high)):
-                start = low if gap.strip() else done
-            elif last >= 0:
-                if at < 0 and last == _CALL:
-                    return None
-                start = done + at if at >= 0 else past_space(text, done, low)
-            if last == _CALL:
-                out[-1] = (out[-1][0], start, _CALL)
-            out.append((start, high, part))
+            tag = tagged and text.startswith(OPENING, past_space(text, low, high))
+            if last == _CALL or (last >= 0 and not tag):
+                raise UnprovedError("nothing shows where a later thought begins", turn.message)
+            out.append((low if tag and gap.strip() else done if tag else start, high, part))
         elif part == _CALL:
             out.append((start, high, part))
         elif last == _CALL:

@@ -6,15 +6,15 @@ from typing import Any
 
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import TemplateProfile, common_prefix, stop_pattern
-from .chat_template import REASONING_KEYS, ChatTemplate
+from .assistant_turns import TemplateProfile, stop_pattern
+from .chat_template import REASONING_KEYS
 from .marked import Marker
-from .thought_style import ThoughtStyle
 from .tracked_str import CALL, MESSAGE, REASONING, Word
 
 _ASKED: Message = {"role": "user", "content": "a"}
 _SAID: Message = {"role": "assistant", "content": "b"}
 _AGAIN: Message = {"role": "user", "content": "c"}
+_TAG = re.compile(r"\s*(<[^<>\s]*>|\[[^\[\]\s]*\])")
 _CALL_ID = "abcdefghi"
 """Some templates ask for ids of nine letters."""
 _TOOLS: list[dict[str, Any]] = [
@@ -29,43 +29,35 @@ _TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def learn_profile(
-    template: ChatTemplate, marker: Marker, stops: Sequence[str], others: Sequence[str]
-) -> TemplateProfile:
-    """What the template does with a question and an answer, with a further question, and with a tool call.
+def learn_profile(marker: Marker, stops: Sequence[str], others: Sequence[str]) -> TemplateProfile:
+    """What the template does with a question and an answer, with a further question, and with a tool call. What it
+    refuses, only rows can show.
 
     Args:
         stops: the tokenizer's special tokens.
         others: its other added tokens, in case the template ends turns with one of them.
     """
+    template, opening, closing, ending = marker.template, "", None, ""
     special = [v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str)]
-    opening, closing, ending = "", None, ""
     found = stop_pattern((*stops, *special))
-    try:
-        alone = template.render([_ASKED])
-        opened = template.render([_ASKED], add_generation_prompt=True)
-        if opened.startswith(alone):
-            opening = opened[len(alone) :]
-        marked = marker.render(marker.own([_ASKED, _SAID]).chat, None)
-        if any(code >= 0 for _, _, code in marked.words):
-            closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
+    alone, opened = _rendered(marker, [_ASKED], None), _rendered(marker, [_ASKED], None, open_turn=True)
+    if alone is not None and opened is not None:
+        if opened[0].startswith(alone[0]):
+            opening = opened[0][len(alone[0]) :]
+        said = _rendered(marker, [_ASKED, _SAID], None)
+        if said is not None and said[1]:
+            closing = said[0][max(end for _, end, _ in said[1]) :]
             if found is None or not found.search(closing):
                 more = stop_pattern((*others, *stops, *special))
-                if more is not None and more.search(closing):
-                    found = more
-    except StoppedTemplateError:
-        raise
-    except PacktrainError:
-        pass  # it refuses even a plain conversation, so only rows can show it
+                found = more if more is not None and more.search(closing) else found
     if found is not None and closing:
         ending = _ending(marker, found, closing)
     call_stop = _call_stop(marker, found, ending)
     header_stops: tuple[str, ...] = ()
     if found is not None and closing is not None and not found.search(closing) and not call_stop:
         header_stops = tuple(sorted(set(_header_stops(marker, found))))
-    thoughts = _thoughts(template, marker)
     marks = template.marks_generation
-    return TemplateProfile(opening, closing, found, marks, thoughts, call_stop, header_stops, ending)
+    return TemplateProfile(opening, closing, found, marks, _thought_end(marker), call_stop, header_stops, ending)
 
 
 def ending_tokens(manner: TemplateProfile) -> tuple[str, ...]:
@@ -77,30 +69,24 @@ def ending_tokens(manner: TemplateProfile) -> tuple[str, ...]:
     return tuple(sorted(own))
 
 
-def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
-    """How the template writes a thought, from a last answer that has one."""
-    said: Message = _SAID | dict.fromkeys(REASONING_KEYS, "c")
-    try:
-        marked = marker.render(marker.own([_ASKED, said]).chat, None)
-        opened = template.render([_ASKED], add_generation_prompt=True)
-    except StoppedTemplateError:
-        raise
-    except PacktrainError:
-        return ThoughtStyle()
-    text, words = marked.text, [word for word in marked.words if word[2] >= 0]
-    for place, (low, high, code) in enumerate(words):
-        if place and code & REASONING and text[low:high] == "c":
-            before = max(words[place - 1][1], min(common_prefix(opened, text), low))
-            return ThoughtStyle.of(text[words[place - 1][1] : low], text[before:low], text[high:])
-    return ThoughtStyle()
+def _thought_end(marker: Marker) -> str:
+    """The first tag after the thought of a last answer; "" if there is none."""
+    text, words = _rendered(marker, [_ASKED, _SAID | dict.fromkeys(REASONING_KEYS, "c")], None) or ("", [])
+    ends = [high for low, high, code in words[1:] if code & REASONING and text[low:high] == "c"]
+    tag = _TAG.match(text, ends[0]) if ends else None
+    return tag[1] if tag is not None else ""
 
 
 def _rendered(
-    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS
+    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS, *, open_turn: bool = False
 ) -> tuple[str, list[Word]] | None:
-    """The text of messages and its words; None if the template refuses them."""
+    """The text of messages and its words; None if the template refuses them.
+
+    Args:
+        open_turn: with a generation prompt.
+    """
     try:
-        marked = marker.render(marker.own(messages).chat, marker.tools(tools))
+        marked = marker.render(marker.own(messages).chat, marker.tools(tools), add_generation_prompt=open_turn)
     except StoppedTemplateError:
         raise
     except PacktrainError:

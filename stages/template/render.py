@@ -58,8 +58,6 @@ class Renderer:
         self.template = template
         self.traced = 0
         """Rows rendered by a trace, including compared ones."""
-        self.rendered = 0
-        """Rows rendered by jinja2."""
         self.mismatches = 0
         """Compared rows on which a trace or the tracking was wrong."""
         self._trace = trace
@@ -99,7 +97,6 @@ class Renderer:
                 self._traces = Traces(self.template, self.manner)
             traced = self._traces.rendered(prompt + completion, len(prompt))
         if traced is None:
-            self.rendered += 1
             return self.untraced(prompt, completion, tools)
         self.traced += 1
         if not _chosen(traced.text):
@@ -113,7 +110,7 @@ class Renderer:
         return made
 
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
-        """As a call, without a trace; not counted in `rendered`."""
+        """As a call, without a trace."""
         cut, manner, marker = len(prompt), self.manner, self._marker
         messages = prompt + completion
         own, own_tools = marker.own(messages), marker.tools(tools)
@@ -190,7 +187,7 @@ class Renderer:
     def manner(self) -> TemplateProfile:
         """What the template does with fixed sample conversations."""
         if self._manner is None:
-            self._manner = learn_profile(self.template, self._marker, self._stops, self._others)
+            self._manner = learn_profile(self._marker, self._stops, self._others)
         return self._manner
 
     def _compare(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> None:

@@ -36,17 +36,18 @@ from .locate import locate
 from .owned import Owned
 from .paint import painted
 from .rendered import Rendered, Runs
-from .thought_style import IN_BOTH
+from .thoughts import IN_BOTH
 from .tracked_str import MESSAGE, Word, code_of, join, owned, words_of
 
 MAX_TRACES = 4096
 """Maximum number of traces to keep; when it is reached, all are forgotten."""
+MAX_MESSAGES = 1024
+"""Longer conversations are not traced: few have the same roles."""
 MARK = "\U0010fffd"
 """A private-use character without case, width or meaning: string methods leave it as it is."""
 _PLANE = 0xF0000
 """In a skeleton, content n is the character with this code point plus n."""
-_MAX_CONTENTS = 0xFFF0
-_CONTENT = re.compile("[\U000f0000-\U000ffff0]")
+_CONTENT = re.compile("[\U000f0000-\U000fffff]")
 """Matches a content in a skeleton."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 
@@ -77,16 +78,12 @@ class Ordinary:
         self.lacks: set[str] = set()
         """Texts that it may not contain."""
         self.trimmed = False
-        """Whether it must not be empty, and have no white space around it."""
+        """Whether it may not be empty, nor have white space around it."""
 
     def holds(self, content: str) -> bool:
         """Whether a content is ordinary."""
-        if self.trimmed and (not content or content[0].isspace() or content[-1].isspace()):
-            return False
-        for text in self.lacks:  # noqa: SIM110 - asked for every row: `any` with a generator takes twice as long
-            if text in content:
-                return False
-        return True
+        trimmed = not self.trimmed or (content != "" and not content[0].isspace() and not content[-1].isspace())
+        return trimmed and not any(text in content for text in self.lacks)
 
 
 class Symbol(str):
@@ -132,8 +129,7 @@ class Symbol(str):
     def startswith(self, text: Any) -> bool:  # type: ignore[override]
         return text in self
 
-    def endswith(self, text: Any) -> bool:  # type: ignore[override]
-        return text in self
+    endswith = startswith  # type: ignore[assignment]
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> Any:
         return [] if sep in self else [self]
@@ -339,7 +335,7 @@ class Traces:
         Args:
             cut: how many of the messages are the prompt.
         """
-        if self._compiled is None or not messages:
+        if self._compiled is None or not 0 < len(messages) < MAX_MESSAGES:
             return None
         roles: list[str] = []
         contents: list[str] = []
@@ -363,8 +359,6 @@ class Traces:
         return trace.rendered(contents, self._template.stopped) if trace is not None else None
 
     def _trace(self, roles: list[str], cut: int) -> _Trace:
-        if len(roles) > _MAX_CONTENTS:
-            raise TraceAbortedError("there are too many messages")
         asked, own = [Ordinary() for _ in roles], Owned()
         own.roles, own.flags = roles, [True] * len(roles)
         for index, (role, ordinary) in enumerate(zip(roles, asked, strict=True)):

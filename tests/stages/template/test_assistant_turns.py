@@ -248,7 +248,7 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-ROWS = 100
+ROWS = 60
 """Conversations of each template."""
 
 
