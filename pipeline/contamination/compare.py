@@ -22,13 +22,12 @@ from ...stages.overlap.examples import ANSWER, PROMPT, search_examples
 from ...stages.prep import Options
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
-from ..inputs.elsewhere import InputOrigin, origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.read import block_examples
 from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
 from ..store.checksummed import get_note, put_note
-from ..store.open_store import Store, ask_all, scratch_of
+from ..store.open_store import Store, ask_all
 from .evaluation_index import Evaluation, load_rows
 
 NAME = "contamination.jsonl"
@@ -56,8 +55,6 @@ class OverlapTask:
     cache: Store
     evaluation: Evaluation
     where: tuple[str, str] | None = None
-    """See `EncodeTask`."""
-    origin: InputOrigin | None = None
     """See `EncodeTask`."""
 
     @cached_property
@@ -97,10 +94,7 @@ def compare_block(task: OverlapTask) -> BlockHits:
     """
     rows, names = load_rows(task.cache, task.evaluation.index), [one["file"] for one in task.evaluation.files]
     where = task.where[0] if task.where is not None else None
-    scratch = scratch_of(task.cache).root
-    examples = block_examples(
-        task.path, task.block, task.origin, task.form, task.max_row_bytes, where, scratch
-    ).examples
+    examples = block_examples(task.path, task.block, task.form, task.max_row_bytes, where).examples
     if any(example.ids is not None for example in examples):
         raise InputError(
             f"{task.path}: its rows have token ids instead of text, and ids cannot be compared with evaluation rows; "
@@ -210,12 +204,10 @@ def compare(
     for file in files:
         source, form = by_name[file.source], formats[file.source]
         where = (source.where, polars_version()) if source.where is not None else None
-        origin = origin_of(file, source.max_row_bytes)
         for block in file.blocks:
             task = OverlapTask(
-                file.where(block), block, (form.name, form.options), source.max_row_bytes, cache, evaluation, where,
-                origin,
-            )  # fmt: skip
+                file.path, block, (form.name, form.options), source.max_row_bytes, cache, evaluation, where
+            )
             tasks.setdefault(task.record, task)
             blocks.append((file, block, task.record))
     every = list(tasks.values())

@@ -24,7 +24,7 @@ from ...stages.prep.rowjson import require_shallow
 from ..inputs.blocks import InputFile
 from ..inputs.find import Found, find_inputs
 from ..inputs.read import read_rows
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import scan_inputs
 from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile
@@ -168,7 +168,7 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """
     path, count = file.origin or str(file.path), 0
     for block in file.blocks:
-        rows = read_rows(file.where(block), block, MAX_ROW_BYTES)
+        rows = read_rows(file.path, block, MAX_ROW_BYTES)
         for number, reason, detail in rows.rejects:
             raise InputError(f"{path}, line {block.first_line + number + 1:,}: {reason}: {detail}; fix the row")
         for number, record in rows.records or ():

@@ -21,11 +21,10 @@ from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engi
 from ..execute.executor import Executor, perform
 from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
-from ..inputs.elsewhere import here
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import UserCache, get_note, put_note
-from ..store.open_store import Store, scratch_of
+from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
+from ..store.open_store import Store
 from .encode_spec import EncodeSpec, Look
 from .sampled import encoded_batches
 from .task import EncodeTask, load_spec, make_encoder, noted
@@ -78,8 +77,8 @@ class LookTask:
 
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
-        agreed, about = UserCache(LOOKS), _about(spec)
-        known = engine is reference or agreed.read(about) is not None
+        agreed = f"{LOOKS}/{fingerprint(_about(spec))}.json"
+        known = engine is reference or get_user_note(agreed, dict) is not None
         added = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
         size, rows = 0.0, []
@@ -94,7 +93,7 @@ class LookTask:
                 texts = f"{found.differing:,} of {len(samples):,} texts, first {found.first}"
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} on {texts}")
         if not known:
-            agreed.keep(about, b"true")
+            put_user_note(agreed, _about(spec))
         header: tuple[str, ...] = ()
         stops: tuple[str, ...] = ()
         if encoder.renderer is not None and any(task.conversational for task in self.tasks):
@@ -161,8 +160,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: F
         base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
-    path = here(task.path, block, task.origin, scratch_of(task.cache).root)
-    rows = read_rows(path, block, task.max_row_bytes, columns_of(form), _ROWS)
+    rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) / max(block.lines, 1)
     lines = ((len(one[1]), form.prepare([one])) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
     records = ((mean, form.prepare_rows([one])) for one in rows.records or () if mean <= _ROW_BYTES)

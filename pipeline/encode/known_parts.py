@@ -13,11 +13,10 @@ from ...schemas.errors import IntegrityError
 from ...schemas.names import part_record, record_name
 from ...stages.tokenize.engine_check import compare
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
-from ..execute.checking import damaged
 from ..observer import Observer
 from ..store.checksummed import seal
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, ask_all
+from ..store.open_store import Store, StoredFile, ask_all, damaged
 from .encode_spec import EncodeSpec
 from .parts import PartRecord, decode_record
 from .task import EncodeResult, EncodeTask

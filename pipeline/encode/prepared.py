@@ -8,7 +8,6 @@ from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..contamination.evaluation_index import Evaluation
 from ..inputs.blocks import InputFile
-from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.source_formats import SourceFormat
 from ..store.open_store import Store
@@ -54,7 +53,7 @@ class Prepared:
             form = self.formats[file.source]
             out += [
                 EncodeTask(
-                    file.where(block),
+                    file.path,
                     block,
                     form.name,
                     form.options,
@@ -65,7 +64,6 @@ class Prepared:
                     conversational,
                     source.where,
                     self.pairs,
-                    origin_of(file, source.max_row_bytes),
                 )
                 for block in file.blocks
             ]

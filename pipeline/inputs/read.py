@@ -12,7 +12,6 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
-from .elsewhere import InputOrigin, here
 from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 
@@ -32,13 +31,14 @@ def read_rows(
     """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
 
     Args:
-        path: `InputFile.where(block)`.
+        path: the file that contains it.
         columns: of a table, the only ones that are needed; None for all.
         limit: rows that are enough, for a look at the data.
         arrays: lists of integers may be arrays.
 
     Raises:
-        InputError: the file is no longer what was scanned.
+        InputError: the file is no longer what was scanned, or is not on this machine.
+        IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
         return _joined(block, max_row_bytes, columns, limit, arrays=arrays)
@@ -49,10 +49,7 @@ def read_rows(
         from .tables import read_table, to_rows  # workers of lines need no Arrow
 
         return to_rows(read_table(path, block, columns).slice(0, most), columns, arrays=arrays)
-    data = read_bytes(path, block) if block.spooled is None else unspool(path, block)
-    if block.kind == "text":
-        # Undecodable bytes become lone surrogates, for which the row is rejected later.
-        return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
+    data = read_bytes(path, block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
@@ -75,7 +72,7 @@ def _joined(
         records += [(before + number, row) for number, row in found.records or ()]
         rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
         before += member.lines
-    return BlockRows(lines, None, rejects) if block.kind == "lines" else BlockRows(None, records, rejects)
+    return BlockRows(lines, None, rejects) if block.kind in ("lines", "rows") else BlockRows(None, records, rejects)
 
 
 def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
@@ -98,25 +95,18 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
 
 
 def block_examples(
-    path: Path,
-    block: Block,
-    origin: InputOrigin | None,
-    form: tuple[str, Options],
-    max_row_bytes: int,
-    where: str | None,
-    scratch: Path,
+    path: Path, block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None
 ) -> PreparedBlock:
     """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
 
     Args:
         form: name and options of the format.
         where: the condition.
-        scratch: this machine's folder for copies.
 
     Raises:
-        InputError: the file is not here, or has changed since the scan.
+        InputError, IntegrityError: see `read_rows`.
     """
-    prepared = prepare_block(here(path, block, origin, scratch), block, make_format(*form), max_row_bytes)
+    prepared = prepare_block(path, block, make_format(*form), max_row_bytes)
     if where is None:
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -133,7 +123,7 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
     """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
     out: list[dict[str, Any]] = []
     for block in file.blocks:
-        rows = read_rows(file.where(block), block, max_row_bytes, limit=count - len(out))
+        rows = read_rows(file.path, block, max_row_bytes, limit=count - len(out))
         out += [dict(row) for _, row in rows.records or ()]
         for _, line in rows.lines or ():
             try:

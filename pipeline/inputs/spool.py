@@ -1,8 +1,8 @@
 """Keeps blocks in the cache, named by their hash, for inputs without random access.
 
-Compressed files, JSON arrays and separated values can only be read from the beginning. They are read once, become
-lines of JSON, and are cut like plain files of lines; every block is kept in a separate file, so that tasks can read
-them in any order. A row that cannot become JSON is kept as a line with the reason, `!reason: detail`.
+Compressed files, JSON arrays, separated values and texts are read once, become lines of JSON, and are cut like plain
+files of lines; every block is kept in a separate file, so that tasks can read them in any order. A row that cannot
+become JSON is kept as a line with the reason, `!reason: detail`.
 """
 
 import csv
@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ..store.local import LocalStore, explain, nameless
-from .blocks import Block, Lines, Reject, changed
+from .blocks import Block, Lines, Reject
 from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
-from .lines import after_mark, cut, cut_text
+from .lines import after_mark, cut
 
 ROW_TOO_LONG = "row_too_long"
 """The ledger's reason for rows that are too long."""
@@ -49,9 +49,7 @@ def scan_spooled(
         with path.open("rb") as file:
             stream = decompressed(file, packing)
             kind = kind_within(stream, str(path), kind, packing)
-            if kind is Container.TEXT:
-                pieces = cut_text(stream, max_row_bytes)
-            elif kind is Container.JSONL:
+            if kind is Container.JSONL:
                 pieces = cut(stream, size, max_row_bytes, start=after_mark(stream))
             else:
                 pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
@@ -91,7 +89,8 @@ def kind_within(stream: BufferedReader, shown: str, kind: Container, packing: Co
 
 
 def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
-    """The rows of a JSON array or of separated values, each as a line of JSON, or a line with the reason why not.
+    """The rows of a JSON array, of separated values or of a text, each as a line of JSON, or a line with the reason why
+    not.
 
     Args:
         shown: the file's name in messages.
@@ -104,6 +103,8 @@ def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: 
     after_mark(stream)
     if kind is Container.JSON_ARRAY:
         return _elements(stream, shown, max_row_bytes, cache)
+    if kind is Container.TEXT:
+        return _text(stream, max_row_bytes)
     return _separated(stream, shown, kind.separator, max_row_bytes)
 
 
@@ -127,6 +128,14 @@ def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]
 
 def _rejected(reason: str, detail: str) -> bytes:
     return f"!{reason}: {detail}\n".encode()
+
+
+def _line(row: dict[str, str]) -> bytes:
+    """A line of JSON. Bytes that are no UTF-8, lone surrogates here, are kept: the row's reader refuses them."""
+    try:
+        return msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
 def split_rows(lines: Lines) -> tuple[Lines, list[Reject]]:
@@ -174,7 +183,17 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Pat
         yield _rejected(ROW_TOO_LONG, too_long(len(line) - 1, max_row_bytes)) if long else line
 
 
-# Separated values
+# Texts and separated values
+
+
+def _text(stream: BufferedReader, max_row_bytes: int) -> Iterator[bytes]:
+    """One row, unless there is nothing."""
+    data = stream.read(max_row_bytes + 1)
+    if len(data) > max_row_bytes:
+        said = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
+        yield _rejected(ROW_TOO_LONG, said)
+    elif data:
+        yield _line({"text": data.decode("utf-8", "surrogateescape")})
 
 
 def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
@@ -208,11 +227,9 @@ def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes
                 said = f"the row has {len(fields)} fields, but the header names {len(columns)}"
                 yield _rejected("wrong_columns", said)
             else:
-                yield (msgspec.json.encode(row) if fields else b"") + b"\n"
+                yield _line(row) if fields else b"\n"
         except StopIteration:
             return
-        except UnicodeEncodeError:  # kept as it is, and refused by who reads it
-            yield json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise InputError(
@@ -260,20 +277,23 @@ def spool_name(hash: str) -> str:
     return f"blocks/{hash[:2]}/{hash}.zst"
 
 
-def unspool(path: Path, block: Block) -> bytes:
+def unspool(block: Block) -> bytes:
     """The bytes of a kept block.
 
     Raises:
-        InputError: the file in the cache is damaged.
-        IntegrityError: it is missing.
+        IntegrityError: the file in the cache is missing or damaged.
     """
+    path = cast(Path, block.spooled)
     try:
         data = path.read_bytes()
         out: bytes = pa.Codec("zstd").decompress(data[8:], int.from_bytes(data[:8], "little"), asbytes=True)
     except FileNotFoundError:
-        raise IntegrityError(f"{path} vanished from the cache; run again, and it will be made again") from None
+        raise IntegrityError(
+            f"{path} is not in the cache, or not on this machine; run again, and it will be made again. With several "
+            "machines, run.scratch must be a folder that all of them share"
+        ) from None
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
-        raise changed(path, block) from None
+        out = b""
     if blake3.blake3(out).hexdigest() != block.content:
-        raise changed(path, block)
+        raise IntegrityError(f"{path} is damaged; delete it and run again, and it will be made again")
     return out

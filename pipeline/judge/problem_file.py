@@ -77,7 +77,7 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Any]]:
     """(row number, row) of each row that is not blank."""
     form = AppsFormat()
     for block in file.blocks:
-        found = read_rows(file.where(block), block, _MAX_ROW_BYTES, columns_of(form))
+        found = read_rows(file.path, block, _MAX_ROW_BYTES, columns_of(form))
         if found.rejects:
             number, reason, detail = found.rejects[0]
             raise _refused(file, block.first_line + number, f"{reason}: {detail}")

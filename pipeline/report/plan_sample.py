@@ -5,7 +5,6 @@ its share of the rows. Rows of JSON lines, Parquet and Arrow are taken in stretc
 files can be read only from the start, and their first rows become lines of JSON.
 """
 
-import json
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -76,8 +75,7 @@ class Sampled:
     def true_place(self, error: NoRowsError) -> NoRowsError:
         """Return the error, with the name of the real input."""
         name, path = self.origins.get(error.path, (error.path, None))
-        said = error.said.replace("none of its ", "of what was looked at, none of ", 1)
-        return NoRowsError(error.where, path or name, None, said)
+        return NoRowsError(error.where, path or name, None, error.said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +190,8 @@ def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -
     if found.kind is InputKind.URL and container in _TABLES[1:]:
         from ..inputs.fetch import fetch
 
-        path = fetch(found.name, found.size, found.stamp, cache)
-        found = Found(InputKind.LOCAL, str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        copy = fetch(found.name, found.size, found.stamp, cache)
+        found = replace(found, kind=InputKind.LOCAL, name=str(copy), alias=str(found.path))
     return [_File(found, container, packing)]
 
 
@@ -242,7 +240,7 @@ def _take(
     each = max(1.0, span * whole)
     paths: list[str] = []
     before = 0.0
-    names = labels([file.found.path for file in source.files])
+    names = labels([Path(file.found.alias or file.found.path) for file in source.files])
     for number, (file, rows, name) in enumerate(zip(source.files, source.weights, names, strict=True)):
         part = rows / whole if whole else 0.0
         mine = [(place - before) / part for place in places if before <= place < before + part]
@@ -305,9 +303,6 @@ def _first_rows(file: _File, count: int) -> tuple[list[bytes], float]:
     with file.open() as opened:
         stream = decompressed(opened, file.packing)
         kind = kind_within(stream, shown, file.container, file.packing)
-        if kind is Container.TEXT:
-            text = stream.read(_LONGEST).decode(errors="replace")
-            return [json.dumps({"text": text}).encode() + b"\n"], 1.0
         lines: Iterator[bytes] = stream
         if kind is Container.JSONL:
             after_mark(stream)

@@ -118,7 +118,7 @@ def _select(seen: _Seen) -> Selected | str:
 def _first_of(seen: _Seen) -> str:
     """Describe the first rejected row of a sample, by its place in the original input."""
     for one in _rejects(seen, 1).shown:
-        is_none = what_it_is(seen.prepared.files[0], one.reason, line=False)
+        is_none = what_it_is(seen.prepared.files[0], one.reason)
         return f" The first: {one.file}: {one.reason}: {one.detail.removesuffix('.')}.{is_none}"
     return ""
 

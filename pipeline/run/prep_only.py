@@ -18,7 +18,7 @@ from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format, what_it_is
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -109,7 +109,7 @@ def _rows(
     if prompts and columns is not None:
         columns = (*columns, *ID_COLUMNS)
     for file, block, first in numbered_blocks(files):
-        rows = read_rows(file.where(block), block, source.max_row_bytes, columns)
+        rows = read_rows(file.path, block, source.max_row_bytes, columns)
         prepared = prepare_rows(rows, form)
         if where is not None:
             prepared = where.wanted(prepared)

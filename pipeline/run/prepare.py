@@ -19,8 +19,7 @@ from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.scan import join_small
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import join_small, scan_inputs
 from ..inputs.source_formats import SourceFormat, resolve_formats
 from ..inputs.user_reader import is_reader
 from ..pack.row_form import TOKEN_BYTES
@@ -46,7 +45,7 @@ def prepare(
     section, cache = config.tokenizer, work.cache
     folder = find_tokenizer(section.path, work.base)
     tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
-    whole, files = files is None, files if files is not None else _scan(config, work)
+    whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
         if form.said is not None:
@@ -76,12 +75,6 @@ def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, Source
         return None
     check_text(formats)
     return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
-
-
-def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:
-    shard = config.run.shard
-    notes = work.cache if shard is not None else None
-    return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)
 
 
 @dataclass(frozen=True, slots=True)

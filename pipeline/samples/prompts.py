@@ -30,7 +30,7 @@ from ..execute.pool import Pool
 from ..execute.template_watchdog import note_row, rows_of
 from ..inputs.blocks import Block, InputFile
 from ..inputs.read import ID_COLUMNS, columns_of, given_ids, prepare_rows, read_rows
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import scan_inputs
 from ..store.local import LocalStore
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
@@ -146,7 +146,7 @@ def _rendered(tasks: Sequence[_RenderTask]) -> Iterator[_RenderedBlock]:
 
 
 def _render(task: _RenderTask) -> _RenderedBlock:
-    spec, out, path = task.spec, _RenderedBlock(), task.file.where(task.block)
+    spec, out, path = task.spec, _RenderedBlock(), task.file.path
     rows = read_rows(path, task.block, task.max_row_bytes, (*(columns_of(_FORMAT) or ()), *ID_COLUMNS))
     prepared, given = prepare_rows(rows, _FORMAT), given_ids(rows)
 

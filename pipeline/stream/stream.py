@@ -35,8 +35,7 @@ from ..encode.notes import unlocated
 from ..execute.executor import Executor, Result, Task, never
 from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
-from ..inputs.scan import BLOCK_BYTES
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare

@@ -19,7 +19,7 @@ from packtrain.pipeline.inputs import hub
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
 from packtrain.pipeline.inputs.read import prepare_block
-from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError
@@ -45,7 +45,7 @@ def texts(files: list[InputFile]) -> list[tuple[str, str | None]]:
         (file.label, example.text)
         for file in files
         for block in file.blocks
-        for example in prepare_block(file.where(block), block, form, 1 << 20).examples
+        for example in prepare_block(file.path, block, form, 1 << 20).examples
     ]
 
 
@@ -216,6 +216,7 @@ def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.M
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(row)))
+            self.send_header("ETag", "one")
             self.end_headers()
             try:
                 self.wfile.write(row)

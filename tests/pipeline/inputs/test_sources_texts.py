@@ -14,7 +14,7 @@ from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
 from packtrain.pipeline.inputs.read import prepare_block, read_rows
-from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.inputs.source_formats import resolve_format
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
@@ -30,7 +30,7 @@ def scan(path: Path, **more: Any) -> list[InputFile]:
 
 
 def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
-    return [prepare_block(file.where(block), block, make_format("text"), max_row_bytes) for block in file.blocks]
+    return [prepare_block(file.path, block, make_format("text"), max_row_bytes) for block in file.blocks]
 
 
 def texts(file: InputFile) -> list[str | None]:
@@ -62,7 +62,7 @@ def test_elements_are_lines(folder: Path, rows: list[dict[str, Any]], indent: in
     data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
     (folder / "in.json").write_bytes(data)
     (file,) = scan(folder / "in.json")
-    lines = [line for block in file.blocks for _, line in read_rows(file.where(block), block, 1 << 20).lines or ()]
+    lines = [line for block in file.blocks for _, line in read_rows(file.path, block, 1 << 20).lines or ()]
     assert [json.loads(line) for line in lines] == rows
 
 
