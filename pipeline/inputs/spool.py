@@ -51,6 +51,8 @@ def scan_spooled(
             kind = kind_within(stream, str(path), kind, packing)
             if kind is Container.JSONL:
                 pieces = cut(stream, size, max_row_bytes, start=after_mark(stream))
+            elif kind is Container.TEXT:
+                pieces = _text(stream, after_mark(stream), max_row_bytes)
             else:
                 pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
             for block, data in pieces:
@@ -100,11 +102,11 @@ def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: 
         InputError: the file is damaged or cut short.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    after_mark(stream)
+    start = after_mark(stream)
     if kind is Container.JSON_ARRAY:
         return _elements(stream, shown, max_row_bytes, cache)
     if kind is Container.TEXT:
-        return _text(stream, max_row_bytes)
+        return (line for _, line in _text(stream, start, max_row_bytes))
     return _separated(stream, shown, kind.separator, max_row_bytes)
 
 
@@ -186,14 +188,16 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Pat
 # Texts and separated values
 
 
-def _text(stream: BufferedReader, max_row_bytes: int) -> Iterator[bytes]:
+def _text(stream: BufferedReader, start: int, max_row_bytes: int) -> Iterator[tuple[Block, bytes]]:
     """One row, unless there is nothing."""
     data = stream.read(max_row_bytes + 1)
     if len(data) > max_row_bytes:
         said = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
-        yield _rejected(ROW_TOO_LONG, said)
-    elif data:
-        yield _line({"text": data.decode("utf-8", "surrogateescape")})
+        line = _rejected(ROW_TOO_LONG, said)
+    else:
+        line = _line({"text": data.decode("utf-8", "surrogateescape")})
+    if data:
+        yield Block(start, start + len(data), 0, 1, blake3.blake3(line).hexdigest(), kind="rows"), line
 
 
 def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
