@@ -84,7 +84,9 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
         paths = list(pool.map(lambda one: _path(one[0], scratch.root), inputs))
         files = _noted(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
-            files = list(pool.map(lambda one, path: _scanned(source, *one, path, scratch.root), inputs, paths))
+            files = list(
+                pool.map(lambda one, path: _scanned(source, one[0], one[1], path, scratch.root), inputs, paths)
+            )
             # Else a file may change unnoticed, and the note would be wrong.
             if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found, _ in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional

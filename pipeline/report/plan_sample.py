@@ -83,6 +83,8 @@ class _File:
     """An input to take rows from."""
 
     found: Found
+    name: Path
+    """What the input is called, which may be fetched."""
     container: Container
     packing: Compression | None
 
@@ -186,13 +188,14 @@ def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -
         raise InputError(f"{found.shown} cannot be read: {error}") from error
     if not head:
         raise InputError(f"{found.shown} is empty; remove it from the source's path, or fill it")
-    container, packing = detect(found.path, found.shown, head)
+    name = found.path
+    container, packing = detect(name, found.shown, head)
     if found.kind is InputKind.URL and container in _TABLES[1:]:
         from ..inputs.fetch import fetch
 
         copy = fetch(found.name, found.size, found.stamp, cache)
-        found = replace(found, kind=InputKind.LOCAL, name=str(copy), alias=str(found.path))
-    return [_File(found, container, packing)]
+        found = replace(found, kind=InputKind.LOCAL, name=str(copy))
+    return [_File(found, name, container, packing)]
 
 
 def _open(found: Found) -> BinaryIO:
@@ -240,15 +243,15 @@ def _take(
     each = max(1.0, span * whole)
     paths: list[str] = []
     before = 0.0
-    names = labels([Path(file.found.alias or file.found.path) for file in source.files])
+    names = labels([file.name for file in source.files])
     for number, (file, rows, name) in enumerate(zip(source.files, source.weights, names, strict=True)):
         part = rows / whole if whole else 0.0
         mine = [(place - before) / part for place in places if before <= place < before + part]
         before += part
         if not mine:
             continue
-        stem, suffix = split_name(file.found.path.name)
-        target = folder / f"{number:05d}" / (f"{stem}.jsonl" if file.leading else file.found.path.name)
+        stem, suffix = split_name(file.name.name)
+        target = folder / f"{number:05d}" / (f"{stem}.jsonl" if file.leading else file.name.name)
         target.parent.mkdir(parents=True)
         if file.leading:
             most = round(each * len(mine))
