@@ -27,7 +27,6 @@ _SHOWN = 3
 def wait(
     folder: str,
     timeout: Annotated[float, measured("DURATION", default="1h")] = 3600.0,
-    grace: Annotated[float, measured("DURATION", default="1min")] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Wait until a dataset is finished. Fails if its run fails or dies, or if the time runs out.
@@ -35,13 +34,12 @@ def wait(
     Args:
         folder (DIR): the folder that a run is writing, or its URL.
         timeout: longest wait: seconds, or a time such as 90min.
-        grace: time without a working process after which the run counts as dead.
     """
     from ...schemas.errors import RunDiedError, StalledError
     from ..dataset.wait import wait as wait_for
 
     try:
-        manifest = wait_for(folder, timeout, grace=grace)
+        manifest = wait_for(folder, timeout)
     except (RunDiedError, StalledError) as error:
         if as_json:
             state = "died" if isinstance(error, RunDiedError) else "timeout"

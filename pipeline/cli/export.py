@@ -1,15 +1,13 @@
 """`packtrain export`: a dataset in the format of another trainer or on the Hub, a sharded checkpoint as one model."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural, size
-from .options import Json
 from .output import show
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from ..report.grid import Lines
 
 _ONLY = {
-    "a format": ("--dtype", "--eos-id", "--pad-seq-to-mult", "--drop-weights"),
+    "a format": ("--eos-id",),
     "hf://OWNER/NAME": ("--private", "--dry-run"),
     "model": ("--base", "--tokenizer"),
 }
@@ -36,15 +34,11 @@ def export(
     folder: str,
     to: Annotated[str, typer.Option(autocompletion=_targets)],
     out: Annotated[str | None, typer.Option("--out", "-o")] = None,
-    dtype: Literal["int32", "uint32", "uint16"] | None = None,
     eos_id: int | None = None,
-    pad_seq_to_mult: int | None = None,
-    drop_weights: bool = False,
     private: bool = False,
     dry_run: bool = False,
     base: Path | None = None,
     tokenizer: Path | None = None,
-    as_json: Json = False,
 ) -> None:
     """Write a dataset in another trainer's format, publish it on the Hub, or gather a sharded checkpoint into a model.
 
@@ -53,15 +47,10 @@ def export(
     Args:
         folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
             trained/checkpoint-2.
-        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets); hf://OWNER/NAME, or
-            hf://OWNER/NAME@BRANCH, to publish; model, to gather a checkpoint.
+        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets); hf://OWNER/NAME, to
+            publish; model, to gather a checkpoint.
         out (DIR): a new or empty folder to write.
-        dtype (TYPE): megatron, olmo-core: the type of token ids: int32 (of megatron, by default), uint32 (of
-            olmo-core), or uint16, which takes half the space, for vocabularies up to 65,536.
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
-        pad_seq_to_mult: megatron-bridge: pad each document so that its length at run time is a multiple of N, the
-            pad_seq_to_mult that you train with; by default what pack.parallel asks for, else 1.
-        drop_weights: leave out loss_weights, if the format has no place for them.
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
         base: model: the folder of the model that was trained, for checkpoints without a config.json.
@@ -69,8 +58,7 @@ def export(
     """
     kind = "hf://OWNER/NAME" if to.startswith("hf://") else "model" if to == "model" else "a format"
     given = {
-        "--dtype": dtype, "--eos-id": eos_id, "--pad-seq-to-mult": pad_seq_to_mult, "--drop-weights": drop_weights,
-        "--private": private, "--dry-run": dry_run, "--base": base, "--tokenizer": tokenizer,
+        "--eos-id": eos_id, "--private": private, "--dry-run": dry_run, "--base": base, "--tokenizer": tokenizer,
     }  # fmt: skip
     for owner, names in _ONLY.items():
         wrong = next((name for name in names if given[name] not in (None, False)), None)
@@ -80,28 +68,21 @@ def export(
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
     if kind == "model":
-        model = partial(_gather, Path(folder), Path(str(out)), base, tokenizer)
-        show(as_json, model, partial(_model_lines, str(out)), lambda made: {"out": out, **asdict(made)})
+        show(False, partial(_gather, Path(folder), Path(str(out)), base, tokenizer), partial(_model_lines, str(out)))
     elif out is None:
         from ..export.publish import publish
 
-        show(
-            as_json,
-            lambda observer: publish(folder, to, private=private, dry_run=dry_run, observer=observer),
-            partial(_published_lines, to),
-        )
+        def put(observer: "Observer") -> "Published":
+            return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
+
+        show(False, put, partial(_published_lines, to))
     else:
         from ..export.export import export as export_dataset
 
-        options: dict[str, Any] = {
-            "dtype": dtype, "eos_id": eos_id, "pad_seq_to_mult": pad_seq_to_mult, "drop_weights": drop_weights,
-        }  # fmt: skip
-        show(
-            as_json,
-            lambda observer: export_dataset(folder, out, to, **options, observer=observer),
-            partial(_exported_lines, out),
-            lambda made: {"out": out, **asdict(made)},
-        )
+        def write(observer: "Observer") -> "Exported":
+            return export_dataset(folder, out, to, eos_id=eos_id, observer=observer)
+
+        show(False, write, partial(_exported_lines, out))
 
 
 def _exported_lines(out: str, made: "Exported") -> "Lines":

@@ -50,7 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",
-        "packtrain export packed --to megatron --dtype uint16 --out packed-megatron",
+        "packtrain export packed --to megatron --out packed-megatron",
         "packtrain export packed --to hf://me/packed --private",
         "packtrain export trained/checkpoint-2 --to model --tokenizer tokenizer --out gathered",
     ),

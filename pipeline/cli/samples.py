@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +10,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Count, Device, Json, Set, load_run, measured, whole_numbers
+from .options import Count, Set, load_run, measured
 from .output import show
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from ...schemas.samples import SampleEngine, SampleSettings
     from ...training.generate import ModelFolder
-    from ..judge.judging import Judging
     from ..observer import Observer
     from ..report.grid import Lines
     from ..samples.prompts import PromptSet
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
 _LONGEST = 3600.0
-_LEAST_MEMORY = 64 << 20
 
 
 def sample(
@@ -47,13 +44,9 @@ def sample(
     shard: str | None = None,
     batch: Annotated[int | None, typer.Option(min=1)] = None,
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-    device: Device = None,
     base: Path | None = None,
     endpoint: str | None = None,
-    concurrency: Count = 16,
-    timeout: Annotated[float, measured("DURATION", default="10min")] = 600.0,
     settings: Set = None,
-    as_json: Json = False,
 ) -> None:
     """Draw samples of a model's answers, in a file that a stopped run resumes.
 
@@ -72,8 +65,6 @@ def sample(
         dtype: float32, bfloat16 or float16; by default that of the weights.
         base: the model under an adapter or a sharded checkpoint; by default what the folder says.
         endpoint (URL): ask an OpenAI-compatible server, such as http://host:8000/v1.
-        concurrency: with --endpoint: requests at once.
-        timeout: with --endpoint: time limit of a request.
     """
     from ...schemas.samples import SampleSettings
     from ..execute.executor import parse_shard
@@ -98,8 +89,8 @@ def sample(
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
-            found, on, size = _place(Path(model), base, folder, out, device, batch, observer)
-        prompts = read_prompts(config, place)
+            found, on, size = _place(Path(model), base, folder, out, batch, observer)
+        prompts = read_prompts(Path(data), config.tokenizer, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
@@ -112,18 +103,12 @@ def sample(
             from ..samples.endpoint import EndpointEngine
 
             made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part, 0)
-            make_engine = partial(
-                EndpointEngine, endpoint, model, drawn, prompts.tokenizer, prompts.stop, concurrency=concurrency,
-                seconds=timeout,
-            )  # fmt: skip
+            make_engine = partial(EndpointEngine, endpoint, model, drawn)
         made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         return len(prompts.prompts), draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
 
-    def plain(drawn: "Drawn") -> dict[str, Any]:
-        return {"out": str(out), "prompts": drawn[0], **asdict(drawn[1])}
-
-    show(as_json, make, partial(_drawn_lines, out, n), plain)
+    show(False, make, partial(_drawn_lines, out, n))
 
 
 def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
@@ -133,7 +118,7 @@ def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
         yield f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing"
     reasons = f" ({said})" if said else ""
     of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
-    yield f"{out}: {of}, {plural(counts.tokens, 'token')}{reasons}"
+    yield f"{out}: {of}{reasons}"
 
 
 def _check_tokenizer(model: Path, base: Path | None) -> None:
@@ -154,8 +139,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _place(
-    model: Path, base: Path | None, tokenizer: Path, out: Path, device: str | None, batch: int | None,
-    observer: "Observer",
+    model: Path, base: Path | None, tokenizer: Path, out: Path, batch: int | None, observer: "Observer"
 ) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
     """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
@@ -166,7 +150,7 @@ def _place(
         raise ConfigError(
             f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
         ) from None
-    on = choose_device(device)
+    on = choose_device(None)
     size = batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
     if find_shards(model) is None:
         return find_model(model, base), on, size
@@ -203,16 +187,11 @@ def eval_apps(
     samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     data: Path | None = None,
     out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
-    k: Annotated[str | None, typer.Option("-k")] = None,
-    comparator: Literal["exact", "tokens+numbers"] = "tokens+numbers",
     timeout: Annotated[float, measured("DURATION", default="10s")] = 10.0,
-    memory: Annotated[int, measured("SIZE", default="1GiB")] = 1 << 30,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
-    calibration: Path | None = None,
     compare: Path | None = None,
-    as_json: Json = False,
 ) -> None:
     """Run a model's programs against the tests of APPS problems, in a sandbox, and give pass@k by difficulty.
 
@@ -220,45 +199,31 @@ def eval_apps(
         samples (SAMPLES): what `packtrain sample` wrote, or JSON lines with id, row, sample and text.
         data: APPS rows with their tests: the data that the samples were made from.
         out (DIR): folder for results; the same command continues there.
-        k (K,K,…): the k of pass@k; by default 1,5,10 up to n.
-        comparator: exact or tokens+numbers.
         timeout: CPU time of one test; twice as much by the clock.
-        memory: memory of a program.
         jobs: programs at once; by default one per core.
         unsafe: run programs WITHOUT a sandbox, with all rights of this user.
         references: run the data's own solutions in place of samples, to calibrate.
-        calibration (DIR): the --out of such a run of the same data.
         compare (DIR): the --out of another evaluation of the same data: do they differ?
     """
     from ..judge.evaluation import run_evaluation
-    from ..judge.summary import lines
+    from ..judge.sandbox import ProgramLimits
+    from ..judge.summary import lines, table
 
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
     if data is None or out is None:
         raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
-    judging, ks = _judging(comparator, timeout, memory), whole_numbers("-k", k, "1,5,10")
+    if not 0 < timeout <= _LONGEST:
+        raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")
     evaluate = partial(
-        run_evaluation, data, out, samples, judging=judging, unsafe=unsafe, jobs=jobs, ks=ks, calibration=calibration,
-        compare=compare,
+        run_evaluation, data, out, samples, limits=ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout),
+        unsafe=unsafe, jobs=jobs, compare=compare,
     )  # fmt: skip
 
     def view(summary: dict[str, Any]) -> "Lines":
+        yield table(summary)
         yield from lines(summary)
-        yield f"{out}: results.jsonl has every sample, summary.json these numbers"
+        yield f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
 
-    show(as_json, lambda observer: evaluate(observer=observer), view)
-
-
-def _judging(comparator: str, timeout: float, memory: int) -> "Judging":
-    from ...stages.judge.comparators import Comparator
-    from ..judge.judging import Judging
-    from ..judge.sandbox import ProgramLimits
-
-    if not 0 < timeout <= _LONGEST:
-        raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")
-    if not _LEAST_MEMORY <= memory < 1 << 48:
-        raise ConfigError("--memory: give at least 64MiB, which Python needs itself")
-    limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout, memory_bytes=memory)
-    return Judging(Comparator(comparator), limits)
+    show(False, lambda observer: evaluate(observer=observer), view)

@@ -128,7 +128,8 @@ def _refuse_other(store: Store, earlier: dict[str, Any], now: dict[str, Any]) ->
         found = plan_settings(earlier, now)
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
         lines, found = ["its settings cannot be read"], []
-    own = [one for one in found if one.section in ("configuration", "reading") or one.key in ("hash", "template")]
+    derived = ("encoding", "versions")  # which differ by themselves only in another environment
+    own = [one for one in found if one.section not in derived]
     for one in own or ([] if lines else found):
         sides = (json.dumps(side, ensure_ascii=False) for side in (one.a, one.b))
         lines.append(f"{one.section} {one.key}: " + " → ".join(text[:60] for text in sides))

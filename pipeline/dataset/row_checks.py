@@ -44,13 +44,13 @@ def problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, s
 
     Tokens are looked at only if all columns of all rows have the lengths that they should have.
     """
-    found = list(first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
+    found = list(_first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
     yield from found
     if not found and not manifest.preference:
-        yield from first_of(_tokens(batch, manifest))
+        yield from _first_of(_tokens(batch, manifest))
 
 
-def first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
+def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
     """Yield (row, problem) for the first row that breaks each check."""
     for bad, rows, what in checks:
         if bad.any():

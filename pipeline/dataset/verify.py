@@ -1,24 +1,19 @@
 """Checks that a finished dataset matches its manifest, and that its rows keep the invariants that trainers rely on."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord, ShardRecord
 from ...schemas.names import MANIFEST
-from ...schemas.ragged import offsets_of, sums_of
-from ...stages.arrays import list_lengths, view
 from ..observer import Observer, Silent
-from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
-from .row_checks import Check, Sums, first_of, problems
+from .row_checks import Sums, problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,6 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
         findings += _check_file(dataset.store, file, deep)
-    damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     weights = 0.0
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
@@ -79,16 +73,11 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         if not split.shards:
             findings.append(Finding(MANIFEST, f"lists no shards for split {name!r}"))
             continue
-        noted = row_sizes_name(split)
-        sizes = None if manifest.preference or noted in damaged else _row_sizes(dataset, noted)
-        first = 0
         for shard in split.shards:
             found = list(_check_file(dataset.store, shard, deep))
             if not found:
-                here = None if sizes is None else sizes[:, first : first + shard.rows]
-                found, weight = _check_shard(dataset, shard, here, noted)
+                found, weight = _check_shard(dataset, shard)
                 weights += weight
-            first += shard.rows
             findings += found
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
@@ -117,41 +106,13 @@ def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> I
             yield Finding(record.name, "does not match its hash in the manifest")
 
 
-def _row_sizes(dataset: Finished, name: str) -> NDArray[np.int64]:
-    """(2, R) the tokens and squares of a split's rows, from the file beside its shards; none if it cannot be read."""
-    with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(name))) as source:
-        batch = pa.ipc.open_file(source).get_batch(0)
-        return np.stack([view(batch.column(column)).astype(np.int64) for column in ("tokens", "squares")])
-    return np.zeros((2, 0), np.int64)
-
-
-def _check_sizes(batch: pa.RecordBatch, sizes: NDArray[np.int64], name: str) -> Iterator[Check]:
-    """What is wrong with the noted sizes of a batch's rows."""
-    if sizes.shape[1] < batch.num_rows:
-        yield np.ones(batch.num_rows, np.bool_), None, f"{name} lacks this row's sizes"
-        return
-    lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
-    squares = sums_of(lengths * lengths, offsets_of(list_lengths(batch.column("seq_lengths"))))
-    wrong = (sizes[0] != list_lengths(batch.column("input_ids"))) | (sizes[1] != squares)
-    yield wrong, None, f"{name} has other sizes for this row"
-
-
-def _check_shard(
-    dataset: Finished, shard: ShardRecord, sizes: NDArray[np.int64] | None, name: str
-) -> tuple[list[Finding], float]:
-    """What is wrong with a shard's rows, and the sum of their loss weights.
-
-    Args:
-        sizes: (2, R) what the file `name` says of its rows; None not to compare.
-    """
+def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], float]:
+    """What is wrong with a shard's rows, and the sum of their loss weights."""
     findings: list[Finding] = []
     sums, row, manifest = Sums(), 0, dataset.manifest
     try:
         for batch in dataset.batches(shard):
-            wrong = list(problems(batch, manifest))
-            if sizes is not None:
-                wrong += first_of(_check_sizes(batch, sizes[:, row : row + batch.num_rows], name))
-            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
+            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in problems(batch, manifest)]
             sums.add(batch, manifest.preference)
             row += batch.num_rows
     except (IntegrityError, pa.ArrowException, ValueError) as error:  # some damage appears only when columns are read

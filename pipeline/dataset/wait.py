@@ -14,12 +14,12 @@ from .manifests import read_manifest
 
 EXPORT = "export.json"
 """The manifest of an export."""
-_POLL_SECONDS = 0.25
-_SLOWEST_SECONDS = 2.0
-"""Longest pause between polls. Pauses grow to it, because remote stores charge for requests."""
+_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 300.0
+"""If no process is at work for so long, the run counts as dead. Within that time it may start, or start again."""
 
 
-def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Manifest:
+def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
     """Wait for a dataset, and return its manifest when it is finished.
 
     Used by the ranks of a training job while one of them, or another job, runs packtrain. Clocks of different machines
@@ -28,8 +28,6 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
     Args:
         out: the folder or URL that the run writes.
         timeout: longest wait, in seconds.
-        grace: if no process is at work for this many seconds, the run counts as dead. Within that time it may start, or
-        start again.
 
     Raises:
         RunDiedError: no process is at work; the message says whether the run failed, died, or never started.
@@ -41,7 +39,7 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
     if isinstance(store, LocalStore) and store.root.is_file():
         raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
     began = busy = time.monotonic()
-    leases, pause, begun = Leases(store), _POLL_SECONDS, False
+    leases, begun = Leases(store), False
     while True:
         now = time.monotonic()
         try:
@@ -63,12 +61,11 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
             raise StalledError(
                 f"{store.url} is not finished after {duration(timeout)}: {state}. Check the run, or wait longer"
             )
-        if now - busy >= grace:
+        if now - busy >= _GRACE_SECONDS:
             again = "Run the same command again: it continues where it stopped"
             start = "No run was ever started there: check the path, or start a run with `packtrain run`"
             raise RunDiedError(f"{store.url} will not be finished: {state}. {again if begun else start}")
-        time.sleep(max(0.0, min(pause, began + timeout - now)))
-        pause = min(pause * 1.1, _SLOWEST_SECONDS)
+        time.sleep(max(0.0, min(_POLL_SECONDS, began + timeout - now)))
 
 
 def unfinished(store: Store) -> str:

@@ -9,11 +9,12 @@ from ..contamination.compare import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile
+from ..store.open_store import Store, StoredFile, scratch_of
 from .encode_spec import EncodeSpec
 from .first_look import LOOKS
 from .known_parts import KnownParts, wrong_engine
 from .parts import PartPlace, PartRecord
+from .preload import share_tokenizer
 from .prepared import Prepared
 from .task import EncodeResult
 
@@ -54,6 +55,7 @@ def encode(
     for folder in ("specs", LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     if missing:
+        share_tokenizer(prepared.spec, scratch_of(cache))
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
         # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
         look = shared or isinstance(cache, LocalStore)

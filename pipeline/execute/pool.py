@@ -45,9 +45,11 @@ from .executor import (
 
 TASK_MODULES = tuple(
     f"{__package__.rpartition('.')[0]}.{module}"
-    for module in ("encode.task", "encode.first_look", "pack.shard", "pack.documents")
+    for module in ("encode.task", "encode.first_look", "encode.preload", "pack.shard", "pack.documents")
 )
 """What the server imports. Given by name, because these modules import modules of this folder."""
+SERVER_ENVIRONMENT: dict[str, str] = {}
+"""Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -243,10 +245,13 @@ def _start_server() -> None:
     """
     resource_tracker.ensure_running()  # it would unblock them
     forkserver.set_forkserver_preload([*TASK_MODULES])
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    before, environ = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS), os.environ.copy()
+    os.environ.update(SERVER_ENVIRONMENT)
     try:
         forkserver.ensure_running()
     finally:
+        for name in SERVER_ENVIRONMENT.keys() - environ.keys():
+            del os.environ[name]
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -23,13 +23,11 @@ from ..report.card import CardPlace, CardSplit, dataset_card, in_order
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, INDEXES, Layout, MisfitError, ShardRows
+from .foreign_formats import FORMATS, Layout, MisfitError, ShardRows, index_mds
 
 NOTE = "export.json"
-"""What an export says of itself: the dataset's hash, the options, and what it holds."""
+"""What an export says of itself: the dataset's hash, the format, and what it holds."""
 _CARRY_ALL = ("mds", "trl")
-_DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
-"""Format → types of its token arrays; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class Exported:
     dataset: str
     """The hash of the dataset's manifest."""
     to: str
-    options: dict[str, Any]
     not_carried: tuple[str, ...]
     """Columns of a packed row for which the format has no place."""
     splits: dict[str, dict[str, int]]
@@ -53,10 +50,7 @@ def export(
     out: str | Path,
     to: str,
     *,
-    dtype: str | None = None,
     eos_id: int | None = None,
-    pad_seq_to_mult: int | None = None,
-    drop_weights: bool = False,
     observer: Observer | None = None,
 ) -> Exported:
     """Write a finished dataset in another format. The destination is complete or not there.
@@ -65,8 +59,7 @@ def export(
         dataset: its folder or URL.
         out: a folder that does not exist, or is empty.
         to: a key of `FORMATS`, or `datasets` for `trl`.
-        dtype, eos_id, pad_seq_to_mult: see `Layout`; None for the default.
-        drop_weights: consent to leave out loss weights, for formats that have no place for them.
+        eos_id: for `olmo-core`; see `Layout`.
 
     Raises:
         ConfigError: an option cannot be used, or the format would lose weights.
@@ -74,7 +67,7 @@ def export(
         OutputError: the destination holds something, lies inside a dataset, or cannot be written.
     """
     observer, to = observer or Silent(), "trl" if to == "datasets" else to
-    _check_options(to, dtype, eos_id, pad_seq_to_mult)
+    _check_options(to, eos_id)
     place = _free(out)
     source = open_finished(dataset)
     manifest = source.manifest
@@ -84,21 +77,15 @@ def export(
         )
     lost: tuple[str, ...] = ()
     if to not in _CARRY_ALL:
-        lost = tuple(name for name in ("doc_starts", "doc_ids", UNPADDED, WEIGHTS) if name in manifest.schema)
-    if WEIGHTS in lost and not drop_weights:
-        raise ConfigError(
-            f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
-            f"another objective; add --drop-weights to leave them out, or take --to {' or '.join(_CARRY_ALL)}"
-        )
-    options: dict[str, Any] = {}
-    if to in _DTYPES:
-        options["dtype"] = dtype or _DTYPES[to][0]
-    if to == "olmo-core":
-        options["eos_id"] = eos_id
-    if to == "megatron-bridge":
-        options["multiple"] = pad_seq_to_mult or _multiple(source)
+        lost = tuple(name for name in ("doc_starts", "doc_ids", UNPADDED) if name in manifest.schema)
+        if WEIGHTS in manifest.schema:
+            raise ConfigError(
+                f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which "
+                f"is another objective; take --to {' or '.join(_CARRY_ALL)}, or pack without weights"
+            )
+    multiple = _multiple(source) if to == "megatron-bridge" else 1
     refuse_damaged(source, observer)
-    layout = Layout(schema_of(manifest.schema), manifest.max_length, manifest.pad_id, **options)
+    layout = Layout(schema_of(manifest.schema), manifest.max_length, manifest.pad_id, eos_id or 0, multiple)
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
         for name, split in manifest.splits.items()
@@ -111,7 +98,7 @@ def export(
             _write(source, draft, to, layout, observer)
             files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
             size = sum(path.stat().st_size for path in files)
-            made = Exported(manifest.hash, to, options, lost, splits, len(files), size)
+            made = Exported(manifest.hash, to, lost, splits, len(files), size)
             note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
             (draft / NOTE).write_bytes(indented_json(note, 1))
             if to == "trl":
@@ -156,28 +143,15 @@ def refuse_damaged(source: Finished, observer: Observer) -> None:
         )
 
 
-def _check_options(to: str, dtype: str | None, eos_id: int | None, multiple: int | None) -> None:
+def _check_options(to: str, eos_id: int | None) -> None:
     if to not in FORMATS:
         known = ", ".join((*FORMATS, "datasets", "hf://OWNER/NAME", "model"))
         raise ConfigError(f"--to {to[:80]}: choose one of {known}")
-    for option, value, takers in (
-        ("--dtype", dtype, tuple(_DTYPES)),
-        ("--eos-id", eos_id, ("olmo-core",)),
-        ("--pad-seq-to-mult", multiple, ("megatron-bridge",)),
-    ):
-        if value is not None and to not in takers:
-            raise ConfigError(f"{option} is for --to {' or '.join(takers)}, not for {to}; leave it out")
-    if dtype is not None and dtype not in _DTYPES[to]:
-        raise ConfigError(f"--dtype {dtype}: choose {' or '.join(_DTYPES[to])} for --to {to}")
-    if to == "olmo-core" and eos_id is None:
+    if (eos_id is not None) is not (to == "olmo-core") or not 0 <= (eos_id or 0) < 2**31:
         raise ConfigError(
-            "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig that you train with: OLMo-core "
-            "finds where documents end by it"
+            "--eos-id is for --to olmo-core, which needs it: the eos_token_id of the TokenizerConfig that you train "
+            "with, by which OLMo-core finds where documents end"
         )
-    if eos_id is not None and not 0 <= eos_id < 2**31:
-        raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1:,}")
-    if multiple is not None and not 1 <= multiple < 2**16:
-        raise ConfigError(f"--pad-seq-to-mult {multiple}: give a number from 1 to {2**16 - 1:,}")
 
 
 def _multiple(source: Finished) -> int:
@@ -186,8 +160,7 @@ def _multiple(source: Finished) -> int:
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
         raise ConfigError(
             "--to megatron-bridge: with context parallelism it divides documents between ranks, but the dataset is "
-            f"packed with pack.parallel.layout={parallel.layout}, which pads only rows; pack with layout=thd, or give "
-            "--pad-seq-to-mult, which is 1 without context parallelism"
+            f"packed with pack.parallel.layout={parallel.layout}, which pads only rows; pack with layout=thd"
         )
     return parallel.document_multiple if parallel is not None else 1
 
@@ -218,7 +191,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
-        before, facts = 0, []
+        before, facts = 0, list[Any]()
         for index, shard in enumerate(split.shards):
             rows = ShardRows(source.batches(shard))
             try:
@@ -231,8 +204,8 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
                 raise InputError(str(error)) from error
             before += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
-        if to in INDEXES:
-            INDEXES[to](facts, draft, name, layout)
+        if to == "mds":
+            index_mds(facts, draft, name)
     observer.end()
 
 

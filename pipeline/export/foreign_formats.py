@@ -37,8 +37,6 @@ class Layout:
     schema: pa.Schema
     max_length: int
     pad_id: int
-    dtype: str = "int32"
-    """The type of token arrays."""
     eos_id: int = 0
     """OLMo-core: the token after which its reader ends a document."""
     multiple: int = 1
@@ -66,7 +64,7 @@ class ShardRows:
                 yield {name: values[number] for name, values in columns.items()}
 
 
-Writer = Callable[[ShardRows, Path, str, int, Layout], dict[str, Any]]
+Writer = Callable[[ShardRows, Path, str, int, Layout], Any]
 """(rows, folder of the export, split, number of the shard in it, layout) → what an index of the split needs."""
 
 
@@ -80,18 +78,6 @@ def _trained(row: Row) -> NDArray[np.bool_]:
     return np.not_equal(row["labels"], IGNORE_INDEX)
 
 
-def _ids_as(row: Row, dtype: "np.dtype[Any]") -> Array:
-    """(T,) the ids in another type.
-
-    Raises:
-        MisfitError: one does not fit into it.
-    """
-    ids, most = row["input_ids"], np.iinfo(dtype).max
-    if (bad := ids > most).any():
-        raise MisfitError(f"token id {ids[bad][0]:,} does not fit into {dtype}, which holds at most {most:,}")
-    return ids.astype(dtype, copy=False)
-
-
 def _made(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
@@ -100,13 +86,12 @@ def _made(folder: Path) -> Path:
 # Parquet, for `datasets`, TRL and the Hub
 
 
-def write_trl(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> dict[str, Any]:
+def write_trl(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
     """Parquet with all columns, also of a shard without rows."""
     path = _made(folder / "data") / f"{split}-{index:05d}.parquet"
     with pq.ParquetWriter(path, layout.schema, compression="zstd") as writer:
         for batch in rows.batches:
             writer.write_batch(batch)
-    return {}
 
 
 # Megatron-Bridge
@@ -118,90 +103,52 @@ _GROUP_ROWS = 500
 """Rows of a row group, as its own writer makes them; the reader keeps one in memory."""
 
 
-def write_bridge(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> dict[str, Any]:
+def write_bridge(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
     """Packed Parquet by the rules of `src/megatron/bridge/data/packing/` of Megatron-Bridge at commit 067f987
     (22 August 2026).
 
     A row has `input_ids`, `seq_start_id` (where each document begins, from 0) and `loss_mask`, in which a place stands
     for the token that is predicted there, the next one. The reader drops the last token of every document from the
     inputs, so a document of L stored tokens has L - 1 places at run time, which must be a multiple.
-
-    Raises:
-        MisfitError: a row gets longer than `max_length` by padding.
     """
     made: list[tuple[Array, Array, Array]] = []
-    longest = 0
     for row in rows:
         lengths = row["seq_lengths"]
         stored = -(-(lengths - 1) // layout.multiple) * layout.multiple + 1
-        size = int(stored.sum())
-        if size - len(stored) > layout.max_length:
-            raise MisfitError(
-                f"with documents padded to multiples of {layout.multiple} for pad_seq_to_mult, it would have "
-                f"{size - len(stored):,} tokens, more than max_length ({layout.max_length:,}); pack with "
-                f"pack.align={layout.multiple}"
-            )
-        ids, mask = np.full(size, layout.pad_id, np.int32), np.zeros(size, np.int8)
+        ids, mask = np.full(stored.sum(), layout.pad_id, np.int32), np.zeros(stored.sum(), np.int8)
         places = ranges(starts_of(stored), lengths)
         ids[places] = row["input_ids"]
         # The first token of a piece is never trained, so no piece reaches into another.
         mask[places] = np.append(_trained(row)[1:], False)
         made.append((ids, mask, starts_of(stored).astype(np.int32)))
-        longest = max(longest, int(stored.max()))
-    ids_of, masks, starts = zip(*made, strict=True)
-    table = pa.table({"input_ids": ids_of, "loss_mask": masks, "seq_start_id": starts}, schema=_BRIDGE)
+    columns = dict(zip(_BRIDGE.names, zip(*made, strict=True), strict=True))
     path = _made(folder / split) / f"{index:05d}.idx.parquet"
-    pq.write_table(table, path, row_group_size=_GROUP_ROWS, compression="zstd")
-    sizes, counts = [len(ids) for ids in ids_of], [len(one) for one in starts]
-    return {
-        "longest": longest, "most": max(counts), "shortest": min(sizes),
-        "rows": len(made), "documents": sum(counts), "tokens": sum(sizes),
-    }  # fmt: skip
-
-
-def index_bridge(shards: list[dict[str, Any]], folder: Path, split: str, layout: Layout) -> None:
-    """An entry of `metadata.json`, which the reader needs for CUDA graphs."""
-    path = folder / "metadata.json"
-    before = json.loads(path.read_bytes()) if path.exists() else []
-    if shards:
-        rows, documents, tokens = (sum(one[name] for one in shards) for name in ("rows", "documents", "tokens"))
-        before.append(
-            {
-                "dataset_max_seqlen": max(one["longest"] for one in shards),
-                "max_samples_per_bin": max(one["most"] for one in shards),
-                "packing_factor": round(documents / rows, 2),
-                "packing_efficiency": round(100 * tokens / (rows * layout.max_length), 2),
-                "pack_size": layout.max_length,
-                "min_packed_seqlen": min(one["shortest"] for one in shards),
-            }
-        )
-    path.write_text(json.dumps(before) + "\n")
+    pq.write_table(pa.table(columns, schema=_BRIDGE), path, row_group_size=_GROUP_ROWS, compression="zstd")
 
 
 # Megatron
 
-_CODES = {"uint8": 1, "int32": 4, "uint16": 8}
+_CODES = {"uint8": 1, "int32": 4}
 
 
-def write_megatron(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> dict[str, Any]:
+def write_megatron(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
     """A pair of `.bin` and `.idx` by the rules of `megatron/core/datasets/indexed_dataset.py` of megatron-core 0.16.1,
     and the mask as a pair of uint8. A sequence is one piece of a document, and a Megatron document is one packed row.
-
-    Raises:
-        MisfitError: a token id does not fit into the type.
     """
-    kinds = {folder / split: np.dtype(layout.dtype), folder / f"{split}-mask": np.dtype(np.uint8)}
+    kinds: dict[Path, np.dtype[Any]] = {
+        folder / split: np.dtype(np.int32),
+        folder / f"{split}-mask": np.dtype(np.uint8),
+    }
     lengths: list[Array] = []
     tokens, mask = (_made(place) / f"{index:05d}.bin" for place in kinds)
     with tokens.open("wb") as ids, mask.open("wb") as flags:
         for row in rows:
-            ids.write(_ids_as(row, kinds[folder / split]).tobytes())
+            ids.write(row["input_ids"].tobytes())
             flags.write(_trained(row).tobytes())
             lengths.append(row["seq_lengths"])
     bounds = np.cumsum([0, *map(len, lengths)])
     for place, dtype in kinds.items():
         (place / f"{index:05d}.idx").write_bytes(_megatron_index(np.concatenate(lengths), bounds, dtype))
-    return {}
 
 
 def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> bytes:
@@ -255,7 +202,7 @@ def write_mds(rows: ShardRows, folder: Path, split: str, index: int, layout: Lay
     return {**config, "raw_data": raw, "samples": len(samples), "zip_data": None}
 
 
-def index_mds(shards: list[dict[str, Any]], folder: Path, split: str, layout: Layout) -> None:
+def index_mds(shards: list[dict[str, Any]], folder: Path, split: str) -> None:
     """The `index.json` of a split."""
     (_made(folder / split) / "index.json").write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
 
@@ -270,18 +217,17 @@ def _mds_array(values: Array) -> bytes:
 # OLMo-core
 
 
-def write_olmo(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> dict[str, Any]:
-    """Token arrays and masks by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit fa6c501 (22 June 2026);
-    3.0.0 has the same.
+def write_olmo(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
+    """Token arrays of uint32 and masks by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit fa6c501
+    (22 June 2026); 3.0.0 has the same.
 
-    A `.npy` has no header: numbers of one unsigned type, end to end. `NumpyFSLDataset` cuts it into rows of
-    `sequence_length`, so rows are filled up, and a row into documents after every end-of-sequence token. The mask has
-    one byte a token and is not shifted.
+    A `.npy` has no header: numbers of one type, end to end. `NumpyFSLDataset` cuts it into rows of `sequence_length`,
+    so rows are filled up, and a row into documents after every end-of-sequence token. The mask has one byte a token and
+    is not shifted.
 
     Raises:
-        MisfitError: the reader would not cut a row where its pieces end, or a token id does not fit into the type.
+        MisfitError: the reader would not cut a row where its pieces end.
     """
-    dtype = np.dtype(layout.dtype)
     # Any id but the end-of-sequence token, after which the reader would cut.
     filler = layout.pad_id if layout.pad_id != layout.eos_id else int(layout.eos_id == 0)
     name = f"{index:05d}.npy"
@@ -290,9 +236,8 @@ def write_olmo(rows: ShardRows, folder: Path, split: str, index: int, layout: La
         for row in rows:
             _check_ends(row, layout.eos_id)
             rest = layout.max_length - len(row["input_ids"])
-            tokens.write(_ids_as(row, dtype).tobytes() + np.full(rest, filler, dtype).tobytes())
+            tokens.write(row["input_ids"].astype(np.uint32).tobytes() + np.full(rest, filler, np.uint32).tobytes())
             mask.write(_trained(row).tobytes() + bytes(rest))
-    return {}
 
 
 def _check_ends(row: Row, eos_id: int) -> None:
@@ -324,8 +269,3 @@ FORMATS: dict[str, Writer] = {
     "olmo-core": write_olmo,
     "trl": write_trl,
 }
-INDEXES: dict[str, Callable[[list[dict[str, Any]], Path, str, Layout], None]] = {
-    "megatron-bridge": index_bridge,
-    "mds": index_mds,
-}
-"""What is written after the shards of a split."""

@@ -20,10 +20,9 @@ from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card, own_place
 from ..run.run import packtrain_version
-from ..store.local import LocalStore
 from .export import open_finished, refuse_damaged
 
-_TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?(?:@([\w./-]+))?")
+_TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
 _SECRET = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{30,}|sk-[\w-]{20,}|A[KS]IA[0-9A-Z]{16})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
@@ -37,7 +36,6 @@ class Published:
     """What goes, and what became of it."""
 
     repository: str
-    revision: str | None
     dataset: str
     """The hash of the dataset's manifest."""
     card: str
@@ -60,7 +58,7 @@ def publish(
 
     Args:
         dataset: its folder or URL.
-        target: `hf://owner/name`, or `hf://owner/name@branch`.
+        target: `hf://owner/name`.
         private: make the repository private, if it is made.
 
     Raises:
@@ -72,15 +70,13 @@ def publish(
     observer = observer or Silent()
     match = _TARGET.fullmatch(target)
     if match is None:
-        raise ConfigError(f"{target[:200]}: write hf://owner/name, or hf://owner/name@branch")
-    repository, revision = match[1], match[2]
-    if re.search(r"--|\.\.|[-.](?:/|$)|(?:^|/)[-.]", repository):
-        raise ConfigError(f"{target}: the Hub does not accept this name; write hf://owner/name")
+        raise ConfigError(f"{target[:200]}: write hf://owner/name")
+    repository = match[1]
     source = open_finished(dataset)
     card = _card(source, repository)
     shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}
     sizes = {name: shard.bytes for name, shard in shards.items()} | {CARD: len(card)}
-    listed = Published(repository, revision, source.manifest.hash, card.decode(), dict(sorted(sizes.items())))
+    listed = Published(repository, source.manifest.hash, card.decode(), dict(sorted(sizes.items())))
     refuse_damaged(source, observer)
     if dry_run:
         return listed
@@ -94,11 +90,9 @@ def publish(
             raise OutputError(
                 f"{target} is there already, and public; make it private in its settings, or leave --private out"
             )
-        if revision is not None:
-            api.create_branch(**names, branch=revision, exist_ok=True)
         # What else would be read as rows of a split: shards of an earlier dataset.
         folders = {name.rpartition("/")[0] for name in shards}
-        held = api.list_repo_files(**names, revision=revision)
+        held = api.list_repo_files(**names)
         stale = [name for name in held if name not in shards and name.rpartition("/")[0] in folders]
         changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale]
         changes.append(hub.CommitOperationAdd(CARD, card))
@@ -110,7 +104,6 @@ def publish(
             **names,
             operations=changes,
             commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {packtrain_version()}",
-            revision=revision,
         )
     return replace(listed, commit=str(made.oid), url=str(url))
 
@@ -133,15 +126,13 @@ def _card(source: Finished, repository: str) -> bytes:
             f"{where} is not a text in UTF-8 of at most {_MOST_CARD >> 20} MiB; fix it, or delete it, and packtrain "
             "writes a new one"
         ) from None
-    places = [Path.home(), Path.cwd()]
-    if isinstance(source.store, LocalStore):
-        places.append(source.store.root)
-    private = re.compile("|".join(rf"{re.escape(str(one))}(?![\w-])" for one in places if one != Path("/")) or "(?!)")
-    for number, line in enumerate(text.splitlines(), start=1):
-        found = [f"names a path of this machine ({one[0]})" for one in private.finditer(line)]
-        found += [f"holds what looks like a secret ({one[0][:6]}…)" for one in _SECRET.finditer(line)]
-        if found:
-            raise InputError(f"{where}, line {number}: {found[0]}; take it out, because everybody could read it")
+    private = f"{_SECRET.pattern}|{re.escape(str(Path.home()))}/|{re.escape(source.store.url)}"
+    if found := re.search(private, text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InputError(
+            f"{where}, line {line}: holds what looks like a secret, or a path of this machine ({found[0][:6]}…); take "
+            "it out, because everybody could read it"
+        )
     return held
 
 
@@ -162,13 +153,12 @@ def _explained(target: str) -> Iterator[Any]:
         raise
     except hub.errors.HfHubHTTPError as error:
         said, status = " ".join(str(error.server_message or error).split())[:300], error.response.status_code
-        if status in (400, 401, 402, 403, 404):
-            raise ConfigError(
-                f"{target}: the Hub refused with status {status} ({said}); check the name, and that the token may "
-                "write there"
-            ) from error
-        raise StoreError(
-            f"{target}: the Hub failed with status {status} ({said}); run the same command again"
+        kind = ConfigError if status in (400, 401, 402, 403, 404) else StoreError
+        raise kind(
+            f"{target}: the Hub answers {status} ({said}); check the name, and that the token may write there, then "
+            "run the same command again"
         ) from error
+    except hub.errors.HFValidationError as error:
+        raise ConfigError(f"{target}: the Hub does not accept this name ({error}); write hf://owner/name") from error
     except Exception as error:  # of the network, in whatever package it speaks HTTP by
         raise StoreError(f"{target}: the upload failed ({error}); run the same command again") from error

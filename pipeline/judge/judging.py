@@ -1,10 +1,11 @@
 """Judges one program: runs its problem's tests in a sandbox, and compares what comes out."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from threading import Event
 
-from ...stages.judge.comparators import Comparator, Rule, Verdict, compare_text, compare_value
+from ...stages.judge.comparators import Rule, Verdict, compare_text, compare_value
 from ...stages.judge.problems import Problem, expected_texts
+from .results import SampleResult
 from .sandbox import Execution, ProgramLimits, Sandbox
 
 _CLIP = 2_000
@@ -15,62 +16,45 @@ class StoppedError(Exception):
     """The evaluation was asked to stop while a program ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """How programs are judged: options that decide verdicts."""
-
-    comparator: Comparator = Comparator.tokens_numbers
-    limits: ProgramLimits = field(default_factory=ProgramLimits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What became of one program."""
-
-    verdict: Verdict
-    rule: Rule | None = None
-    """Of a program that passed: the loosest rule that one of its tests needed."""
-    failed_test: int | None = None
-    """Index of the first test that failed, which is the last that ran."""
-    actual: str | None = None
-    """Start of what the program printed or returned in that test."""
-    detail: str = ""
-    """End of what it wrote to standard error in that test."""
-    seconds: float = 0.0
-    """By the clock, in all its tests."""
-
-
-def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
+def judge(
+    sandbox: Sandbox, problem: Problem, sample: int, code: str, limits: ProgramLimits, stop: Event
+) -> SampleResult:
     """Run a program on its problem's tests, up to the first that fails.
+
+    Args:
+        code: its text; empty if an answer has none.
 
     Raises:
         SandboxError: the machine failed.
         StoppedError: `stop` was set meanwhile.
     """
+    result = SampleResult(row=problem.row, sample=sample, id=problem.id, verdict=Verdict.no_code)
+    if not code:
+        return result
     rules: set[Rule] = set()
     seconds = 0.0
     for at, test in enumerate(problem.inputs):
-        execution = sandbox.run(code, problem.function, test, judging.limits, stop)
+        execution = sandbox.run(code, problem.function, test, limits, stop)
         if stop.is_set():
             raise StoppedError
         seconds = round(seconds + execution.wall_seconds, 6)
-        outcome = _judge_test(problem, at, execution, judging.comparator)
+        outcome = _judge_test(problem, at, execution)
         if isinstance(outcome, Verdict):
             said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
-            return Judgement(verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
+            return replace(result, verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
         rules.add(outcome)
-    return Judgement(verdict=Verdict.passed, rule=max(rules, key=list(Rule).index), seconds=seconds)
+    return replace(result, verdict=Verdict.passed, rule=max(rules, key=list(Rule).index), seconds=seconds)
 
 
-def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:
+def _judge_test(problem: Problem, at: int, execution: Execution) -> Rule | Verdict:
     """The rule that accepts the outcome of a test, or why it failed."""
     if execution.failed is not None:
         return execution.failed
     expected = problem.expected[at]
     if execution.value is not None:
-        return compare_value(expected, execution.value, comparator, wrapped=problem.wrapped) or Verdict.wrong
+        return compare_value(expected, execution.value, wrapped=problem.wrapped) or Verdict.wrong
     output = execution.output.decode("utf-8", "replace")
-    rules = [compare_text(text, output, comparator) for text in expected_texts(expected)]
+    rules = [compare_text(text, output) for text in expected_texts(expected)]
     return next((rule for rule in rules if rule is not None), Verdict.wrong)
 
 

@@ -1,39 +1,41 @@
 """The results of an evaluation: one line a sample, in no order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from ...schemas.errors import OutputError
 from ...schemas.jsontext import decode_note
-from ...stages.judge.extraction import Extraction
+from ...stages.judge.comparators import Rule, Verdict
 from ..store.appended import RECORD, AppendedFile
 from ..store.local import open_regular
-from .judging import Judgement
 
-NAME = "results.jsonl"
+NAME, SUMMARY, PAGE = "results.jsonl", "summary.json", "report.html"
+"""The files of an evaluation: its results, its numbers, and its page."""
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleResult(Judgement):
+class SampleResult:
     """One line: what became of one sample."""
 
     row: int
-    sample: int
+    sample: _Count
     id: str
-    extraction: Extraction
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no result has, as a damaged file may hold them.
-
-        Raises:
-            ValueError: as said.
-        """
-        if not min(self.sample, self.failed_test or 0, self.seconds) >= 0:
-            raise ValueError(f"sample {self.sample}, failed test {self.failed_test}, {self.seconds} s")
+    verdict: Verdict
+    rule: Rule | None = None
+    """Of a program that passed: the loosest rule that one of its tests needed."""
+    failed_test: _Count | None = None
+    """Index of the first test that failed, which is the last that ran."""
+    actual: str | None = None
+    """Start of what the program printed or returned in that test."""
+    detail: str = ""
+    """End of what it wrote to standard error in that test."""
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """By the clock, in all its tests."""
 
 
 Results = dict[tuple[int, int], SampleResult]
@@ -52,7 +54,7 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
         BusyError, StoreError: see `AppendedFile`.
     """
     others = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    if held := next((name for name in others if name not in (NAME, NAME + RECORD, "summary.json")), None):
+    if held := next((name for name in others if name not in (NAME, NAME + RECORD, SUMMARY, PAGE)), None):
         raise OutputError(f"--out {folder} holds something else ({held}); choose another folder")
     file = AppendedFile(folder / NAME, options)
     try:
@@ -80,11 +82,6 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
         raise OutputError(
             f"{path} cannot be read: {error.strerror or error}; give the --out of a `packtrain eval-apps`"
         ) from None
-
-
-def encoded(results: Iterable[SampleResult]) -> bytes:
-    """Their lines."""
-    return b"".join(msgspec.json.encode(one) + b"\n" for one in results)
 
 
 def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> Results:

@@ -6,54 +6,56 @@ from dataclasses import asdict
 from typing import Any
 
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.passk import Estimate, Tally, compare, groups, scores
+from ...stages.judge.passk import Estimate, Tally, compare, groups, scores, usual_ks
+from ..report.grid import Grid
 from .problem_file import ProblemFile
 from .results import Results
 
-_NAME = 16
-"""Characters of a group's name in the table."""
+COUNTS = {
+    "verdicts": "verdicts",
+    "rules": "passed by rule",
+    "problems_unusable": "problems that cannot be judged",
+}
+"""Keys of a summary that hold counts → what they count."""
 
 
 def summarise(
     problems: ProblemFile,
     results: Results,
-    ks: tuple[int, ...],
     identity: Mapping[str, Any],
-    calibration: Results | None,
     other: Results | None,
+    *,
+    references: bool,
 ) -> dict[str, Any]:
     """An evaluation in numbers.
 
-    `scores` has, for all problems and each difficulty: `problems`, `samples`, `passed`, and for each k of `pass@k` its
-    value, interval and problems; with a calibration also `calibrated`, the same over problems for which one of the
-    data's own programs passes; with another evaluation `compared`, the mean difference in each pass@k.
+    `scores` has, for all problems and each difficulty: `problems`, `problems_passed`, `samples`, `passed`, and for each
+    k of `pass@k` its value, interval and problems; with another evaluation `compared`, the mean difference in each.
 
     Args:
-        ks: the k of pass@k; none for the data's own programs.
-        calibration: results of the data's own programs, or None.
         other: another evaluation of the same data, to compare with, or None.
+        references: whether these are the data's own programs, which have no pass@k.
     """
     ours, theirs = _tally(results), _tally(other or {})
-    passing = {row for (row, _), one in (calibration or {}).items() if one.verdict is Verdict.passed}
+    ks = () if references else usual_ks(ours)
     found: dict[str, Any] = {}
     for name, rows in groups({row: problems.heads[row].difficulty for row in ours}).items():
-        found[name] = _scores({row: ours[row] for row in rows}, ks)
-        usable = {row: ours[row] for row in rows if row in passing}
-        if usable:
-            found[name]["calibrated"] = _scores(usable, ks)
+        mine = {row: ours[row] for row in rows}
+        found[name] = {
+            "problems": len(mine),
+            "problems_passed": sum(passed > 0 for _, passed in mine.values()),
+            "samples": sum(samples for samples, _ in mine.values()),
+            "passed": sum(passed for _, passed in mine.values()),
+            **_named(scores(mine, ks)),
+        }
         if other is not None:
-            found[name]["compared"] = _named(compare({row: ours[row] for row in rows}, theirs, ks))
-    judged = [row for row, head in problems.heads.items() if head.unusable is None]
-    failing = sorted({row for row, _ in calibration or {}} - passing)
+            found[name]["compared"] = _named(compare(mine, theirs, ks))
     return {
         "evaluation": dict(identity),
         "scores": found,
         "verdicts": _counted(one.verdict for one in results.values()),
         "rules": _counted(one.rule for one in results.values() if one.rule),
-        "extraction": _counted(one.extraction for one in results.values()),
         "problems_unusable": _counted(head.unusable for head in problems.heads.values() if head.unusable),
-        "problems_without_samples": len(set(judged) - set(ours)),
-        "references_failed": [{"row": row, "id": problems.heads[row].id} for row in failing],
     }
 
 
@@ -65,16 +67,6 @@ def _tally(results: Results) -> dict[int, Tally]:
     return found
 
 
-def _scores(tallies: Mapping[int, Tally], ks: tuple[int, ...]) -> dict[str, Any]:
-    counts = {
-        "problems": len(tallies),
-        "problems_passed": sum(passed > 0 for _, passed in tallies.values()),
-        "samples": sum(samples for samples, _ in tallies.values()),
-        "passed": sum(passed for _, passed in tallies.values()),
-    }
-    return counts | _named(scores(tallies, ks))
-
-
 def _named(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
     return {f"pass@{k}": asdict(one) for k, one in estimates.items()}
 
@@ -83,37 +75,31 @@ def _counted(names: Iterable[object]) -> dict[str, int]:
     return {str(name): count for name, count in Counter(names).most_common()}
 
 
-def lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """A table of the scores, then the other counts, for the terminal."""
+def table(summary: Mapping[str, Any]) -> Grid:
+    """The scores, by difficulty."""
     names = [name for name in summary["scores"]["all"] if name.startswith("pass@")]
-    yield "  ".join([f"{'':{_NAME}}", "problems", " samples", " passed", *(f"{name:>22}" for name in names)])
+    rows = [
+        [name, *(f"{entry[key]:,}" for key in ("problems", "problems_passed", "samples", "passed"))]
+        + [_interval(entry[k]) for k in names]
+        for name, entry in summary["scores"].items()
+    ]
+    head = ("difficulty", "problems", "with a pass", "samples", "passed", *names)
+    return Grid("Scores by difficulty, with intervals of 95 %", head, rows)
+
+
+def _interval(one: Mapping[str, float]) -> str:
+    return f"{100 * one['value']:.1f} % ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
+
+
+def lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """How this differs from another evaluation, then the other counts."""
     for name, entry in summary["scores"].items():
-        for label, one in ((name, entry), ("  calibrated", entry.get("calibrated"))):
-            if one is not None:
-                yield _row(label, one, names)
         for pass_k, one in entry.get("compared", {}).items():
-            low, high = 100 * one["low"], 100 * one["high"]
+            value, low, high = (100 * one[key] for key in ("value", "low", "high"))
             yield (
-                f"  {pass_k} against the other: {100 * one['value']:+.1f} points (95 %: {low:+.1f} to {high:+.1f}), "
-                f"over {one['problems']:,} problems"
+                f"{name}, {pass_k} against the other: {value:+.1f} points (95 %: {low:+.1f} to {high:+.1f}), over "
+                f"{one['problems']:,} problems"
             )
-    for title, key in (
-        ("verdicts", "verdicts"),
-        ("passed by rule", "rules"),
-        ("programs found by", "extraction"),
-        ("problems that cannot be judged", "problems_unusable"),
-    ):
+    for key, title in COUNTS.items():
         if summary[key]:
             yield f"{title}: {', '.join(f'{name} {count:,}' for name, count in summary[key].items())}"
-    if summary["references_failed"]:
-        some = ", ".join(str(one["row"]) for one in summary["references_failed"][:20])
-        yield f"no reference passes in {len(summary['references_failed']):,} problems, of rows {some}"
-
-
-def _row(label: str, one: Mapping[str, Any], names: list[str]) -> str:
-    cells = [f"{label[:_NAME]:{_NAME}}", f"{one['problems']:8,}", f"{one['samples']:8,}", f"{one['passed']:7,}"]
-    for name in names:
-        found = one.get(name)
-        text = f"{100 * found['value']:.1f} % ({100 * found['low']:.1f}–{100 * found['high']:.1f})" if found else "–"
-        cells.append(f"{text:>22}")
-    return "  ".join(cells)

@@ -1,7 +1,7 @@
 """What is shown to people: sentences, and tables of plain text. Whatever shows them escapes them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _CELL = 1_000
 """Maximum number of characters of a cell."""
@@ -24,6 +24,19 @@ class Grid:
     def is_words(self, column: int) -> bool:
         """Whether a column holds words; those without a name do, too."""
         return column < self.text_columns or not self.head[column]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A question, and what answers it."""
+
+    name: str
+    title: str
+    sentence: str
+    tables: list[Grid] = field(default_factory=list)
+    more: list[Grid] = field(default_factory=list)
+    """Tables for the page alone, which the reader opens."""
+    warnings: list[str] = field(default_factory=list)
 
 
 Line = str | tuple[str, str] | Grid

@@ -5,7 +5,7 @@ their size on a phone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
-from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
+from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, Training
 from ...schemas.units import exact, share
-from .grid import clipped
+from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
 
@@ -79,25 +79,57 @@ def report_html(report: Report) -> bytes:
     return page
 
 
-def _render(report: Report) -> bytes:
-    choice, training = report.choice, report.training
+def page_html(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    facts: Sequence[tuple[str, str]] = (),
+    *,
+    charts: Mapping[str, Sequence[Chart]] | None = None,
+    stacks: Sequence[Stack] = (),
+    training: Training | None = None,
+    configuration: str = "",
+) -> bytes:
+    """A page of sections, with everything that is drawn beside them.
+
+    Args:
+        facts: (label, value) of the few figures that matter most.
+        charts: by the name of their section.
+        stacks: drawn in section `flow`.
+        training: its rows are drawn in section `training`.
+        configuration: shown in section `made`.
+    """
     return (
         _template("page.html.jinja")
         .render(
-            title=f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
-            lead=f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
-            facts=list(facts(report)),
-            sections=sections(report),
-            charts={
-                "choice": [lengths_chart(choice)] if choice is not None and choice.documents else [],
-                "packing": fills_charts(report.packing) if report.packing is not None else [],
-            },
-            stacks=token_stacks(report.flow) if report.flow is not None else [],
+            title=title,
+            lead=lead,
+            facts=list(facts),
+            sections=list(sections),
+            charts=dict(charts or {}),
+            stacks=list(stacks),
             rows=training.rows if training is not None else [],
             rows_absent=training.rows_absent if training is not None else None,
-            configuration=clipped(report.made.configuration, _CONFIGURATION) if report.made is not None else "",
+            configuration=clipped(configuration, _CONFIGURATION),
         )
         .encode()
+    )
+
+
+def _render(report: Report) -> bytes:
+    choice = report.choice
+    return page_html(
+        f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
+        f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
+        sections(report),
+        list(facts(report)),
+        charts={
+            "choice": [lengths_chart(choice)] if choice is not None and choice.documents else [],
+            "packing": fills_charts(report.packing) if report.packing is not None else [],
+        },
+        stacks=token_stacks(report.flow) if report.flow is not None else [],
+        training=report.training,
+        configuration=report.made.configuration if report.made is not None else "",
     )
 
 

@@ -1,7 +1,6 @@
 """The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN
@@ -16,7 +15,7 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.units import exact, large, plural, share
-from .grid import Grid, Lines
+from .grid import Grid, Lines, Section
 from .ledger_table import ledger_grid
 from .length_words import advice_sentence, by_loss, counted_tokens, lost_share, own_point, warnings_of
 from .lengths import lost_at
@@ -34,19 +33,6 @@ _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A question, and what answers it."""
-
-    name: str
-    title: str
-    sentence: str
-    tables: list[Grid] = field(default_factory=list)
-    more: list[Grid] = field(default_factory=list)
-    """Tables for the page alone, which the reader opens."""
-    warnings: list[str] = field(default_factory=list)
 
 
 def sections(report: Report) -> list[Section]:

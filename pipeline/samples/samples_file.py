@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ..store.appended import AppendedFile
 from ..store.local import open_regular
 
 MAX_LINE_BYTES = 64 << 20
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -27,8 +28,8 @@ class _SampleLine(msgspec.Struct):
     """A line as other programs may write it: the ids of many data files are numbers."""
 
     id: str | int
-    row: int
-    sample: int
+    row: _Count
+    sample: _Count
     text: str
     finish_reason: str | None = None
     tokens: int | None = None
@@ -116,13 +117,8 @@ def _sample(path: Path, number: int, line: bytes) -> Sample:
         raise InputError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; give a samples file")
     try:
         said = decode_note(line, _SampleLine)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {escape_line(str(error))}; each line needs id, row, sample and text") from None
-    except msgspec.DecodeError as error:
+    except msgspec.MsgspecError as error:
         raise InputError(
-            f"{where}: not JSON ({escape_line(str(error))}); give a samples file, one object a line. The command that "
-            "made a file completes its last line"
+            f"{where}: {escape_line(str(error))}; each line is a JSON object with id, row, sample and text"
         ) from None
-    if said.row < 0 or said.sample < 0:
-        raise InputError(f"{where}: row {said.row}, sample {said.sample}: both count from 0")
     return Sample(str(said.id), said.row, said.sample, said.text, said.finish_reason, said.tokens)

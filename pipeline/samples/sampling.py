@@ -30,8 +30,6 @@ class SampleCounts:
     """Samples in the file."""
     made: int
     """Of these, by this run."""
-    tokens: int
-    """New tokens of all samples, where the engine says how many."""
     reasons: dict[str, int]
     """All samples in the file by `finish_reason`."""
 
@@ -93,7 +91,7 @@ def check_lengths(prompts: Sequence[SamplePrompt], max_new_tokens: int, position
         raise ConfigError(
             f"--max-new-tokens {max_new_tokens}: with the prompt, {plural(over, 'row')} would be longer than the "
             f"model's {positions:,} positions; the longest prompt, of row {longest.row}, has {len(longest.ids):,} "
-            "tokens. Lower it, or leave out long rows with --set sources.0.where"
+            "tokens. Lower it, or leave out long prompts"
         )
 
 
@@ -139,12 +137,8 @@ def draw_samples(
             finally:
                 engine.close()
             observer.end()
-        reasons = Counter[str]()
-        tokens = 0
-        for sample in read_samples(out):
-            reasons[sample.finish_reason or "unknown"] += 1
-            tokens += sample.tokens or 0
-        return SampleCounts(wanted, left, tokens, dict(sorted(reasons.items())))
+        reasons = Counter(sample.finish_reason or "unknown" for sample in read_samples(out))
+        return SampleCounts(wanted, left, dict(sorted(reasons.items())))
 
 
 def _sample(

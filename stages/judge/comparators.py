@@ -53,29 +53,18 @@ _LONGEST = 400
 """Characters of a number; longer ones are compared as text."""
 
 
-class Comparator(StrEnum):
-    """How outputs are compared."""
-
-    exact = "exact"
-    """By the rules `exact`, `value` and `wrapped`, numbers equal."""
-    tokens_numbers = "tokens+numbers"
-    """By all rules."""
-
-
-def compare_text(expected: str, output: str, comparator: Comparator) -> Rule | None:
-    """The strictest rule of a comparator that accepts an output; None if it is wrong."""
+def compare_text(expected: str, output: str) -> Rule | None:
+    """The strictest rule that accepts an output; None if it is wrong."""
     want, got = _trimmed(expected), _trimmed(output)
     if want == got:
         return Rule.exact
-    if comparator is Comparator.exact:
-        return None
     words, printed = want.split(), got.split()
     if words == printed:
         return Rule.tokens
     return Rule.numbers if _close_words(words, printed) else None
 
 
-def compare_value(expected: Any, value: bytes, comparator: Comparator, *, wrapped: bool = False) -> Rule | None:
+def compare_value(expected: Any, value: bytes, *, wrapped: bool = False) -> Rule | None:
     """The rule that accepts the JSON of a returned value; None if it is wrong.
 
     Args:
@@ -85,12 +74,11 @@ def compare_value(expected: Any, value: bytes, comparator: Comparator, *, wrappe
         returned = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    close = comparator is Comparator.tokens_numbers
     if equal_values(expected, returned, close=False):
         return Rule.value
-    if close and equal_values(expected, returned, close=True):
+    if equal_values(expected, returned, close=True):
         return Rule.close_value
-    return Rule.wrapped if wrapped and equal_values(expected[0], returned, close=close) else None
+    return Rule.wrapped if wrapped and equal_values(expected[0], returned, close=True) else None
 
 
 def equal_values(expected: Any, value: Any, *, close: bool) -> bool:

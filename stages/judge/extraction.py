@@ -1,8 +1,7 @@
-"""Finds the program in an answer, by rules that are counted."""
+"""Finds the program in an answer."""
 
 import re
-from dataclasses import dataclass
-from enum import StrEnum
+from typing import NamedTuple
 
 # Possessive quantifiers, and nothing that goes on over lines: hostile answers take no more than linear time.
 _FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)$")
@@ -15,63 +14,31 @@ _STATEMENT = re.compile(
 )
 
 
-class Extraction(StrEnum):
-    """The rule by which a program was found, in the order in which they are tried."""
-
-    python_fence = "fenced as Python"
-    """The last closed fence that is labelled as Python."""
-    fence = "fenced"
-    """The last closed fence without a label, where none is labelled as Python."""
-    open_fence = "fence not closed"
-    """The last fence was opened and not closed, as where an answer was cut; before `fence` if labelled as Python."""
-    bare = "whole answer"
-    """There is no fence, and at least one line begins like a Python statement."""
-    none = "none"
-    """There is no program."""
-    reference = "reference"
-    """Not an answer: one of the data's own programs."""
-
-
-_TRIED = (
-    (_PYTHON, True, Extraction.python_fence),
-    (_PYTHON, False, Extraction.open_fence),
-    (_PLAIN, True, Extraction.fence),
-    (_PLAIN, False, Extraction.open_fence),
-)
-"""(labels, whether the fence is closed, rule), in the order in which they are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractedCode:
-    """A program, and how it was found; the code is empty for `none`."""
-
-    code: str
-    rule: Extraction
-
-
-@dataclass(frozen=True, slots=True)
-class _CodeFence:
+class _CodeFence(NamedTuple):
     label: str
     code: str
     closed: bool
 
 
-def extract(answer: str) -> ExtractedCode:
-    """The program in an answer; only what follows a closed `<think>` block counts."""
+def extract(answer: str) -> str:
+    """The program in an answer, or ""; only what follows a closed `<think>` block counts.
+
+    The last fence counts that is labelled as Python, a closed one before one that was opened and not closed, as where
+    an answer was cut; else the last one without a label, likewise. An answer without any fence is a program if one of
+    its lines begins like a Python statement.
+    """
     if "<think>" in answer or "</think>" in answer:
         _, ended, after = answer.rpartition("</think>")
         if not ended or "<think>" in after:
-            return ExtractedCode("", Extraction.none)
+            return ""
         answer = after
     answer = answer.replace("\r\n", "\n")
     fences = [one for one in _fences(answer) if one.code.strip()]
-    for labels, closed, rule in _TRIED:
-        wanted = [one for one in fences if one.closed == closed and one.label in labels]
+    for labels in (_PYTHON, _PLAIN):
+        wanted = [one for one in fences if one.label in labels]
         if wanted:
-            return ExtractedCode(wanted[-1].code, rule)
-    if not fences and _STATEMENT.search(answer):
-        return ExtractedCode(answer, Extraction.bare)
-    return ExtractedCode("", Extraction.none)
+            return max(reversed(wanted), key=lambda one: one.closed).code
+    return answer if not fences and _STATEMENT.search(answer) else ""
 
 
 def _fences(text: str) -> list[_CodeFence]:

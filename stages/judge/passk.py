@@ -14,9 +14,9 @@ ALL = "all"
 """The group of all problems."""
 _ORDER = ("introductory", "interview", "competition")
 """The difficulties of APPS, the easiest first; others come after them, by name."""
+_KS = (1, 5, 10, 50, 100)
 _Z = 1.959964
 _TAIL = 0.025
-
 
 Tally = tuple[int, int]
 """(samples of one problem, how many of these passed)."""
@@ -57,14 +57,19 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(found.value, low, high, found.problems)
 
 
+def usual_ks(tallies: Mapping[int, Tally]) -> tuple[int, ...]:
+    """The k of pass@k for which every problem has enough samples: of 1, 5, 10, 50 and 100."""
+    least = min(n for n, _ in tallies.values())
+    return tuple(k for k in _KS if k <= least)
+
+
 def scores(tallies: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:
-    """k → pass@k, over the problems that have as many samples; none for a k without any.
+    """k → pass@k.
 
     Args:
-        tallies: row → its tally.
+        tallies: row → its tally, of at least k samples.
     """
-    values = {k: [pass_at_k(n, c, k) for n, c in tallies.values() if n >= k] for k in ks}
-    return {k: estimate(those) for k, those in values.items() if those}
+    return {k: estimate([pass_at_k(n, c, k) for n, c in tallies.values()]) for k in ks}
 
 
 def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:

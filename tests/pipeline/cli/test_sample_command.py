@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sample(packtrain: Command, out: str, *more: object, model: str = "trained/model", code: int = 0) -> Any:
     """Draws four samples of twelve tokens for each row."""
-    common = ("--data", "prompts.jsonl", "-n", 4, "--max-new-tokens", 12, "--batch", 4, "--device", "cpu")
+    common = ("--data", "prompts.jsonl", "-n", 4, "--max-new-tokens", 12, "--batch", 4)
     done = packtrain("sample", model, *common, "--out", out, *more)
     assert done.code == code, done.err
     return done

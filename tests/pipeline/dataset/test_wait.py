@@ -1,27 +1,23 @@
 """`packtrain wait`: it ends when the manifest exists, and fails if the run is dead."""
 
-import json
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import packtrain
 import pytest
+from packtrain.pipeline.dataset import wait as wait_module
 from packtrain.pipeline.dataset.wait import wait
 from packtrain.pipeline.run.run import run
 from packtrain.pipeline.store.driver_lock import DriverLock
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.errors import TaskError
+from packtrain.schemas.errors import RunDiedError, TaskError
 
 from tests import kit
 from tests.support import warm
-
-Command = Callable[..., Any]
 
 
 @pytest.fixture
@@ -34,11 +30,11 @@ def test_it_returns_as_soon_as_the_manifest_is_there(
 ) -> None:
     started = threading.Timer(0.5, lambda: run(config))
     started.start()
-    manifest = packtrain.wait(tmp_path / "out", 60, grace=30)
+    manifest = packtrain.wait(tmp_path / "out", 300)
     started.join()
     assert manifest.splits["train"].rows > 1
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waited for what is there"))
-    assert wait(tmp_path / "out", 0, grace=0).hash == manifest.hash
+    assert wait(tmp_path / "out", 0).hash == manifest.hash
 
 
 def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_path: Path) -> None:
@@ -46,24 +42,22 @@ def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_p
     with pytest.raises(TaskError), DriverLock(out):
         raise TaskError("at first")
     threading.Timer(0.5, lambda: run(config)).start()
-    assert wait(tmp_path / "out", 60, grace=30).splits["train"].rows > 1
+    assert wait(tmp_path / "out", 300).splits["train"].rows > 1
 
 
-def test_a_run_that_is_killed_is_missed(program: Command, config: kit.Config, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_is_missed(config: kit.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.driver_lock import DriverLock\n"
         "from packtrain.pipeline.store.local import LocalStore\n"
-        f"with DriverLock(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(60)\n"
+        f"with DriverLock(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(600)\n"
     )
     driver = warm.Process(["python", "-c", script])
     assert driver.stdout.readline() == "here\n"
+    monkeypatch.setattr(wait_module, "_GRACE_SECONDS", 0.5)
     threading.Timer(0.7, driver.send_signal, [signal.SIGKILL]).start()
-    done = program("wait", "out", "--timeout", 60, "--grace", 0.5, "--json")
+    with pytest.raises(RunDiedError, match=rf"process {driver.pid}.*has died"):
+        wait(tmp_path / "out", 300)
     driver.wait()
-    assert done.code == 1
-    assert json.loads(done.out)["state"] == "died"
-    assert f"process {driver.pid}" in done.err
-    assert "has died" in done.err
 
 
 def test_it_imports_nothing_heavy(tmp_path: Path) -> None:

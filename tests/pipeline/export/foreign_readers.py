@@ -63,11 +63,11 @@ def mds(out: Path, split: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def olmo_rules(out: Path, split: str, eos_id: int, length: int, dtype: str) -> Iterator[ForeignRow]:
+def olmo_rules(out: Path, split: str, eos_id: int, length: int) -> Iterator[ForeignRow]:
     """OLMo-core after its sources: rows of one length, cut after every end-of-sequence token; the mask is not shifted.
     What follows the last one is a document with what fills the row."""
     for path in sorted((out / split).glob("*.npy")):
-        ids = np.fromfile(path, dtype).reshape(-1, length)
+        ids = np.fromfile(path, np.uint32).reshape(-1, length)
         mask = np.fromfile(out / f"{split}-mask" / path.name, np.bool_).reshape(-1, length)
         assert ids.shape == mask.shape
         for row, flags in zip(ids, mask, strict=True):

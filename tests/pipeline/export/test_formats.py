@@ -50,7 +50,7 @@ def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
-    done = exported(made(shape), tmp_path / "out", "megatron", dtype="uint16" if shape == "bfd" else None)
+    done = exported(made(shape), tmp_path / "out", "megatron")
     assert done.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
     for split in SPLITS:
         assert list(megatron_core(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
@@ -66,26 +66,21 @@ READERS: dict[str, Callable[[Path, str, Path], Iterator[Any]]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("to", READERS)
 def test_the_rows_come_back(made: Made, read_rows: Read, tmp_path: Path, to: str, shape: str) -> None:
-    # Padding for context parallelism, its own default there, is below.
-    options = {"pad_seq_to_mult": 1} if (to, shape) == ("megatron-bridge", "parallel") else {}
-    exported(made(shape), tmp_path / "out", to, **options)
+    if (to, shape) == ("megatron-bridge", "parallel"):
+        return  # with padding of its own: below
+    exported(made(shape), tmp_path / "out", to)
     for split in SPLITS:
         rows = read_rows(made(shape), split)
         expected = list(plain(rows)) if to == "megatron-bridge" else rows
         assert list(READERS[to](tmp_path / "out", split, tmp_path / "cache")) == expected
 
 
-@pytest.mark.parametrize(("shape", "given", "multiple"), [("aligned", 8, 8), ("parallel", None, 4)])
-def test_megatron_bridge_under_context_parallelism(
-    made: Made, read_rows: Read, tmp_path: Path, shape: str, given: int | None, multiple: int
-) -> None:
-    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained.
-
-    Without a number, the multiple is that of pack.parallel.
-    """
+def test_megatron_bridge_under_context_parallelism(made: Made, read_rows: Read, tmp_path: Path) -> None:
+    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained."""
+    shape, multiple = "parallel", 4
     whole = open_dataset(made(shape)).manifest
     pad_id = whole.plan["tokenizer"]["pad_id"]
-    exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=given)
+    exported(made(shape), tmp_path / "out", "megatron-bridge")
     padding = 0
     for (ids, trained, lengths), row in zip(
         megatron_bridge(tmp_path / "out", "train"), read_rows(made(shape)), strict=True
@@ -102,33 +97,14 @@ def test_megatron_bridge_under_context_parallelism(
     assert padding > 0
 
 
-def test_the_facts_for_cuda_graphs(made: Made, tmp_path: Path) -> None:
-    import json
-
-    exported(made("bfd"), tmp_path / "out", "megatron-bridge")
-    whole = open_dataset(made("bfd")).manifest
-    for facts, split in zip(json.loads((tmp_path / "out/metadata.json").read_text()), whole.splits, strict=True):
-        rows = list(megatron_bridge(tmp_path / "out", split))
-        lengths = [length for *_, inner in rows for length in inner]
-        assert facts == {
-            "dataset_max_seqlen": max(lengths),
-            "max_samples_per_bin": max(len(inner) for *_, inner in rows),
-            "packing_factor": round(len(lengths) / len(rows), 2),
-            "packing_efficiency": round(100 * sum(lengths) / len(rows) / whole.max_length, 2),
-            "pack_size": whole.max_length,
-            "min_packed_seqlen": min(sum(inner) for *_, inner in rows),
-        }
-
-
 @pytest.mark.parametrize("shape", ["bfd", "wrapped", "parquet", "windows"])
 def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: Path, shape: str) -> None:
     whole = open_dataset(made(shape)).manifest
     eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")
     assert eos is not None
-    dtype = "uint16" if shape == "bfd" else "uint32"
-    exported(made(shape), tmp_path / "out", "olmo-core", eos_id=eos, dtype=dtype)
+    exported(made(shape), tmp_path / "out", "olmo-core", eos_id=eos)
     for split in SPLITS:
-        found = olmo_rules(tmp_path / "out", split, eos, whole.max_length, dtype)
+        found = olmo_rules(tmp_path / "out", split, eos, whole.max_length)
         for (ids, trained, lengths), (own, flags, pieces) in zip(
             found, plain(read_rows(made(shape), split)), strict=True
         ):

@@ -1,7 +1,6 @@
 """Datasets published to a stand-in for the Hub (`tests/support/hub_stand_in.py`), by the real huggingface_hub."""
 
 import getpass
-import json
 import re
 import shutil
 import socket
@@ -32,12 +31,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStandIn]
         yield stand_in
 
 
-def loaded(hub: HubStandIn, folder: Path, name: str = "me/packed", revision: str | None = None) -> Any:
+def loaded(hub: HubStandIn, folder: Path, name: str = "me/packed") -> Any:
     """What the repository holds, downloaded as others do, and opened by `datasets`."""
     import datasets
 
     place = library.snapshot_download(
-        name, repo_type="dataset", revision=revision, local_dir=folder / "got", endpoint=hub.url, token=TOKEN
+        name, repo_type="dataset", local_dir=folder / "got", endpoint=hub.url, token=TOKEN
     )
     return datasets.load_dataset(place, cache_dir=str(folder / "read"))
 
@@ -88,9 +87,9 @@ def test_an_earlier_dataset_leaves_no_rows_behind_and_other_files_stay(
     ("token", "status", "code", "said"),
     [
         ("", 0, 2, "run `hf auth login`, or set HF_TOKEN"),
-        (TOKEN, 401, 2, "refused with status 401"),
-        (TOKEN, 403, 2, "refused with status 403"),
-        (TOKEN, 500, 1, "failed with status 500"),
+        (TOKEN, 401, 2, "answers 401"),
+        (TOKEN, 403, 2, "answers 403"),
+        (TOKEN, 500, 1, "answers 500"),
     ],
 )
 def test_the_hub_says_no(
@@ -178,13 +177,6 @@ def test_a_private_repository(made: Made, hub: HubStandIn) -> None:
     assert set(hub.files("me/public")) == {".gitattributes"}
 
 
-def test_a_branch(made: Made, hub: HubStandIn, tmp_path: Path) -> None:
-    hub.create("me/packed")
-    publish(made("bfd"), f"{HERE}@v1")
-    assert set(hub.files("me/packed")) == {".gitattributes"}
-    assert len(loaded(hub, tmp_path, revision="v1")["train"]) == open_dataset(made("bfd")).manifest.splits["train"].rows
-
-
 def test_the_users_own_card_is_published_as_it_is(made: Made, hub: HubStandIn, tmp_path: Path) -> None:
     shutil.copytree(made("bfd"), tmp_path / "packed")
     card = tmp_path / "packed" / "README.md"
@@ -200,11 +192,8 @@ def test_the_users_own_card_is_published_as_it_is(made: Made, hub: HubStandIn, t
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"# Mine\nmade in {folder}/x", "line 2: names a path of this machine"),
-        (
-            b"\nmy token: hf_abcdefghijklmnopqrstuvwxyzABCDEF",
-            r"line 2: holds what looks like a secret \(hf_abc…\); take",
-        ),
+        (b"# Mine\nmade in {folder}/x", "line 2: holds what looks like a secret, or a path"),
+        (b"\nmy token: hf_abcdefghijklmnopqrstuvwxyzABCDEF", r"line 2: .*\(hf_abc…\); take it out"),
         (b"key: AKIAABCDEFGHIJKLMNOP", "holds what looks like a secret"),
         (b"\xff\xfe", "is not a text in UTF-8"),
     ],
@@ -230,5 +219,3 @@ def test_the_command(made: Made, hub: HubStandIn, packtrain: Callable[..., Any])
     assert re.search(r"hf://me/packed: \d+ files, [\d.]+ KiB\n  README.md \([\d.]+ KiB\)\n  holdout/shards", done.out)
     assert f"{hub.url}/datasets/me/packed" in done.out.replace("\n", "")
     assert TOKEN not in done.out + done.err
-    again = packtrain("export", made("bfd"), "--to", HERE, "--json")
-    assert set(json.loads(again.out)["files"]) == set(hub.files("me/packed")) - {".gitattributes"}

@@ -215,7 +215,7 @@ def test_inputs(make: Make) -> None:
         f"chat/chat:{PAIRS + at + 1}" for at in range(8)
     ]
     added = diff(base, make("added", {"more": texts(10, 500)}))
-    assert changes(added, "configuration") == {"sources.more": (None, "text")}
+    assert changes(added, "configuration")["sources.more.format"] == (None, "text")
     assert changes(added, "inputs")["more/more"][0] is None
     assert numbers(added) == {"same": PAIRS + TEXTS, "only_b": 10}
     rows = pairs()

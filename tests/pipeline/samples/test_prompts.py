@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.configfile import load_config
 from packtrain.pipeline.run.prep_only import prepare_source
 from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
-from packtrain.schemas.config.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig, TokenizerConfig
 from packtrain.schemas.errors import InputError, TokenizerError
-
-from tests import kit
 
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
@@ -32,9 +29,7 @@ def data(tmp_path: Path) -> Write:
 
 
 def read(path: Path, tokenizer: Path) -> PromptSet:
-    source = {"name": "a", "format": "prompt_completion", "path": str(path)}
-    made = {"out": "unused", "tokenizer": {"path": str(tokenizer)}, "sources": [source]}
-    return read_prompts(*load_config(made, path.parent))
+    return read_prompts(path, TokenizerConfig(path=str(tokenizer)), path.parent)
 
 
 def prepared(path: Path, **source: Any) -> Path:
@@ -112,18 +107,14 @@ def test_a_prompt_is_what_training_puts_before_the_answer(
         sources.append({**source, "path": path})
     found = check_as_trained(tmp_path, read_rows, tokenizer, *sources)
     for prompts, source in zip(found, sources, strict=True):
-        assert prompts.stop == ("<|im_end|>",)
         assert prompts.stop_ids == (3,)
         plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
         assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
 
 
-def test_prompts_are_read_from_lines_and_parquet(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
+def test_rows_are_those_of_the_data(make_tokenizer: Any, data: Write) -> None:
     path = prepared(data([PROBLEMS[0], "", PROBLEMS[1]]), format="apps")
-    kit.write(tmp_path / "prompts.parquet", [json.loads(line) for line in path.read_text().splitlines()])
-    tokenizer = make_tokenizer("prompts-plain")
-    rows = read(path, tokenizer).prompts
-    assert read(tmp_path / "prompts.parquet", tokenizer).prompts == rows
+    rows = read(path, make_tokenizer("prompts-plain")).prompts
     assert [(one.id, one.row) for one in rows] == [("5", 0), ("x", 2)]
 
 
@@ -134,19 +125,23 @@ def test_a_conversation_that_ends_with_a_question_is_all_prompt(make_tokenizer: 
     assert first.ids == second.ids
 
 
-def test_every_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) -> None:
+def test_a_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) -> None:
     tokenizer = make_tokenizer("prompts-plain")
     good = {"id": "a", "row": 0, "prompt": CHATS[1]["messages"][:1]}
-    bad = [good, "{", good | {"prompt": []}, good | {"prompt": 5}, good | {"row": -1}, good | {"id": None}, PROBLEMS[0]]
-    with pytest.raises(InputError) as said:
-        read(data(bad), tokenizer)
-    text = str(said.value)
-    assert "6 rows cannot be used, and a test set without them would be another one" in text
-    for part in ("line 2: invalid_json", "line 3: empty", "line 4: wrong_type", "line 5: wrong_type", "and 1 more"):
-        assert part in text
-    assert "Give what packtrain prep --prompt-only writes: id, row and prompt" in text
-    with pytest.raises(InputError, match="two prompts belong to row 0"):
+    for bad, why in (
+        ("{", "invalid_json"),
+        (good | {"prompt": []}, "empty"),
+        (good | {"prompt": 5}, "wrong_type"),
+        (good | {"row": -1}, "row"),
+        (good | {"id": None}, "id"),
+        (PROBLEMS[0], "missing_key"),
+    ):
+        with pytest.raises(InputError, match=rf"line 2: .*{why}.*; give what packtrain prep --prompt-only writes"):
+            read(data([good, bad]), tokenizer)
+    with pytest.raises(InputError, match="two prompts belong to one row"):
         read(data([good, good]), tokenizer)
+    with pytest.raises(InputError, match="holds no prompts"):
+        read(data([""]), tokenizer)
 
 
 def test_conversations_need_a_template(make_tokenizer: Any, data: Write) -> None:

@@ -54,7 +54,7 @@ def spec(tiny_tokenizer: Path) -> TokenizerSpec:
 
 def prompt_set(spec: TokenizerSpec, rows: int) -> PromptSet:
     prompts = [SamplePrompt(f"p{row}", row, (300 + row, 310)) for row in range(rows)]
-    return PromptSet(prompts, spec, ("<|im_end|>",))
+    return PromptSet(prompts, spec, (3,), 3200)
 
 
 def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> SampleCounts:

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.comparators import Comparator, Rule, compare_text, compare_value, equal_values
+from packtrain.stages.judge.comparators import Rule, compare_text, compare_value, equal_values
 
 from tests.support.examples import examples
 
@@ -41,13 +41,12 @@ TEXTS: list[tuple[str, str, Rule | None]] = [
 
 @pytest.mark.parametrize(("expected", "output", "rule"), TEXTS)
 def test_texts(expected: str, output: str, rule: Rule | None) -> None:
-    assert compare_text(expected, output, Comparator.tokens_numbers) is rule
-    assert compare_text(expected, output, Comparator.exact) is (rule if rule is Rule.exact else None)
+    assert compare_text(expected, output) is rule
 
 
 def test_the_tolerance_is_relative_above_one_and_absolute_below() -> None:
     def close(expected: str, output: str) -> bool:
-        return compare_text(expected, output, Comparator.tokens_numbers) is not None
+        return compare_text(expected, output) is not None
 
     assert close("1000000.0", "1000000.9")
     assert not close("1000000.0", "1000001.1")
@@ -68,7 +67,7 @@ def test_the_rules_exact_and_tokens_accept_nothing_but_the_same_words_in_the_sam
 ) -> None:
     other = list(one)
     chance.shuffle(other)  # type: ignore[attr-defined]
-    found = compare_text(" ".join(one), "\n".join(other), Comparator.tokens_numbers)
+    found = compare_text(" ".join(one), "\n".join(other))
     assert (found in (Rule.exact, Rule.tokens)) == (" ".join(one).split() == " ".join(other).split())
 
 
@@ -105,7 +104,7 @@ VALUES: list[tuple[object, str, bool, Rule | None]] = [
 
 @pytest.mark.parametrize(("expected", "value", "wrapped", "rule"), VALUES)
 def test_values(expected: object, value: str, wrapped: bool, rule: Rule | None) -> None:
-    assert compare_value(expected, value.encode(), Comparator.tokens_numbers, wrapped=wrapped) == rule
+    assert compare_value(expected, value.encode(), wrapped=wrapped) == rule
 
 
 json_values = st.recursive(
@@ -132,6 +131,6 @@ def test_equality_is_that_of_python_but_for_booleans(one: object, other: object)
 
 def test_hostile_json_is_wrong_and_nothing_worse() -> None:
     for value in (b"[" * 200_000, b"9" * 100_000, b"\xff", b'"\\ud800"', b"1e999"):
-        assert compare_value([1], value, Comparator.tokens_numbers) is None
+        assert compare_value([1], value) is None
     deep = json.loads("[" * 500 + "]" * 500)
     assert equal_values(deep, json.loads("[" * 500 + "]" * 500), close=True)

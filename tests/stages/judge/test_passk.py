@@ -8,7 +8,7 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.passk import compare, estimate, groups, pass_at_k, scores
+from packtrain.stages.judge.passk import compare, estimate, groups, pass_at_k, scores, usual_ks
 
 from tests.support.examples import examples
 
@@ -69,10 +69,9 @@ def test_an_interval_holds_the_mean_within_0_and_1(values: list[float]) -> None:
 
 def test_scores_and_the_difference_from_another() -> None:
     ours = {0: (4, 2), 1: (2, 2), 2: (1, 0)}
-    found = scores(ours, (1, 2, 5))
-    assert found[1].value == pytest.approx((0.5 + 1 + 0) / 3)
-    assert found[2].problems == 2, "the third has one sample"
-    assert 5 not in found
+    assert usual_ks(ours) == (1,), "the third has one sample"
+    assert usual_ks({0: (60, 1), 1: (50, 0)}) == (1, 5, 10, 50)
+    assert scores(ours, (1,))[1].value == pytest.approx((0.5 + 1 + 0) / 3)
     difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)}, (1,))[1]
     assert (difference.value, difference.problems) == ((0.25 - 1) / 2, 2)
     assert difference.low < difference.value < difference.high

@@ -1,0 +1,51 @@
+"""Loads a run's tokenizer once, in the process that workers are forked from: they share its memory, and start with it.
+
+That process can only be told which modules to import, so this one loads when it is imported there.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from ...schemas.errors import PacktrainError
+from ...stages.tokenize.engines import REFERENCE, load_engine, reference_tokenizer
+from ..execute.executor import limit_threads
+from ..execute.pool import SERVER_ENVIRONMENT
+from ..store.local import LocalStore
+from .encode_spec import EncodeSpec
+
+_FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
+
+
+def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
+    """Have workers start with the tokenizer loaded, if none has started yet.
+
+    Args:
+        scratch: takes the specification.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    SERVER_ENVIRONMENT.update({_FOLDER: str(scratch.root), _NAME: spec.save(scratch)})
+
+
+def _load() -> None:
+    """Load both engines at once. A tokenizer that one refuses is refused again, with a message, by the task."""
+    limit_threads()
+    with suppress(PacktrainError):
+        spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
+        other = Thread(target=_load_reference, args=(spec.tokenizer_json,))
+        other.start()
+        if spec.engine != REFERENCE:
+            load_engine(spec.engine, spec.tokenizer_json)
+        other.join()
+
+
+def _load_reference(tokenizer_json: str) -> None:
+    with suppress(PacktrainError):
+        reference_tokenizer(tokenizer_json)
+
+
+if _NAME in os.environ:
+    _load()
