@@ -16,7 +16,7 @@ from ...schemas.fingerprint import hash_bytes
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
 Records = list[tuple[int, Mapping[str, Any]]]
-"""(number within the block, decoded row); values are plain data, or arrays where they were asked for."""
+"""(number within the block, decoded row)."""
 Reject = tuple[int, str, str]
 """(number within the block, reason, detail) of a row that cannot be read."""
 

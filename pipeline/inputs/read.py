@@ -25,8 +25,6 @@ def read_rows(
     max_row_bytes: int,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
-    *,
-    arrays: bool = False,
 ) -> BlockRows:
     """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
 
@@ -34,21 +32,20 @@ def read_rows(
         path: the file that contains it.
         columns: of a table, the only ones that are needed; None for all.
         limit: rows that are enough, for a look at the data.
-        arrays: lists of integers may be arrays.
 
     Raises:
         InputError: the file is no longer what was scanned, or is not on this machine.
         IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
-        return _joined(block, max_row_bytes, columns, limit, arrays=arrays)
+        return _joined(block, max_row_bytes, columns, limit)
     if block.too_long:
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
         from .tables import read_table, to_rows  # workers of lines need no Arrow
 
-        return to_rows(read_table(path, block, columns).slice(0, most), columns, arrays=arrays)
+        return to_rows(read_table(path, block, columns).slice(0, most), columns)
     data = read_bytes(path, block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
@@ -58,16 +55,14 @@ def read_rows(
     return BlockRows([one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
 
 
-def _joined(
-    block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None, *, arrays: bool
-) -> BlockRows:
+def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
     lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
     for path, member in block.members:
         if limit is not None and before >= limit:
             break
         left = None if limit is None else limit - before
-        found = read_rows(path, member, max_row_bytes, columns, left, arrays=arrays)
+        found = read_rows(path, member, max_row_bytes, columns, left)
         lines += [(before + number, line) for number, line in found.lines or ()]
         records += [(before + number, row) for number, row in found.records or ()]
         rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
@@ -81,8 +76,7 @@ def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) ->
     Args:
         path: see `read_rows`.
     """
-    rows = read_rows(path, block, max_row_bytes, columns_of(form), arrays=form.takes_arrays)
-    return prepare_rows(rows, form)
+    return prepare_rows(read_rows(path, block, max_row_bytes, columns_of(form)), form)
 
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:

@@ -7,12 +7,10 @@ decodes nothing. The rows of larger row groups, and of Arrow files, are kept in 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import blake3
-import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
@@ -263,41 +261,13 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def to_rows(table: pa.Table, columns: Sequence[str] | None, *, arrays: bool = False) -> BlockRows:
+def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     """The rows of a table as plain values, and those that cannot be converted.
 
     Args:
         columns: the only ones that are needed; None for all.
-        arrays: whether lists of integers or booleans without nulls may be arrays.
     """
-    names = [name for name in dict.fromkeys(table.column_names) if columns is None or name in columns]
-    found = {name: values for name in names if arrays and (values := _arrays(table.column(name))) is not None}
-    rows = _plain(table.select([name for name in names if name not in found]))
-    if not found:
-        return rows
-    records: Records = [
-        (number, {**row, **{name: values[number] for name, values in found.items()}})
-        for number, row in rows.records or ()
-    ]
-    return replace(rows, records=records)
-
-
-def _arrays(column: pa.ChunkedArray) -> list[Any] | None:
-    """The lists of a column as arrays; None if they are not all of integers or booleans."""
-    kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return None
-    if not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
-        return None
-    whole = column.combine_chunks()
-    values = whole.flatten()
-    if whole.null_count or values.null_count:
-        return None
-    ends = np.cumsum(np.asarray(whole.value_lengths()), dtype=np.int64)
-    return np.split(values.to_numpy(zero_copy_only=False), ends[:-1]) if len(whole) else []
-
-
-def _plain(table: pa.Table) -> BlockRows:
+    table = table.select([name for name in dict.fromkeys(table.column_names) if columns is None or name in columns])
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     records, rejects = Records(), list[Reject]()

@@ -4,7 +4,6 @@ It is opened once, without following links, so that nothing but this file is eve
 is recorded beside it, in `NAME.run.json`.
 """
 
-import errno
 import json
 import os
 import stat
@@ -72,8 +71,7 @@ class AppendedFile:
     """A file in the place that `--out` names, made with its folder if it is missing. A context manager.
 
     Args:
-        options: everything that decides what the file holds, as plain data. A file without a whole line binds no
-            command.
+        options: everything that decides what the file holds, as plain data. An empty file binds no command.
 
     Raises:
         OutputError: something else is in its place, or a file in that of its folder; or another command made it.
@@ -84,7 +82,6 @@ class AppendedFile:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
         check_place(path)
-        irregular = OutputError(f"--out {path} is not a regular file; choose another place")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -92,11 +89,8 @@ class AppendedFile:
         except (FileExistsError, NotADirectoryError) as error:
             raise OutputError(f"--out {path}: {error.filename} is not a folder; choose another place") from None
         except OSError as error:
-            raise (irregular if error.errno in (errno.ELOOP, errno.EISDIR) else explain(error, path)) from error
-        lock.own(self._descriptor)
+            raise explain(error, path) from error
         try:
-            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise irregular
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
             self._keep_record(options)
@@ -119,9 +113,7 @@ class AppendedFile:
         lock.release(self._descriptor)
 
     def _keep_record(self, options: Mapping[str, Any]) -> None:
-        with self.reader() as file:
-            whole = any(b"\n" in part for part in iter(lambda: file.read(1 << 20), b""))
-        if not whole:
+        if not os.fstat(self._descriptor).st_size:
             data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
             LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD, data)
         elif differs := differences(read_record(self.path), options):

@@ -79,15 +79,6 @@ class ObjectStore(Store):
         # Some tools represent a folder by an empty object of its name.
         return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
 
-    def top(self) -> list[str]:
-        key = self.objects.key("") or None
-        try:
-            found = self.objects.ask("", lambda: _client().list_with_delimiter(self.objects.bucket(), key))
-        except FileNotFoundError:  # there is no such bucket
-            return []
-        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        return [path.rpartition("/")[2] for path in paths]
-
     def hash(self, name: str) -> Put | None:
         digest, count = blake3(), 0
         try:

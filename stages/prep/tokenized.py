@@ -4,7 +4,7 @@ packed row."""
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
-_Numbers: TypeAlias = list[int] | NDArray[Any]
 _NUMBERS = list[int] | None
 _FLAGS = list[int | bool] | None
 _LARGEST = 2**31 - 1
@@ -40,7 +39,6 @@ class TokenizedFormat(Format):
         **{name: Column(Any) for name in ("seq_start_id", WEIGHTS)},  # the first is Megatron-Bridge's
     }
     values = "a list of integers"
-    takes_arrays = True
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """See `Format.fits`."""
@@ -51,18 +49,6 @@ class TokenizedFormat(Format):
         """See `Format.read_columns`."""
         names = super().read_columns()
         return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
-
-    def convert(self, row: Mapping[str, Any]) -> Any:
-        """See `Format.convert`. What is wrong with arrays is said in the same words as of lists."""
-        found = {key: row.get(name) for key, name in self.keys.items()}
-        given = [value for key, value in found.items() if key != "weight" and value is not None]
-        complete = all(found.get(key, ()) is not None for key in ("ids", "mask", "lengths"))
-        complete &= self.keys.get("weight", "") in ("", *row)
-        if given and complete and all(isinstance(value, np.ndarray) for value in given):
-            return self._row_type(**found)
-        return super().convert(
-            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
-        )
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -108,16 +94,15 @@ class TokenizedFormat(Format):
                 f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove "
                 "the column to leave them out",
             )
-        as_lists = isinstance(row.ids, list)
         if "lengths" not in keys:
-            return [_example(line, -1, row.ids, trained, as_lists)]
+            return [_example(line, -1, row.ids, trained)]
         return [
-            _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None, as_lists)
+            _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None)
             for sub, (begin, end) in enumerate(self._documents(row))
             if end > begin
         ]
 
-    def _labelled(self, given: _Numbers | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
+    def _labelled(self, given: list[int] | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
         if given is None:
             return None
@@ -158,18 +143,14 @@ class TokenizedFormat(Format):
             )
 
 
-def _array(values: _Numbers) -> NDArray[Any]:
+def _array(values: list[int]) -> NDArray[Any]:
     """(T,) numbers as an array; of objects if one of them does not fit into 64 bits."""
-    if isinstance(values, np.ndarray):
-        return values
     try:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array(values, object)
 
 
-def _example(line: int, sub: int, ids: Any, trained: NDArray[np.bool_] | None, as_lists: bool) -> Example:
-    if trained is not None and trained.all():
-        trained = None
-    flags: Any = trained.tolist() if trained is not None and as_lists else trained
+def _example(line: int, sub: int, ids: list[int], trained: NDArray[np.bool_] | None) -> Example:
+    flags = None if trained is None or trained.all() else trained.tolist()
     return Example(line, sub, "", None, None, None, ids=ids, trained=flags)
