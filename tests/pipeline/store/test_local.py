@@ -52,22 +52,3 @@ def test_what_is_not_there(store: LocalStore) -> None:
     store.put_bytes("file", b"")
     with pytest.raises(StoreError):
         store.read("file/below")
-
-
-@pytest.mark.parametrize("other", ["fifo", "loop", "huge"])
-def test_what_stands_in_the_place_of_a_file_is_replaced_unread(store: LocalStore, other: str) -> None:
-    path = store.path("name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if other == "fifo":
-        os.mkfifo(path)
-    elif other == "loop":
-        path.symlink_to(path.name)
-    else:
-        with path.open("wb") as file:
-            file.truncate(1 << 40)
-    with pytest.raises(StoreError):
-        store.read("name")
-    with store.draft("") as draft:
-        draft.file.write(b"hello")
-        assert store.put(draft, "name", replace_damaged=True)
-    assert store.read("name") == b"hello"
