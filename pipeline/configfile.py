@@ -16,17 +16,6 @@ from ..schemas.errors import ConfigError, did_you_mean
 _Model = TypeVar("_Model", bound=BaseModel)
 _Place = tuple[Any, ...]
 """Keys and indexes that lead to a value."""
-_PLAIN = {
-    "int_parsing": "a whole number",
-    "int_parsing_size": "a smaller whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-}
-"""What is expected, in plain words, for some of pydantic's types of errors."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
 _FOREIGN = (
@@ -83,9 +72,9 @@ def load_as(
         data = _read(Path(config), origins)
     _refuse_foreign(data, where, model)
     for override in overrides:
-        place, made = _override(data, override)
+        place = _override(data, override)
         origins = {one: said for one, said in origins.items() if one[: len(place)] != place}
-        origins |= {place[:length]: f"--set {override}" for length in range(made, len(place) + 1)}
+        origins[place] = f"--set {override}"
     _add_sources(data, in_memory or {})
     try:
         return model.model_validate(data), base or folder
@@ -158,7 +147,7 @@ def _explained(
         if kind == "too_short" and any(other[: len(place)] == place != other for other, _ in wrong):
             continue  # pydantic leaves out items with errors when it counts
         if kind != "extra_forbidden":
-            what = "is required but missing" if kind == "missing" else _what(item, place, _fields(model, place))
+            what = "is required but missing" if kind == "missing" else _what(item, _fields(model, place))
             at = next((origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in origins), "")
             at = at if at.startswith("--set") else ", ".join(filter(None, (where, at)))
             said = out.setdefault(f"{at}: {key}" if key else at, [])
@@ -187,7 +176,7 @@ def _real(location: _Place, data: Any, missing: bool) -> _Place:
     return (*out, location[-1]) if missing else tuple(out)
 
 
-def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
+def _what(item: Any, fields: Sequence[str]) -> str:
     """What is wrong with a value, in a sentence.
 
     Args:
@@ -196,16 +185,12 @@ def _what(item: Any, place: _Place, fields: Sequence[str]) -> str:
     message = (
         item["msg"].removeprefix("Value error, ").replace("valid tuple", "list").replace("Tuple should", "list should")
     )
+    if item["type"] in ("model_type", "model_attributes_type"):  # pydantic names the class
+        message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
     message = message[:1].lower() + message[1:]
-    if item["type"] in _PLAIN:
-        message = f"input should be {_PLAIN[item['type']]}"
-    elif item["type"] in ("model_type", "model_attributes_type"):
-        key = place[-1] if place and isinstance(place[-1], str) else ""
-        message = f"input should be keys with values, such as `{f'{key}: ' if key else ''}{{{fields[0]}: …}}`"
-    given = item["input"]
+    given, expected = item["input"], item.get("ctx", {}).get("expected")
     got = _shown(given)
-    shown = "" if isinstance(given, (dict, list)) or "got" in message or got in message else f" (got {got})"
-    expected = item.get("ctx", {}).get("expected")
+    shown = "" if isinstance(given, (dict, list)) or got in message else f" (got {got})"
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"
 
@@ -235,9 +220,11 @@ def _shown(value: Any) -> str:
 
 def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
     """The content of a YAML file; notes the line of each key."""
+    if path.suffix in (".jsonl", ".csv", ".parquet"):
+        raise ConfigError(f"{path}: such a file holds data, not a configuration; give it with --input")
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_BYTES + 1)
+            data, node = parse_yaml(file.read(MAX_BYTES + 1))
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except IsADirectoryError:
@@ -246,19 +233,12 @@ def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
         raise ConfigError(
             f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
         ) from None
-    if path.suffix == ".jsonl":  # a file of one row is YAML, too
-        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --input")
-    try:
-        data, node = parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        if isinstance(error, BoundError):
-            raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
-        hint = "; indent with spaces, because YAML allows no tabs there" if "'\\t'" in problem else ""
-        hint = "; data is given with --input" if path.suffix == ".json" else hint
-        raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
+        what = problem if isinstance(error, BoundError) else f"this is not YAML: {problem}"
+        raise ConfigError(f"{path}{line}: {what}; packtrain schema prints all keys of a configuration") from None
     if not isinstance(data, dict) or node is None:
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     _lines(node, (), origins, path)
@@ -281,10 +261,11 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path) -
         _lines(value, here, out, path)
 
 
-def _override(data: dict[str, Any], override: str) -> tuple[_Place, int]:
-    """Set one key; returns its place, and how many keys lead to the first value that was made or replaced."""
+def _override(data: dict[str, Any], override: str) -> _Place:
+    """Set one key; returns its place."""
     key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    *parents, last = key.strip().split(".")
+    if not equals or not all((*parents, last)):
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
     try:
         value, _ = parse_yaml(text)
@@ -292,12 +273,8 @@ def _override(data: dict[str, Any], override: str) -> tuple[_Place, int]:
         raise ConfigError(f"--set {override[:60]}…: {error.problem}") from None
     except yaml.YAMLError:
         value = text
-    *parents, last = key.strip().split(".")
-    if not all((*parents, last)):
-        raise ConfigError(f"--set {override}: the key has an empty part; write key.path=value")
     target: Any = data
     places: list[Any] = []
-    made = len(parents) + 1
     for part in (*parents, last):
         place: Any = part
         if isinstance(target, list):
@@ -314,8 +291,10 @@ def _override(data: dict[str, Any], override: str) -> tuple[_Place, int]:
         if len(places) > len(parents):
             target[place] = value
         elif isinstance(target, dict) and not isinstance(target.get(part), (dict, list)):
-            made = min(made, len(places))
-            alone = target.get(part)  # `mask: assistant` is short for `mask: {policy: assistant}`
-            target[part] = {"policy": alone} if part == "mask" and isinstance(alone, str) else {}
+            alone = target.get(part)
+            if alone is not None and part != "mask":
+                raise ConfigError(f"--set {override}: {part} is {alone!r}, which has no keys; set it as a whole")
+            # `mask: assistant` is short for `mask: {policy: assistant}`
+            target[part] = {} if alone is None else {"policy": alone}
         target = target[place]
-    return tuple(places), made
+    return tuple(places)

@@ -11,12 +11,12 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of numbers in B bins, with statistics of all numbers."""
+    """Counts of numbers in B bins."""
 
     edges: list[float]
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
@@ -25,8 +25,6 @@ class Histogram:
     count: int
     total: float
     """Sum of the numbers."""
-    quantiles: dict[str, float] = field(default_factory=dict)
-    """`min`, `p5`, `p25`, `p50`, `p75`, `p95`, `p99`, `max`; empty if there are no numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +78,10 @@ class Advice:
     strategy: str
     reached: bool
     """Whether the length keeps enough; else it is the best of those compared."""
-    few: int
-    """Documents far longer than all others, which the advice leaves out of account; 0 if there are none."""
-    needs: int | None
-    """The length that these few need; None if there are none, or if it is above all lengths compared."""
+    longer: int
+    """Documents longer than the next shorter length that was compared: where they are few, they alone decide. 0 if the
+    advice has another reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,6 @@ class Choice:
     """Documents that were read."""
     documents_in_all: int
     """All documents; more than `documents` if a sample was read."""
-    held_out: int
-    """Documents of the sample that are held out, and not compared."""
     lengths: Histogram
     """Lengths of the documents, before `max_length`."""
     longest: list[tuple[str, int]]
@@ -126,12 +122,10 @@ class Reject:
 
     source: str
     file: str
-    line: int | None
+    line: int
     """Line in its file, from 1."""
     reason: str
     detail: str
-    path: str | None = None
-    """Absolute path of the file on the machine of the run; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +146,14 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class OverlapCount:
-    """Examples of a source that share text with rows of an evaluation file, each by its strongest match."""
+    """Examples of a source that share text with rows of an evaluation file."""
 
     source: str
     evaluation: str
     """Name of the evaluation file."""
     examples: int
-    whole: int
-    near_whole: int
-    ngram: int
+    most: int
+    """Those that have at least 80 % of an evaluation text's n-grams."""
     rows: int
     """Evaluation rows of which something was found."""
 
@@ -177,10 +170,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The row's line in it, from 1."""
     kind: str
     """`prompt` or `answer` of the evaluation row."""
-    match: str
-    """`whole`, `near-whole` or `n-gram`."""
     share: float
-    """The share of the evaluation text's n-grams that the example has."""
+    """The share of the evaluation text's n-grams that the example has; 1 if all of it is there."""
     shared: str
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
     evaluation_id: str = ""
@@ -205,16 +196,6 @@ class Overlap:
     counts: list[OverlapCount]
     shown: list[Hit]
     """Some hits, the strongest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class KindCount:
-    """Tokens of one kind in documents of the train split, before `max_length`; of a sample if not all were read."""
-
-    kind: str
-    tokens: int
-    selected: int
-    """Those that the mask selects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +243,6 @@ class Training:
 
     policies: dict[str, str]
     """The mask policy of each source."""
-    kinds: list[KindCount]
-    """Tokens by kind; empty if unknown."""
     rows: list[ShownRow]
     rows_absent: str | None
     """Why no row is shown."""
@@ -318,10 +297,7 @@ class Sample:
     """What a plan from a sample of rows saw."""
 
     rows: int
-    rows_estimated: int
-    """Estimated rows of all inputs, from their sizes."""
-    exhaustive: bool
-    """Whether the sample covers all inputs."""
+    rows_in_all: int
 
 
 @dataclass(frozen=True, slots=True)

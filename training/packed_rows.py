@@ -259,6 +259,6 @@ def read_manifest(files: DatasetFiles) -> Manifest:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
-            f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
-            "packtrain verify --repair rebuilds it"
+            f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); delete it, and run the "
+            "dataset's configuration again, which makes only what is missing"
         ) from error

@@ -9,7 +9,6 @@ ranks make the same number of steps, and a position is three numbers: epoch, win
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from .steps import Tail, read_state
 
 if TYPE_CHECKING:
     from ..pipeline.stream.stream import LiveWindows
-    from ..pipeline.stream.window import PlannedWindow, RowDocument
+    from ..pipeline.stream.window import PlannedWindow
     from ..schemas.config.config import RunConfig
 
     Place = tuple[PlannedWindow, int]
@@ -33,17 +32,6 @@ if TYPE_CHECKING:
 FORMAT = 3
 _COUNTS = ("epoch", "window", "row", "rows")
 """Keys of a state that say where a stream is. `rows` is the number of rows returned by next(), over all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDocument:
-    """A document piece in a step."""
-
-    rank: int
-    epoch: int
-    window: int
-    document: "RowDocument"
-    """Its row in the window, id, source, file, line, tokens."""
 
 
 class PackedStream:
@@ -106,7 +94,6 @@ class PackedStream:
         self._position = (0, 0, 0)
         """Epoch, number of the window in it, and number of the row in that, of the next row."""
         self._rows = 0
-        self._last: list[Place] = []
         self._ledger = Ledger()
 
     @property
@@ -146,7 +133,6 @@ class PackedStream:
                 (window, row), self._rows = step[real - 1], self._rows + real
                 done = row + 1 == len(window.tokens)
                 self._position = (window.epoch, window.number + done, 0 if done else row + 1)
-                self._last = step
                 yield batch
             if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
@@ -169,18 +155,8 @@ class PackedStream:
         found = read_state(state, {**self._beginning, **dict.fromkeys(_COUNTS, 0)}, "PackedStream", _COUNTS)
         self._position, self._rows = (found["epoch"], found["window"], found["row"]), found["rows"]
 
-    def explain(self) -> list[StreamDocument]:
-        """The documents of the step that was returned last, with their ranks."""
-        share = self.rows_per_step // self.place.world_size
-        return [
-            StreamDocument(number // share, window.epoch, window.number, document)
-            for number, (window, row) in enumerate(self._last)
-            for document in window.documents(row, row + 1)
-        ]
-
     def close(self) -> None:
         """End the worker processes. Happens automatically when the stream is collected or its process ends."""
-        self._last = []
         self._windows.close()
 
     def _places(self, epoch: int, number: int, row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":

@@ -10,12 +10,12 @@ import typer
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
-from .options import Config, Folder, Input, Json, Set, load_run, measured
-from .output import print_json, print_line, show
+from .options import Config, Folder, Input, Json, Set, lasting, load_run
+from .output import print_line, show
 
 if TYPE_CHECKING:
-    from ..dataset.clean import Item
     from ..dataset.verify import Verification
+    from ..observer import Observer
     from ..report.grid import Lines
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
@@ -24,69 +24,43 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def wait(
-    folder: str,
-    timeout: Annotated[float, measured("DURATION", default="1h")] = 3600.0,
-    as_json: Json = False,
-) -> None:
+def wait(folder: str, timeout: Annotated[float, lasting(default="1h")] = 3600.0) -> None:
     """Wait until a dataset is finished. Fails if its run fails or dies, or if the time runs out.
 
     Args:
         folder (DIR): the folder that a run is writing, or its URL.
         timeout: longest wait: seconds, or a time such as 90min.
     """
-    from ...schemas.errors import RunDiedError, StalledError
     from ..dataset.wait import wait as wait_for
 
-    try:
-        manifest = wait_for(folder, timeout)
-    except (RunDiedError, StalledError) as error:
-        if as_json:
-            state = "died" if isinstance(error, RunDiedError) else "timeout"
-            print_json({"state": state, "message": str(error)}, indent=None)
-        raise
-    if as_json:
-        rows = {name: split.rows for name, split in manifest.splits.items()}
-        print_json({"state": "finished", "hash": manifest.hash, "rows": rows}, indent=None)
-    else:
-        print_line(f"{folder} is finished: manifest {manifest.hash[:16]}")
+    print_line(f"{folder} is finished: manifest {wait_for(folder, timeout).hash[:16]}")
 
 
-def verify(
-    folder: Folder, deep: bool = False, repair: bool = False, config: Path | None = None, as_json: Json = False
-) -> None:
+def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_json: Json = False) -> None:
     """Check a dataset against its manifest, and every row's invariants; with --repair, rebuild what is damaged.
 
     Args:
         deep: also check every byte against its hash.
-        repair: rebuild damaged and missing files, byte for byte; leave the rest alone.
-        config: with --repair: the run's configuration, if its inputs have moved; by default the one in the dataset.
+        repair (CONFIG): rebuild damaged and missing files, byte for byte, with this configuration of the run.
     """
-    if config is not None and not repair:
-        raise ConfigError("--config: is for --repair; add that, or leave it out")
     from ..dataset.verify import verify as check
     from ..run.repair import repair as rebuild
 
     def plain(done: "Verification | Repair") -> dict[str, Any]:
-        return {"folder": folder, "sound": done.sound, "deep": deep, **_plain(done)}
+        """The fields as plain data; of the manifest, which is large and is in the folder, the hash."""
+        every = {field.name: getattr(done, field.name) for field in fields(done)}
+        every |= {"manifest": every["manifest"].hash} if "manifest" in every else {}
+        return {"folder": folder, "sound": done.sound, "deep": deep, **every}
 
-    if repair:
-        rebuilt = show(
-            as_json,
-            lambda observer: rebuild(folder, config=config, observer=observer),
-            partial(_repaired, folder),
-            plain,
-        )
-        sound = rebuilt.sound
-    else:
-        checked = show(
-            as_json,
-            lambda observer: check(folder, deep=deep, observer=observer),
-            partial(_checked, folder, deep),
-            plain,
-        )
-        sound = checked.sound
-    if not sound:
+    def make(observer: "Observer") -> "Verification | Repair":
+        if repair is not None:
+            return rebuild(folder, repair, observer=observer)
+        return check(folder, deep=deep, observer=observer)
+
+    def view(done: Any) -> "Lines":
+        return _repaired(folder, done) if repair is not None else _checked(folder, deep, done)
+
+    if not show(make, view, plain, as_json=as_json).sound:
         raise typer.Exit(1)
 
 
@@ -96,7 +70,7 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     checked = ", ".join(plural(number, what) for number, what in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
-        yield f"packtrain verify {folder} --repair rebuilds the files named above, and leaves the rest alone"
+        yield f"packtrain verify {folder} --repair run.yaml rebuilds the files named above with the run's configuration"
         return
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     yield f"{folder} is sound: {checked}; {how}"
@@ -105,99 +79,69 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
 def _repaired(folder: str, done: "Repair") -> "Lines":
     for finding in done.findings:
         yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
-    yield from (f"  rebuilt: {name}" for name in done.rebuilt)
-    yield from (f"  removed: {name}" for name in done.removed)
-    yield f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone"
+    yield from (f"removed: {name}" for name in done.removed)
     if not done.sound:
         yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
         return
     yield f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before"
 
 
-def _plain(outcome: "Verification | Repair | PrepCounts") -> dict[str, Any]:
-    """The fields as plain data; of the manifest, which is large and is in the folder, the hash."""
-    every = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
-    return every | ({"manifest": every["manifest"].hash} if "manifest" in every else {})
-
-
-def clean(
-    config: Config = None,
-    cache: str | None = None,
-    older_than: Annotated[float, measured("DAYS", default="7")] = 7.0,
-    yes: bool = False,
-    as_json: Json = False,
-) -> None:
+def clean(place: str, older_than: Annotated[float, typer.Option(min=0)] = 7.0, yes: bool = False) -> None:
     """Remove old encoded parts and copies, and what killed runs left behind. Lists the files first, and asks.
 
     Args:
-        config: clean the cache of this YAML configuration.
-        cache (DIR): the cache to clean; by default the configuration's.
-        older_than: keep files used within this many days, or a time such as 12h; 0 keeps none.
+        place (PLACE): the cache to clean: its folder, or the YAML configuration that uses it.
+        older_than (DAYS): keep files used within this many days; 0 keeps none.
         yes: do not ask.
     """
     import sys
 
     from ..dataset.clean import old_files, remove_files
 
-    folder, out = _places(config, cache)
-    items = old_files(folder, days=older_than)
-    total = sum(item.bytes for item in items)
-    what = f"{plural(len(items), 'file')}, {size(total)}"
-    agreed = yes
-    if items and not as_json:
-        _list(items, f"older than {plural(older_than, 'day')}: {what}")
-        agreed = yes or (sys.stdin.isatty() and typer.confirm(f"Remove {what}?"))
-    if agreed:
-        remove_files(folder, items)
+    cache, out = _places(place)
+    items = old_files(cache, days=older_than)
+    what = f"{plural(len(items), 'file')}, {size(sum(item.bytes for item in items))}"
+    if items:
+        print_line(f"older than {plural(older_than, 'day')}: {what}")
+        for item in items[:_SHOWN]:
+            print_line(f"  {item.path} ({size(item.bytes)})")
+        if len(items) > _SHOWN:
+            print_line(f"  and {len(items) - _SHOWN:,} more")
+    if yes or (items and sys.stdin.isatty() and typer.confirm(f"Remove {what}?")):
+        remove_files(cache, items)
         if out is not None:
             out.sweep()
-    if as_json:
-        listed = [{"path": str(item.path), "bytes": item.bytes} for item in items]
-        print_json({"removed": agreed, "bytes": total, "files": listed})
-    elif not items:
-        print_line("nothing to remove")
-    elif agreed:
-        print_line(f"removed {what}; a run makes again what it needs")
+        print_line(f"removed {what}; a run makes again what it needs" if items else "nothing to remove")
     else:
-        print_line(f"nothing was removed: {what}; --yes removes them")
+        print_line(f"nothing was removed: {what}; --yes removes them" if items else "nothing to remove")
 
 
-def _list(items: "list[Item]", what: str) -> None:
-    print_line(what)
-    for item in items[:_SHOWN]:
-        print_line(f"  {item.path} ({size(item.bytes)})")
-    if len(items) > _SHOWN:
-        print_line(f"  and {len(items) - _SHOWN:,} more")
-
-
-def _places(config: Path | None, cache: str | None) -> "tuple[LocalStore, LocalStore | None]":
+def _places(place: str) -> "tuple[LocalStore, LocalStore | None]":
     """The cache, and the configuration's output if that is on this machine.
 
     Raises:
-        ConfigError: neither is given, or the cache is not on this machine.
-        InputError: the folder does not exist.
+        ConfigError: the cache is not on this machine.
+        InputError: there is neither a file nor a folder.
     """
     from ..configfile import load_config
     from ..store.local import LocalStore
-    from ..store.open_store import cache_root, open_store, resolve_place
+    from ..store.open_store import cache_root, is_url, open_store, resolve_place
 
-    out = None
-    place = resolve_place(cache, Path.cwd()) if cache is not None else None
-    if config is not None:
-        loaded, base = load_config(config)
+    out, path = None, Path(place)
+    if is_url(place) or path.is_dir():
+        place = resolve_place(place, Path.cwd())
+    elif path.suffix in (".yaml", ".yml", ".json"):
+        loaded, base = load_config(path)
         own = resolve_place(loaded.out, base)
-        place = place or cache_root(loaded.cache, own, base)
-        out = open_store(own)
-    if place is None:
-        raise ConfigError("say what to clean: a configuration, or --cache")
+        place, out = cache_root(loaded.cache, own, base), open_store(own)
+    else:
+        raise InputError(f"there is no folder {place}; give a cache, or a configuration that ends in .yaml")
     store = open_store(place)
     if not isinstance(store, LocalStore):
         raise ConfigError(
             f"the cache {place} is not on this machine; let a lifecycle rule of the store expire its objects, and "
-            "clean this machine's copies with --cache and the scratch folder"
+            "clean the scratch folder of this machine"
         )
-    if cache is not None and not store.root.is_dir():
-        raise InputError(f"there is no folder {cache}; check the spelling")
     return store, out if isinstance(out, LocalStore) else None
 
 
@@ -208,7 +152,6 @@ def prep(
     source: str | None = None,
     input: Input = None,
     settings: Set = None,
-    as_json: Json = False,
 ) -> None:
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed.
 
@@ -230,10 +173,8 @@ def prep(
         names = [one.name for one in loaded.sources]
         raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
     show(
-        as_json,
         lambda observer: prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer),
         partial(_prepared, output),
-        lambda counts: {"output": output, **_plain(counts)},
     )
 
 

@@ -68,21 +68,21 @@ def export(
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
     if kind == "model":
-        show(False, partial(_gather, Path(folder), Path(str(out)), base, tokenizer), partial(_model_lines, str(out)))
+        show(partial(_gather, Path(folder), Path(str(out)), base, tokenizer), partial(_model_lines, str(out)))
     elif out is None:
         from ..export.publish import publish
 
         def put(observer: "Observer") -> "Published":
             return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
 
-        show(False, put, partial(_published_lines, to))
+        show(put, partial(_published_lines, to))
     else:
         from ..export.export import export as export_dataset
 
         def write(observer: "Observer") -> "Exported":
             return export_dataset(folder, out, to, eos_id=eos_id, observer=observer)
 
-        show(False, write, partial(_exported_lines, out))
+        show(write, partial(_exported_lines, out))
 
 
 def _exported_lines(out: str, made: "Exported") -> "Lines":

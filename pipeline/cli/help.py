@@ -25,7 +25,6 @@ _VALUES: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "NAME"}
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "packtrain run --demo",
-        "packtrain run mix.yaml --dry-run",
         "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
         "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
     ),
@@ -44,10 +43,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "loader": (
         "packtrain loader packed --steps 5",
-        "packtrain loader packed --rows-per-step 16 --world-size 8 --rank 3 --steps 1 --explain",
+        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1 --explain",
     ),
-    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair"),
-    "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
+    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
+    "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30 --yes"),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",
         "packtrain export packed --to megatron --out packed-megatron",
@@ -60,11 +59,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain train --recipe fsdp2 > fsdp2.yaml",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
-    "explain-loss": (
-        "packtrain explain-loss train.yaml --step 12",
-        "packtrain explain-loss train.yaml --step 12 --top 5 --json",
-    ),
-    "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
+    "explain-loss": ("packtrain explain-loss train.yaml --step 12",),
+    "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
     "sample": (
         "packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",

@@ -4,16 +4,14 @@ The help of other options stands in the docstrings of their commands; see `help.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from ...schemas.config.mask import MaskPolicy
-from ...schemas.config.source import AUTO, default_name
 from ...schemas.errors import ConfigError
-from ...schemas.units import parse_duration, parse_size
+from ...schemas.units import parse_duration
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -54,20 +52,8 @@ def _settings(example: str, *, training: bool) -> Any:
     return typer.Option("--set", metavar="KEY=VALUE", help=f"Override a key, e.g. {example}.", autocompletion=complete)
 
 
-def _days(text: str) -> float:
-    """A plain number means days: `--older-than 7` is seven days."""
-    try:
-        days = float(text)
-    except ValueError:
-        return parse_duration(text) / 86400
-    return days if days >= 0 else parse_duration(text)
-
-
-_UNITS: dict[str, Callable[[str], float]] = {"DURATION": parse_duration, "DAYS": _days, "SIZE": parse_size}
-
-
-def measured(unit: str, *, default: str) -> Any:
-    """An option that takes a DURATION, a number of DAYS, or a SIZE in bytes.
+def lasting(*, default: str) -> Any:
+    """An option that takes a duration.
 
     Args:
         default: what the help shows, such as `1h`.
@@ -75,11 +61,11 @@ def measured(unit: str, *, default: str) -> Any:
 
     def parse(text: str) -> float:
         try:
-            return _UNITS[unit](str(text))  # typer passes a default as a number
+            return parse_duration(str(text))  # typer passes a default as a number
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
-    return typer.Option(parser=parse, metavar=unit, show_default=default)
+    return typer.Option(parser=parse, metavar="DURATION", show_default=default)
 
 
 Config = Annotated[
@@ -111,7 +97,7 @@ Out = Annotated[
     ),
 ]
 Mask = Annotated[
-    MaskPolicy | None,
+    Literal["completion", "assistant", "last_assistant", "all"] | None,  # without pydantic, which help does not need
     typer.Option(
         help="What is trained of a conversation: what follows the prompt (completion), every turn of the assistant, "
         "its last turn, or all; overrides the configuration.",
@@ -121,22 +107,12 @@ Mask = Annotated[
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=no_words)]
 Count = Annotated[int, typer.Option(min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="CUDA if available")]
 Lengths = Annotated[
     str | None,
     typer.Option(
         metavar="N,N,…",
         help="Lengths to compare, none of which is too long for your memory; the configured one is added.",
         show_default="256 to 131072",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE.html",
-        help="The page to write; the numbers go to FILE.json. Missing folders are created.",
     ),
 ]
 
@@ -169,6 +145,7 @@ def load_run(
     Raises:
         ConfigError: neither or both are given; or the configuration is invalid.
     """
+    from ...schemas.config.source import AUTO, default_name
     from ..configfile import load_config
     from ..store.open_store import resolve_place
 
@@ -188,18 +165,3 @@ def load_run(
         options["out"] = resolve_place(out, Path.cwd())
     stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
     return load_config(config, base, [*(settings or []), *stand])
-
-
-def whole_numbers(option: str, text: str | None, example: str) -> tuple[int, ...] | None:
-    """Numbers such as `1,5,10`, ascending.
-
-    Raises:
-        ConfigError: the text is something else.
-    """
-    if text is None:
-        return None
-    try:
-        return tuple(sorted({int(one.replace("_", "")) for one in text.split(",")}))
-    except ValueError:
-        shown = text if len(text) <= 80 else f"{text[:80]}…"
-        raise ConfigError(f"{option} {shown}: give whole numbers, such as {example}") from None

@@ -46,13 +46,13 @@ def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = Fals
     print(escape(text), file=file or sys.stdout, flush=flush)
 
 
-def print_json(value: Any, indent: int | None = 2) -> None:
+def print_json(value: Any) -> None:
     """Print plain data, dataclasses and structs included, as JSON in ASCII.
 
     ASCII keeps control characters of the data escaped; DEL, which JSON leaves as it is, is escaped here. Infinite
     numbers and NaN become null, because JSON cannot write them.
     """
-    text = json.dumps(_plain(value), indent=indent, allow_nan=False, default=str)
+    text = json.dumps(_plain(value), indent=2, allow_nan=False, default=str)
     print_line(text.replace("\x7f", "\\u007f"))
 
 
@@ -70,18 +70,19 @@ def _plain(value: Any) -> Any:
 
 
 def show(
-    as_json: bool,
     make: "Callable[[Observer], Made]",
     view: "Callable[[Made], Lines]",
-    plain: Callable[[Made], Any] | None = None,
+    plain: Callable[[Made], Any] = lambda made: made,
+    *,
+    as_json: bool = False,
 ) -> Made:
     """Do a command's work, with its progress, and print the result.
 
     Args:
-        as_json: print the result as JSON, and nothing else on standard output.
         make: does the work.
         view: the result for people.
         plain: the result for JSON; by default as it is.
+        as_json: print the result as JSON, and nothing else on standard output.
     """
     from .console import ConsoleObserver, make_console, put
 
@@ -89,7 +90,7 @@ def show(
     with ConsoleObserver(console) as observer:
         made = make(observer)
     if as_json:
-        print_json(made if plain is None else plain(made))
+        print_json(plain(made))
     else:
         for line in view(made):
             put(console, line)

@@ -1,7 +1,6 @@
 """`packtrain run`: the whole pipeline, then commands to look at the result."""
 
 import gc
-import json
 import os
 import shutil
 import sys
@@ -14,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
-from ...schemas.units import count, duration, plural, size
+from ...schemas.units import duration, plural
 from .options import Config, Input, Json, Mask, Out, Set, Tokenizer, load_run
 from .output import show
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
-    from ..encode.prepared import Prepared
     from ..observer import Observer
     from ..report.grid import Lines
-    from ..run.prepare import RunEstimate
     from ..run.run import Made
     from ..run.workers import Workspace
 
@@ -31,8 +28,6 @@ _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
 stay.
 """
-_ALWAYS = {"mask": ("policy",), "truncate": ("max_length", "overlong"), "pack": ("strategy",), "output": ("format",)}
-"""Section → keys that a dry run shows even if they have their defaults."""
 _FIGURES = ("rows", "bound", "tokens", "labels", "pieces", "fill")
 """Figures of a split in JSON; see `schemas.report.SplitFigures`."""
 
@@ -42,7 +37,6 @@ def run(
     settings: Set = None,
     out: Out = None,
     shard: str | None = None,
-    dry_run: bool = False,
     demo: bool = False,
     input: Input = None,
     tokenizer: Tokenizer = None,
@@ -53,7 +47,6 @@ def run(
 
     Args:
         shard (I/N): this is run I, from 0, of N runs that share the work.
-        dry_run: show what the run would do, and stop.
         demo: run the embedded sample.
     """
     gc.set_threshold(_GARBAGE)
@@ -65,10 +58,7 @@ def run(
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    if dry_run:
-        show(as_json, partial(_look_ahead, loaded, folder), _ahead_lines, _ahead_json)
-    else:
-        show(as_json, partial(_run, loaded, folder), partial(_done_lines, demo), _done_json)
+    show(partial(_run, loaded, folder), partial(_done_lines, demo), _done_json, as_json=as_json)
 
 
 def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
@@ -229,88 +219,3 @@ def _next(out: str, page: str | None) -> "Lines":
     yield f"  {python} -c \"import datasets; print(datasets.load_from_disk('{here}'))\""
     yield f"  {command} train --demo{data}      # a tiny model; needs torch:"
     yield "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says"
-
-
-# A dry run
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What a run would do."""
-
-    config: "RunConfig"
-    work: "Workspace"
-    prepared: "Prepared"
-    estimate: "RunEstimate"
-    workers: int
-
-
-def _look_ahead(config: "RunConfig", base: Path, observer: "Observer") -> _Ahead:
-    from ..run.run import find_finished, look_ahead
-    from ..run.workers import count_workers, open_workspace
-
-    work = open_workspace(config, base, observer)
-    find_finished(config, work)
-    return _Ahead(config, work, *look_ahead(config, work), count_workers(config.run))
-
-
-def _ahead_json(ahead: _Ahead) -> dict[str, Any]:
-    prepared, estimate = ahead.prepared, ahead.estimate
-    return {
-        "out": ahead.work.out.url,
-        "cache": ahead.work.cache.url,
-        "workers": ahead.workers,
-        "files": [
-            {"source": one.source, "path": str(one.origin or one.path), "rows": one.lines, "bytes": one.size,
-             "hash": one.hash}
-            for one in prepared.files
-        ],
-        "formats": {name: form.name for name, form in prepared.formats.items()},
-        "preference": prepared.pairs,
-        "blocks": estimate.blocks,
-        "blocks_cached": estimate.cached,
-        "bytes_to_encode": estimate.missing_bytes,
-        "engine": {"name": prepared.spec.engine, "version": prepared.spec.engine_version},
-        "tokens_estimated": estimate.tokens,
-        "room_needed": estimate.room_needed,
-        "room_free": estimate.room_free,
-    }  # fmt: skip
-
-
-def _ahead_lines(ahead: _Ahead) -> "Lines":
-    """With counts, sizes and what is already cached."""
-    config, prepared, estimate = ahead.config, ahead.prepared, ahead.estimate
-    yield f"packtrain → {ahead.work.out.url}"
-    for source in config.sources:
-        yield f"source {source.name}: format {prepared.formats[source.name].name}"
-        for one in prepared.files:
-            if one.source == source.name:
-                yield f"  {one.origin or one.path} ({plural(one.lines, 'row')}, {size(one.size)}, {one.hash[:12]})"
-    left = f"{estimate.blocks - estimate.cached:,} to do ({size(estimate.missing_bytes)})"
-    yield f"encode: {plural(estimate.blocks, 'block')}, {estimate.cached:,} cached, {left}"
-    engine = f"{prepared.spec.engine} {prepared.spec.engine_version}"
-    yield f"  tokenizer {config.tokenizer.path}, engine {engine} ({plural(ahead.workers, 'worker')})"
-    yield f"  cache {ahead.work.cache.url}"
-    yield from _settings(config)
-    yield (
-        f"write: about {count(estimate.tokens)} tokens, {size(estimate.room_needed)} of disk space needed, "
-        f"{size(estimate.room_free)} free"
-    )
-
-
-def _settings(config: "RunConfig") -> Iterator[str]:
-    """Settings that are not defaults, and a few that everybody should know, by section."""
-    skipped = {"out", "cache", "tokenizer", "sources", "run"}
-    every = config.model_dump(mode="json", exclude=skipped)
-    changed = config.model_dump(mode="json", exclude=skipped, exclude_defaults=True)
-
-    def plainly(value: Any) -> str:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-    for key, value in every.items():
-        if isinstance(value, dict):
-            shown = {name: value[name] for name in _ALWAYS.get(key, ())} | changed.get(key, {})
-            if shown:
-                yield f"{key}: {', '.join(f'{name} {plainly(one)}' for name, one in shown.items())}"
-        elif key in changed:
-            yield f"{key}: {plainly(value)}"

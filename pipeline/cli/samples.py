@@ -10,7 +10,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Count, Set, load_run, measured
+from .options import Count, Set, lasting, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def sample(
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         return len(prompts.prompts), draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
 
-    show(False, make, partial(_drawn_lines, out, n))
+    show(make, partial(_drawn_lines, out, n))
 
 
 def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
@@ -187,7 +187,7 @@ def eval_apps(
     samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     data: Path | None = None,
     out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
-    timeout: Annotated[float, measured("DURATION", default="10s")] = 10.0,
+    timeout: Annotated[float, lasting(default="10s")] = 10.0,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
@@ -226,4 +226,4 @@ def eval_apps(
         yield from lines(summary)
         yield f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
 
-    show(False, lambda observer: evaluate(observer=observer), view)
+    show(lambda observer: evaluate(observer=observer), view)

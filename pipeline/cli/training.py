@@ -1,7 +1,6 @@
 """Training on packed rows: `train`, `explain-loss`, `probe` and `doctor`."""
 
 import shlex
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,8 +10,8 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, Count, Device, Json, TrainSet, measured
-from .output import print_json, print_line, show
+from .options import Config, TrainSet, lasting
+from .output import print_line, show
 
 if TYPE_CHECKING:
     from ...training.attention import Applied
@@ -25,13 +24,16 @@ if TYPE_CHECKING:
     """What a probe found, how attention was done, and of what model; or why the model cannot be trained packed."""
 
 
+_DOCUMENTS = 20
+"""Documents of a step that are shown, those with the largest losses."""
+
+
 def train(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
     dry_run: bool = False,
     recipe: Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None = None,
-    as_json: Json = False,
 ) -> None:
     """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices.
 
@@ -40,7 +42,6 @@ def train(
         dry_run: check configuration, data and model, and stop.
         recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node,
             slurm-nodes) that starts a training, and stop.
-        as_json: with --dry-run: print the whole configuration.
     """
     if recipe is not None:
         from ...training.launch.recipes import recipe as text_of
@@ -54,8 +55,6 @@ def train(
             f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
             "machine, then pip install 'packtrain[train]'"
         ) from error
-    if as_json and not dry_run:
-        raise ConfigError("--json works with --dry-run only; add --dry-run")
     from ...training.trainer.train import check
     from ...training.trainer.train import train as start
 
@@ -65,10 +64,6 @@ def train(
     loaded, base = load_training(config, demo, settings or [])
     if dry_run:
         check(loaded, base)
-    if as_json:
-        print_json({"out": str(base / loaded.out), "config": loaded.model_dump(mode="json")})
-        return
-    if dry_run:
         print_line(f"the configuration, its data and its model are valid; training would write to {base / loaded.out}")
         return
     start(loaded, base, say=partial(print_line, flush=True))
@@ -109,15 +104,12 @@ def explain_loss(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
-    top: Count = 20,
-    as_json: Json = False,
 ) -> None:
     """Show the documents of a training step by their losses, computed from the last checkpoint before it.
 
     Args:
         step: which step, from 1.
         demo: the training of packtrain train --demo.
-        top: how many documents to show.
     """
     try:
         from ...training.trainer.explain_loss import explain_step
@@ -125,13 +117,10 @@ def explain_loss(
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     loaded, base = load_training(config, demo, settings or [])
 
-    def plain(found: "StepLoss") -> "StepLoss":
-        return replace(found, documents=found.documents[:top])
-
-    show(as_json, lambda _: explain_step(loaded, base, step), partial(_step_lines, top), plain)
+    show(lambda _: explain_step(loaded, base, step), _step_lines)
 
 
-def _step_lines(top: int, step: "StepLoss") -> "Lines":
+def _step_lines(step: "StepLoss") -> "Lines":
     from ..report.grid import Grid
 
     weights = step.checkpoint or "the weights that training starts from"
@@ -143,7 +132,7 @@ def _step_lines(top: int, step: "StepLoss") -> "Lines":
             *(str(getattr(one, word)) for word in words),
             *(f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}"),
         )
-        for one in step.documents[:top]
+        for one in step.documents[:_DOCUMENTS]
     ]
     yield Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))
     if step.documents:
@@ -155,11 +144,8 @@ def probe(
     model: Path,
     attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
-    device: Device = None,
-    random: bool = False,
     tiny: bool = False,
     data: Path | None = None,
-    as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does.
 
@@ -167,7 +153,6 @@ def probe(
         model (MODEL): a model's folder: its config.json is enough.
         attention: which attention.
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
-        random: use random weights, even if the folder has weights.
         tiny: use a tiny model of the same architecture.
         data (PACKED): a packed dataset: also probe with documents as long as its longest.
     """
@@ -180,19 +165,11 @@ def probe(
 
     def look(_: object) -> "Probed":
         try:
-            return probe_model(
-                model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
-            )
+            return probe_model(model, attention=attention, dtype=dtype, tiny=tiny, data=data)
         except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
             return error
 
-    def plain(found: "Probed") -> dict[str, Any]:
-        if isinstance(found, AttentionError):
-            return {"model": str(model), "isolated": False, "reason": str(found)}
-        report, applied, made = found
-        return {**asdict(report), "isolated": report.isolated, "applied": asdict(applied), "made": made}
-
-    found = show(as_json, look, _probe_lines, plain)
+    found = show(look, _probe_lines)
     if isinstance(found, AttentionError) or not found[0].isolated:
         raise typer.Exit(1)
 
@@ -216,11 +193,7 @@ def _probe_lines(found: "Probed") -> "Lines":
         yield f"  fix: {report.hint}"
 
 
-def doctor(
-    ranks: bool = False,
-    timeout: Annotated[float, measured("DURATION", default="1min")] = 60.0,
-    as_json: Json = False,
-) -> None:
+def doctor(ranks: bool = False, timeout: Annotated[float, lasting(default="1min")] = 60.0) -> None:
     """Check what is installed for training, what is wrong with it, and how to fix it.
 
     Args:
@@ -232,10 +205,10 @@ def doctor(
     if ranks:
         from ...training.launch.ranks import report_ranks
 
-        report_ranks(timeout=timeout, as_json=as_json, say=print_line)
+        report_ranks(timeout=timeout, say=print_line)
         return
     from .console import make_console
 
     # Plain lines: a rich table would have no room for the advice.
-    if not report(as_json=as_json, width=make_console().width, say=print_line):
+    if not report(width=make_console().width, say=print_line):
         raise typer.Exit(1)

@@ -154,15 +154,14 @@ class Decoder:
         return [known[one] for one in ids]
 
 
-def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
+def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None) -> None:
     """Print one packed row, or one preference pair.
 
     Args:
         decoder: None to print ids only.
-        ids: print each token's id before its text.
     """
     if dataset.manifest.preference:
-        _show_pair(console, dataset, row, split, decoder, ids)
+        _show_pair(console, dataset, row, split, decoder)
         return
     found = pieces(dataset, row, split)
     colour, weighted = has_colour(console), dataset.manifest.weighted
@@ -201,12 +200,12 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
             style = f"{'bold' if flag else 'dim'} {COLOURS[kind]}" if kind else TRAINED if flag else MASKED
             text.append(f"×{weighs:.4g} " if weighs not in (0, 1) else "", WEIGHT)
             text.append(left if flag else "", style)
-            text.append(_written(run, said, decoder, ids, style))
+            text.append(_written(run, said, decoder, style))
             text.append(right if flag else "", style)
         console.print(Panel(text, title=Text(" · ".join(title)), title_align="left"))
 
 
-def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
+def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None) -> None:
     """Print one pair: its prompt once, and both completions."""
     found = dataset.row(row, split).to_pylist()[0]
     name = names_of(dataset, found["doc_ids"])[found["doc_ids"][0]]
@@ -223,7 +222,7 @@ def _show_pair(console: Console, dataset: Finished, row: int, split: str, decode
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
         before = [] if column == "prompt_ids" else found["prompt_ids"]
         text = decoder.spans([before, tokens])[1] if decoder is not None else ""
-        body = _written(tokens, text, decoder, ids, style)
+        body = _written(tokens, text, decoder, style)
         console.print(Panel(body, title=Text(f"{title} · {plural(len(tokens), 'token')}"), title_align="left"))
 
 
@@ -232,14 +231,9 @@ def has_colour(console: Console) -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def _written(run: list[int], text: str, decoder: Decoder | None, ids: bool, style: str) -> Text:
-    """A run of tokens: its text, or each token behind its id; without a decoder only the ids."""
-    if decoder is None:
-        return Text(" ".join(map(str, run)) + " ", style)
-    if not ids:
-        return Text(escape(text), style)
-    each = zip(run, decoder.pieces(run), strict=True)
-    return Text.assemble(*(part for one, token in each for part in ((f"{one} ", "cyan"), (f"{token!r}  ", style))))
+def _written(run: list[int], text: str, decoder: Decoder | None, style: str) -> Text:
+    """A run of tokens as text; without a decoder, their ids."""
+    return Text(" ".join(map(str, run)) + " " if decoder is None else escape(text), style)
 
 
 def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:

@@ -49,12 +49,12 @@ def read_manifest(store: Store) -> Manifest | None:
         if isinstance(error, json.JSONDecodeError):
             what = f"JSON ({error})"
         raise IntegrityError(
-            f"{store.where(MANIFEST)} is not {what}; "
-            "rebuild it with `packtrain verify --repair`, restore it, or delete the folder and run again"
+            f"{store.where(MANIFEST)} is not {what}; delete it, and run the dataset's configuration again, which makes "
+            "only what is missing"
         ) from error
     if not whole:
         raise IntegrityError(
-            f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; rebuild "
-            "it with `packtrain verify --repair`, restore it, or delete the folder and run again"
+            f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; delete "
+            "it, and run the dataset's configuration again, which makes only what is missing"
         )
     return manifest

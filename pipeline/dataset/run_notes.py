@@ -1,10 +1,9 @@
-"""Writes a run's notes about itself, and reads them back for repair, `inspect`, reports and the next run.
+"""Writes a run's notes about itself, and reads them back for `inspect`, reports and the next run.
 
 `run.json` says what was asked for and where its parts are, `parts.json` how the inputs were cut into blocks and which
 encoded part each became. They are not part of the dataset, and hold paths. Another person may have written them, so
-they are not trusted: they are used only if their hashes agree with the plan, the parts and finally the manifest. Code
-that they name is not run, URLs that they name are not fetched, and folders that they name are written only if packtrain
-has marked them as a cache. For anything else the user must give the configuration.
+they are not trusted: they are used only if their hashes agree with the plan and the parts. Code that they name is not
+run, URLs that they name are not fetched, and nothing is written where they say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +15,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, PacktrainError, StoreError
+from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.names import check_hash, check_name
-from ..contamination.evaluation_index import find_evaluation
+from ..contamination import find_evaluation
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PartPlace
 from ..encode.tokenizer import find_tokenizer
@@ -161,37 +160,6 @@ def _allowed(out: Store, place: str) -> str | None:
         return place if Path(place).is_absolute() and is_cache(Path(place)) else None
     mine, theirs = urlsplit(out.url), urlsplit(place)
     return place if (mine.scheme, mine.netloc) == (theirs.scheme, theirs.netloc) else None
-
-
-def refuse_noted(config: RunConfig, what: str) -> None:
-    """Refuse a noted configuration that names a reader function, or has a condition, because both can open files; or
-    that names URLs.
-
-    Args:
-        what: the note's name, for the message.
-
-    Raises:
-        ConfigError: it does; the message says what to do.
-    """
-    only = "that you name yourself: give the run's configuration with --config"
-    for source in config.sources:
-        if source.where is not None:
-            raise ConfigError(
-                f"source {source.name} has a condition `where`, according to {what}. packtrain only evaluates "
-                f"conditions {only}"
-            )
-        if is_reader(source.format):
-            raise ConfigError(
-                f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code {only}"
-            )
-    paths = [path for source in config.sources for path in source.path]
-    evaluation = config.decontaminate.against if config.decontaminate is not None else ()
-    for path in (*paths, *evaluation, config.tokenizer.path):
-        if is_url(path):
-            raise ConfigError(
-                f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain only fetches URLs "
-                f"{only}"
-            )
 
 
 # Blocks and parts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.errors import EngineMismatchError, IntegrityError
-from ..contamination.compare import Contamination
+from ..contamination import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore

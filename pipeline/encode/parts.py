@@ -78,7 +78,7 @@ class PartPlace:
     lines: FileLines
     """Where the rows of its block are."""
     contaminated: bytes = b""
-    """The examples that share text with evaluation rows; see `contamination.compare.Contamination.marked`."""
+    """The examples that share text with evaluation rows; see `contamination.Contamination.marked`."""
 
     @property
     def path(self) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.encode import SpecialTokenAffixes
-from ..contamination.evaluation_index import Evaluation
+from ..contamination import Evaluation
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import polars_version
 from ..inputs.source_formats import SourceFormat

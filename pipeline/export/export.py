@@ -19,7 +19,7 @@ from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import CardPlace, CardSplit, dataset_card, in_order
+from ..report.card import OWN_PLACE, dataset_card, in_order
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
@@ -102,7 +102,11 @@ def export(
             note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
             (draft / NOTE).write_bytes(indented_json(note, 1))
             if to == "trl":
-                (draft / CARD).write_bytes(dataset_card(manifest, _card_place(source, draft)))
+                (draft / CARD).write_bytes(
+                    dataset_card(
+                        manifest, OWN_PLACE, {name: [f"data/{name}-*.parquet"] for name, _ in in_order(manifest.splits)}
+                    )
+                )
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
             draft.rename(place)
@@ -207,11 +211,3 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         if to == "mds":
             index_mds(facts, draft, name)
     observer.end()
-
-
-def _card_place(source: Finished, draft: Path) -> CardPlace:
-    splits = []
-    for name, split in in_order(source.manifest.splits):
-        pattern = f"data/{name}-*.parquet"
-        splits.append(CardSplit(name, (pattern,), split.rows, sum(one.stat().st_size for one in draft.glob(pattern))))
-    return CardPlace(tuple(splits), "path/to/the/dataset", whole=False)

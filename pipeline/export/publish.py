@@ -18,7 +18,7 @@ from ...schemas.errors import ConfigError, InputError, OutputError, PacktrainErr
 from ..dataset.open_dataset import Finished
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import dataset_card, own_place
+from ..report.card import dataset_card
 from ..run.run import packtrain_version
 from .export import open_finished, refuse_damaged
 
@@ -116,9 +116,8 @@ def _card(source: Finished, repository: str) -> bytes:
     """
     where = source.store.where(CARD)
     held = source.store.read(CARD) if (source.store.size(CARD) or 0) <= _MOST_CARD else b"\xff"
-    own = own_place(source.manifest)
-    if held is None or held == dataset_card(source.manifest, own):
-        return dataset_card(source.manifest, replace(own, address=repository, whole=False))
+    if held is None or held == dataset_card(source.manifest):
+        return dataset_card(source.manifest, repository)
     try:
         text = held.decode()
     except UnicodeDecodeError:

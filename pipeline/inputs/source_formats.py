@@ -73,7 +73,7 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
 
     Raises:
         ConfigError: a source's rows fit no format or several, or its reader cannot be used.
-        NoRowsError: a source's rows do not fit its configured format.
+        InputError: a source's rows do not fit its configured format.
     """
     out = {}
     for source in config.sources:
@@ -129,7 +129,7 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
     """Refuse a source of whose first rows none has the columns of its format, before anything is encoded.
 
     Raises:
-        NoRowsError: says what the first row has, and which format it would fit.
+        InputError: says what the first row has, and which format it would fit.
     """
     file, block = files[0], files[0].blocks[0]
     rows = read_rows(file.path, block, source.max_row_bytes, limit=SAMPLE_ROWS)
@@ -148,7 +148,7 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
     fits = f"None of the {plural(seen.rows, 'first row')} fits" if seen.rows > 1 else "The only row does not fit"
     said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. "
     said += fix or "Choose another format, or leave it out to detect it"
-    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), block.first_line + line + 1, said)
+    raise InputError(f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}: {said}")
 
 
 def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
@@ -167,28 +167,14 @@ def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -
     return ""
 
 
-class NoRowsError(InputError):
-    """A file has no row that is an object, or none that fits the format of its source.
-
-    Args:
-        path: of the file.
-        line: the first row's line, from 1; None if unknown.
-        said: what was found there, and what to do.
-    """
-
-    def __init__(self, where: str, path: str, line: int | None, said: str) -> None:
-        super().__init__(f"{where}: {path}{f', line {line:,}' if line is not None else ''}: {said}")
-        self.where, self.path, self.line, self.said = where, path, line, said
-
-
-def _no_rows(source: SourceConfig, file: InputFile) -> NoRowsError:
-    where, name, block = f"sources.{source.name}", file.origin or str(file.path), file.blocks[0]
+def _no_rows(source: SourceConfig, file: InputFile) -> InputError:
+    where, block = f"sources.{source.name}: {file.origin or file.path}", file.blocks[0]
     seen = prepare_rows(read_rows(file.path, block, source.max_row_bytes), make_format("text"))
     if not seen.rejects:
-        return NoRowsError(where, name, None, "every line is blank; remove it, or fill it")
+        return InputError(f"{where}: every line is blank; remove it, or fill it")
     line, reason, detail = seen.rejects[0]
     said = f"{reason}: {detail.removesuffix('.')}. None of its rows can be used.{what_it_is(file, reason)}"
-    return NoRowsError(where, name, block.first_line + line + 1, said)
+    return InputError(f"{where}, line {line + 1:,}: {said}")
 
 
 def what_it_is(file: InputFile, reason: str) -> str:

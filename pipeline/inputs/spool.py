@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import blake3
 import msgspec
@@ -44,17 +44,25 @@ def scan_spooled(
         OSError: it cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    store, blocks = LocalStore(cache), list[Block]()
+    store, shown, blocks = LocalStore(cache), str(path), list[Block]()
     try:
         with path.open("rb") as file:
-            stream = decompressed(file, packing)
-            kind = kind_within(stream, str(path), kind, packing)
+            stream = file
+            if packing is not None:
+                packed = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
+                stream = BufferedReader(packed, _CHUNK)
+            head = stream.peek(HEAD)[:HEAD]
+            if packing is not None:
+                refuse_inner(shown, head)
+            kind, start = settled(kind, head), after_mark(stream)
             if kind is Container.JSONL:
-                pieces = cut(stream, size, max_row_bytes, start=after_mark(stream))
+                pieces = cut(stream, size, max_row_bytes, start=start)
             elif kind is Container.TEXT:
-                pieces = _text(stream, after_mark(stream), max_row_bytes)
+                pieces = _text(stream, start, max_row_bytes)
+            elif kind is Container.JSON_ARRAY:
+                pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
             else:
-                pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
+                pieces = _grouped(_separated(stream, shown, kind.separator, max_row_bytes), size)
             for block, data in pieces:
                 kept = None if block.too_long else spool(store, block.content, data)
                 blocks.append(msgspec.structs.replace(block, spooled=kept))
@@ -68,46 +76,6 @@ def scan_spooled(
             what = "is cut short: its compressed stream has no end"
         raise InputError(f"{path} {what}; copy or download it again, and check it with `{packing.value} -t`") from error
     return blocks
-
-
-def decompressed(file: BinaryIO, packing: Compression | None) -> BufferedReader:
-    """Read an open file, decompressed. Damage gives an OSError or an ArrowException."""
-    if packing is None:
-        return cast(BufferedReader, file)
-    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
-    return BufferedReader(stream, _CHUNK)
-
-
-def kind_within(stream: BufferedReader, shown: str, kind: Container, packing: Compression | None) -> Container:
-    """What a decompressed stream holds, by its beginning.
-
-    Raises:
-        InputError: it holds no lines.
-    """
-    head = stream.peek(HEAD)[:HEAD]
-    if packing is not None:
-        refuse_inner(shown, head)
-    return settled(kind, head)
-
-
-def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
-    """The rows of a JSON array, of separated values or of a text, each as a line of JSON, or a line with the reason why
-    not.
-
-    Args:
-        shown: the file's name in messages.
-        cache: holds the decompressed bytes of a JSON array meanwhile.
-
-    Raises:
-        InputError: the file is damaged or cut short.
-        StoreError: the cache cannot be written, or the disk is full.
-    """
-    start = after_mark(stream)
-    if kind is Container.JSON_ARRAY:
-        return _elements(stream, shown, max_row_bytes, cache)
-    if kind is Container.TEXT:
-        return (line for _, line in _text(stream, start, max_row_bytes))
-    return _separated(stream, shown, kind.separator, max_row_bytes)
 
 
 def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -59,16 +58,6 @@ class Selected:
     def pairs(self) -> bool:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens of all rows, with about the padding of whole documents."""
-        return self.ledger.total().tokens_packed + self.copies * (self.config.pack.alignment.document // 2)
-
-    @cached_property
-    def copies(self) -> int:
-        """Packed documents, with all copies."""
-        return int(self.table.documents.copies.sum(dtype=np.int64))
 
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
@@ -126,7 +115,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     folders = {split: split_folder(config, split) for split in split_names(config)}
     finished = FinishedShards(out)
     finished.look([f"{folder}shards" for folder in folders.values()], observer)
-    left = selected.tokens - sum(result.shard.tokens for result in finished.known.values())
+    left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
     progress = observer if left > 0 else Silent()
     progress.begin("pack", left, "tok")
     table.put(out)

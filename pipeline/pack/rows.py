@@ -75,7 +75,6 @@ class PlannedRows:
         documents: of the table.
         pieces: D pieces, row by row.
         row_offsets: (R + 1,) first piece of each row, then D.
-        doc_ids: (D,) the ids of the pieces' documents; by default their places in the table.
     """
 
     def __init__(
@@ -85,11 +84,9 @@ class PlannedRows:
         pieces: Pieces,
         row_offsets: NDArray[np.int64],
         form: RowForm,
-        doc_ids: NDArray[np.int64] | None = None,
     ) -> None:
         self._documents, self._segments, self._pieces, self._form = documents, segments, pieces, form
         self._row_offsets = row_offsets
-        self._doc_ids = pieces.documents if doc_ids is None else doc_ids
         self._padded = form.alignment.padded(pieces.lengths, row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, row_offsets)
         """(R,) tokens of each row, with alignment padding."""
@@ -112,7 +109,7 @@ class PlannedRows:
         some, form = self._documents.at(pieces.documents), self._form
         sources, segments, weights = self._segments.sources[some.segment], self._segments, form.weights
         if form.pairs is not None:
-            batch, heads = _lay_out_pairs(some, segments, self._doc_ids[here], form.pairs)
+            batch, heads = _lay_out_pairs(some, segments, pieces.documents, form.pairs)
             if account is not None:
                 account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=pieces.lengths)
             return batch
@@ -122,7 +119,7 @@ class PlannedRows:
             starts=pieces.starts,
             lengths=pieces.lengths,
             repeated=pieces.repeated,
-            doc_ids=self._doc_ids[here],
+            doc_ids=pieces.documents,
             row_offsets=offsets,
             run_ends=run_ends,
             run_supervised=supervised,

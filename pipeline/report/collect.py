@@ -16,7 +16,6 @@ import yaml
 
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import RunConfig
-from ...schemas.config.source import PYTHON
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import parse_json
@@ -29,7 +28,6 @@ from ...schemas.report import (
     Choice,
     Flow,
     Histogram,
-    KindCount,
     Made,
     Overlap,
     Packing,
@@ -63,36 +61,19 @@ def configuration_noted(out: Store) -> str:
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
-    """YAML that reproduces the dataset from any folder of this machine: full paths, no secrets, no defaults."""
-    data = config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True)
-    for key in ("out", "cache"):
-        if data.get(key) is not None:
-            data[key] = _full(data[key], base)
-    tokenizer = data["tokenizer"]
-    tokenizer["path"] = _full(tokenizer["path"], base)
-    template = tokenizer.get("chat_template")
-    if template is not None and "{" not in template and (base / template).is_file():
-        tokenizer["chat_template"] = _full(template, base)
-    for source in data["sources"]:
-        paths = [_full(path, base) for path in source["path"]]
-        source["path"] = paths[0] if len(paths) == 1 else paths
-    if config.decontaminate is not None:
-        data["decontaminate"]["against"] = [_full(path, base) for path in config.decontaminate.against]
-    own = any(source.format.startswith(PYTHON) for source in config.sources)
-    head = f"# Save this file in {base}, so that your own reader functions are found.\n" if own else ""
-    return head + _yaml(data)
+    """YAML that reproduces the dataset, without secrets and defaults."""
+    data = _public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+    return f"# Relative paths start in {base}\n{text}"
 
 
-def _full(path: str, base: Path) -> str:
-    if is_url(path):
-        return without_secrets(path)
-    if path.startswith("hf://./"):
-        return f"hf://{base / path.removeprefix('hf://./')}"
-    return path if path.startswith("hf://") else str(base / path)
-
-
-def _yaml(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+def _public(value: Any) -> Any:
+    """Plain data whose URLs have no passwords and signatures."""
+    if isinstance(value, dict):
+        return {key: _public(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_public(one) for one in value]
+    return without_secrets(value) if isinstance(value, str) and is_url(value) else value
 
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
@@ -126,9 +107,9 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
         return None
 
     documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset)
-    choice, kinds = None, list[KindCount]()
+    choice = None
     if isinstance(documents, ReadDocuments):
-        read, kinds = documents, documents.kinds
+        read = documents
         train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
         choice = attempt("choice", lambda: choice_of(read, lengths, train))
     else:
@@ -141,7 +122,7 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
 
     def training() -> Training:
         main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        return training_of(kinds, shown_rows(dataset, main, decoder), plan["config"])
+        return training_of(shown_rows(dataset, main, decoder), plan["config"])
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
@@ -217,19 +198,14 @@ def rejected_of(total: SourceLedger) -> dict[str, int]:
     return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
 
 
-def training_of(
-    kinds: list[KindCount],
-    shown: tuple[list[ShownRow], str | None],
-    config: Mapping[str, Any],
-) -> Training:
+def training_of(shown: tuple[list[ShownRow], str | None], config: Mapping[str, Any]) -> Training:
     """What is trained.
 
     Args:
         shown: see `shown.shown_rows`.
         config: as in the plan.
     """
-    policies = {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
-    return Training(policies, kinds, *shown)
+    return Training({name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}, *shown)
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

@@ -1,29 +1,35 @@
 """What differs between two finished datasets: what their manifests say, and their examples, one by one.
 
-The first dataset is A, the second B.
+The first dataset is A, the second B. Examples are compared by digests of their documents, which depend neither on the
+order of rows nor on where they end: sums over tokens, each mixed with its place in its document. N documents take about
+100 bytes each.
 """
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line
+from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.manifest import Manifest
+from ...schemas.ragged import starts_of
+from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ...schemas.units import exact, share
 from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import all_there
 from ..dataset.plan_diff import flat, plan_settings
 from ..observer import Observer
+from ..pack.documents import NAME
 from .collect import packing_of
-from .digests import Documents, read_documents
 from .grid import Grid, Lines
 
 NAMED = 20
@@ -41,6 +47,7 @@ MOST, FIRST = 8, 3
 """Lines of a section that are printed, and examples of a kind that are named, unless all are."""
 LONGEST = 60
 """Characters of a value that are printed."""
+_FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class Change:
     """One setting or figure that differs; None where a side lacks it."""
 
     section: str
-    """`configuration`, `reading`, `tokenizer`, `encoding`, `versions`, `inputs`, `ledger`, `rows` or `lengths`."""
+    """`configuration`, `reading`, `tokenizer`, `encoding`, `versions`, `inputs`, `ledger` or `rows`."""
     key: str
     """In the ledger `source.field` or `source.field.reason`, where the source `*` is the sum of several."""
     a: Any
@@ -56,26 +63,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedExample:
-    """An example that differs. Its id is untrusted text."""
-
-    id: str
-    tokens_a: int | None
-    tokens_b: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Examples:
     """Packed examples, matched by id; copies are not counted."""
 
     same: int
-    """In both with the same tokens and the same trained tokens; with the same length, if no rows were read."""
+    """In both with the same tokens and the same trained tokens."""
     counts: dict[str, int]
     """By kind; the first four and `same` add up to all examples."""
-    named: dict[str, list[NamedExample]]
-    """The first examples of each kind."""
-    alike: int | None
-    """Examples that have the same tokens and as many copies in both, whatever their ids; None if no rows were read."""
+    named: dict[str, list[str]]
+    """Ids of the first examples of each kind. They are untrusted text."""
+    alike: int
+    """Examples that have the same tokens and as many copies in both, whatever their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +92,14 @@ class Difference:
     """None if the datasets are identical."""
 
 
-def compare(a: str | Path, b: str | Path, quick: bool, observer: Observer) -> Difference:
-    """Compare two finished datasets, given by their folders or URLs.
-
-    Args:
-        quick: open no shards: compare examples only by id and length.
+def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
+    """Compare two finished datasets of packed rows, given by their folders or URLs.
 
     Raises:
-        InputError: a dataset is missing, unfinished or damaged, or one has packed rows and the other preference pairs.
+        InputError: a dataset is missing, unfinished or damaged, or has preference pairs.
     """
     sides = [_open(folder) for folder in (a, b)]
     one, other = (side.manifest for side in sides)
-    if one.preference != other.preference:
-        kinds = ["preference pairs" if each.preference else "packed rows" for each in (one, other)]
-        raise InputError(f"{a} has {kinds[0]} and {b} has {kinds[1]}; only datasets of the same kind can be compared")
     hashes = one.hash, other.hash
     if hashes[0] == hashes[1]:
         return Difference(str(a), str(b), hashes, identical=True, same_rows=True)
@@ -115,16 +107,14 @@ def compare(a: str | Path, b: str | Path, quick: bool, observer: Observer) -> Di
     same_rows = shards[0] == shards[1] and list(one.splits) == list(other.splits)
     changes = [Change(each.section, each.key, each.a, each.b) for each in plan_settings(one.plan, other.plan)]
     changes += _changes(_figures(one), _figures(other))
-    if not quick:
-        rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
-        observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
+    rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
+    observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
     try:
-        left, right = (read_documents(side, quick=quick, observer=observer) for side in sides)
+        left, right = (_documents(side, observer) for side in sides)
     except IntegrityError as error:
         raise InputError(str(error)) from error
     observer.end()
-    changes += _changes({"lengths": _lengths(left)}, {"lengths": _lengths(right)})
-    examples = _compared(left, right, (list(one.splits), list(other.splits)), quick)
+    examples = _compared(left, right, (list(one.splits), list(other.splits)))
     return Difference(str(a), str(b), hashes, False, same_rows, changes, examples)
 
 
@@ -138,6 +128,8 @@ def _open(folder: str | Path) -> Finished:
             f"{folder} is damaged: files that its manifest names are missing, or have another size; "
             "`packtrain verify` says which, `packtrain verify --repair` rebuilds them"
         )
+    if dataset.manifest.preference:
+        raise InputError(f"{folder} has preference pairs; only datasets of packed rows can be compared")
     return dataset
 
 
@@ -166,19 +158,87 @@ def _figures(manifest: Manifest) -> dict[str, dict[str, Any]]:
     }
 
 
+# Digests of documents
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """The packed documents of a dataset, in the order of documents.parquet."""
+
+    ids: pa.Array
+    """(N,) as `source/file:line`, from data."""
+    tokens: NDArray[np.int64]
+    """(N,) tokens of one copy in the rows, without padding."""
+    copies: NDArray[np.int64]
+    split: NDArray[np.int64]
+    """(N,) place of the split in the manifest."""
+    digests: NDArray[np.uint64]
+    """(2, N) sums over all copies: of tokens, and of trained tokens."""
+
+
+def _documents(dataset: Finished, observer: Observer) -> _Documents:
+    """Read the packed documents of a dataset.
+
+    Raises:
+        IntegrityError: a file is missing or damaged, or the rows have a document that documents.parquet lacks.
+    """
+    table = _table(dataset)
+    doc_ids, lengths = (view(table[name].combine_chunks()).astype(np.int64) for name in ("doc_id", "tokens"))
+    ids, count = table["id"].cast(pa.large_string()).combine_chunks(), len(doc_ids)
+    tokens, copies, split = (np.zeros(count, np.int64) for _ in range(3))
+    sums, first = np.zeros((2, count), np.uint64), np.full(count, _FAR)
+    for number, record in enumerate(dataset.manifest.splits.values()):
+        for shard in record.shards:
+            for rows in dataset.batches(shard):
+                flat = {name: view(rows.column(name).flatten()) for name in rows.schema.names}
+                there = flat["seq_lengths"] > 0
+                owners = flat["doc_ids"][there]
+                sizes, starts = (flat[name][there].astype(np.int64) for name in ("seq_lengths", "doc_starts"))
+                at = np.searchsorted(doc_ids, owners)
+                if not np.array_equal(doc_ids[np.minimum(at, count - 1)] if count else doc_ids, owners):
+                    raise IntegrityError(
+                        f"{dataset.store.url} has documents in its rows that {NAME} does not list; run packtrain verify"
+                    )
+                # Where padding begins in the document; without `pack.parallel`, after its last token if at all.
+                ends = flat[UNPADDED][there].astype(np.int64) + starts if UNPADDED in flat else lengths[at]
+                places = flat["position_ids"].astype(np.int64) + np.repeat(starts, sizes)
+                real = places < np.repeat(ends, sizes)
+                words = mix(
+                    (flat["input_ids"].astype(np.uint64) | (places.astype(np.uint64) << np.uint64(32))) * GOLDEN
+                )
+                begins = starts_of(sizes)
+                for total, flags in zip(sums, (real, real & (flat["labels"] != IGNORE_INDEX)), strict=True):
+                    np.add.at(total, at, np.add.reduceat(np.where(flags, words, np.uint64(0)), begins))
+                np.add.at(tokens, at, np.add.reduceat(real, begins, dtype=np.int64))
+                # Every copy has one piece that starts first, by which copies are counted.
+                before = first[at]
+                np.minimum.at(first, at, starts)
+                copies[at[first[at] < before]] = 0
+                np.add.at(copies, at[starts == first[at]], 1)
+                split[at] = number
+            observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
+    return _Documents(ids, tokens // np.maximum(copies, 1), copies, split, sums)
+
+
+def _table(dataset: Finished) -> pa.Table:
+    where = dataset.store.where(NAME)
+    record = next((file for file in dataset.manifest.files if file.name == NAME), None)
+    try:
+        if record is None:
+            raise FileNotFoundError(NAME)
+        path = dataset.store.local(NAME, bytes=record.bytes, hash=record.hash)
+        with pq.ParquetFile(path) as file:
+            return file.read(columns=["doc_id", "id", "tokens"])
+    except (pa.ArrowException, OSError) as error:
+        raise IntegrityError(
+            f"{where} is damaged or missing ({error}); `packtrain verify --repair` rebuilds it"
+        ) from None
+
+
 # Examples
 
 
-def _lengths(documents: Documents) -> dict[str, float]:
-    found: dict[str, float] = {"examples": len(documents.tokens)}
-    if len(documents.tokens):
-        found["mean"] = float(documents.tokens.mean())
-        found["median"] = float(np.median(documents.tokens))
-        found["longest"] = int(documents.tokens.max())
-    return found
-
-
-def _compared(a: Documents, b: Documents, splits: tuple[list[str], list[str]], quick: bool) -> Examples:
+def _compared(a: _Documents, b: _Documents, splits: tuple[list[str], list[str]]) -> Examples:
     """Match the examples of A with those of B by their ids."""
     found = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
     here = np.flatnonzero(found >= 0)
@@ -189,31 +249,19 @@ def _compared(a: Documents, b: Documents, splits: tuple[list[str], list[str]], q
         a.digests[:, here] * b.copies[there].astype(np.uint64),
         b.digests[:, there] * a.copies[here].astype(np.uint64),
     )
-    other = a.tokens[here] != b.tokens[there]
-    tokens = other if quick else other | (mine[0] != yours[0])
+    tokens = (a.tokens[here] != b.tokens[there]) | (mine[0] != yours[0])
     labels = ~tokens & (mine[1] != yours[1])
     names = [*splits[0], *(name for name in splits[1] if name not in splits[0])]
     theirs = np.array([names.index(name) for name in splits[1]], np.int64)
     masks = {"tokens": tokens, "labels": labels, "copies": a.copies[here] != b.copies[there]}
-    masks["moved"] = np.zeros(len(here), np.bool_) if quick else a.split[here] != theirs[b.split[there]]
-    places = {"only_a": (alone_a, np.full(len(alone_a), -1)), "only_b": (np.full(len(alone_b), -1), alone_b)}
-    places |= {kind: (here[mask], there[mask]) for kind, mask in masks.items()}
+    masks["moved"] = a.split[here] != theirs[b.split[there]]
+    places = {"only_a": (a, alone_a), "only_b": (b, alone_b), **{kind: (a, here[mask]) for kind, mask in masks.items()}}
     return Examples(
         same=int((~tokens & ~labels).sum()),
-        counts={kind: len(places[kind][0]) for kind in KINDS},
-        named={kind: _named(a, b, *places[kind]) for kind in KINDS if len(places[kind][0])},
-        alike=None if quick else _alike(a.digests[0], b.digests[0]),
+        counts={kind: len(places[kind][1]) for kind in KINDS},
+        named={kind: side.ids.take(at[:NAMED]).to_pylist() for kind, (side, at) in places.items() if len(at)},
+        alike=_alike(a.digests[0], b.digests[0]),
     )
-
-
-def _named(a: Documents, b: Documents, here: NDArray[np.int64], there: NDArray[np.int64]) -> list[NamedExample]:
-    """Return the first examples of some; -1 where a side lacks one."""
-    out = []
-    for mine, yours in zip(here[:NAMED].tolist(), there[:NAMED].tolist(), strict=True):
-        name = a.ids[mine] if mine >= 0 else b.ids[yours]
-        tokens = [int(side.tokens[at]) if at >= 0 else None for side, at in ((a, mine), (b, yours))]
-        out.append(NamedExample(name.as_py(), *tokens))
-    return out
 
 
 def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
@@ -247,7 +295,7 @@ def difference_lines(everything: bool, found: Difference) -> Lines:
         yield ""
         yield Grid("", (section, "A", "B", "change"), [_cells(one) for one in shown])
     if found.examples is not None:
-        yield from _example_lines(found, found.examples, None if everything else FIRST)
+        yield from _example_lines(found.examples, None if everything else FIRST)
     if left:
         yield f"\n{exact(left)} more differ; --all shows them"
 
@@ -275,28 +323,12 @@ def _value(value: Any, part: bool) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _example_lines(found: Difference, examples: Examples, most: int | None) -> Iterator[str]:
-    rows_read = examples.alike is not None
-    yield f"\n{exact(examples.same)} examples are {'the same' if rows_read else 'of the same length'} in both"
+def _example_lines(examples: Examples, most: int | None) -> Iterator[str]:
+    yield f"\n{exact(examples.same)} examples are the same in both"
     for kind, named in examples.named.items():
-        words = KINDS[kind] if rows_read or kind != "tokens" else "in both, of another length"
         shown = named[:most]
         more = examples.counts[kind] - len(shown)
-        listed = ", ".join(map(_example, shown)) + (f", and {exact(more)} more" if more else "")
-        yield f"  {exact(examples.counts[kind])} {words}: {listed}"
-    if examples.alike is not None and examples.alike > examples.same + examples.counts["labels"]:
+        listed = ", ".join(map(escape_line, shown)) + (f", and {exact(more)} more" if more else "")
+        yield f"  {exact(examples.counts[kind])} {KINDS[kind]}: {listed}"
+    if examples.alike > examples.same + examples.counts["labels"]:
         yield f"  {exact(examples.alike)} have the same tokens in both, whatever their ids"
-    for kind, where, side in (("only_a", found.b, "B"), ("only_b", found.a, "A")):
-        if (name := _of_both_inputs(found, examples.named.get(kind, []))) is not None:
-            yield f"packtrain inspect {shlex.quote(where)} --id {shlex.quote(name)} says why {side} lacks it"
-
-
-def _example(one: NamedExample) -> str:
-    tokens = list(dict.fromkeys(exact(each) for each in (one.tokens_a, one.tokens_b) if each is not None))
-    return f"{escape_line(one.id)} ({' → '.join(tokens)} tokens)"
-
-
-def _of_both_inputs(found: Difference, named: Sequence[NamedExample]) -> str | None:
-    """Return the first example whose file both datasets have read, so that the one without it can say why."""
-    changed = {change.key for change in found.changes if change.section == "inputs"}
-    return next((one.id for one in named if one.id.rpartition(":")[0] not in changed), None)

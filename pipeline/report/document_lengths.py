@@ -1,4 +1,4 @@
-"""Reads a run's documents from encoded parts: their lengths, what is trained of them, and tokens by kind.
+"""Reads a run's documents from encoded parts: their lengths, and what is trained of them.
 
 They are the documents of the train split after filters, prompt and completion limits, duplicates and copies, but before
 `max_length`, so that other lengths can be compared. The number of copies is that of the configured length: source
@@ -15,16 +15,6 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, IntegrityError, StoreError
 from ...schemas.ragged import begins_of, offsets_of, ranges
-from ...schemas.report import KindCount
-from ...schemas.rows import (
-    ASSISTANT_KINDS,
-    CALL_KINDS,
-    COMPLETION_KINDS,
-    END_KINDS,
-    NEXT_STOP_KINDS,
-    THOUGHT_KINDS,
-    RunKind,
-)
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
@@ -41,16 +31,6 @@ MOST = 1_000_000
 """About the most documents that are read, evenly chosen. It takes about 50 MB and two seconds."""
 NAMED = 3
 """How many of the longest documents are named."""
-GROUPS: dict[str, frozenset[RunKind]] = {
-    "thoughts": frozenset(THOUGHT_KINDS),
-    "tool calls": frozenset(CALL_KINDS),
-    "ends of turns": frozenset((*END_KINDS, *NEXT_STOP_KINDS)),
-    "answers": frozenset(ASSISTANT_KINDS).difference(THOUGHT_KINDS, CALL_KINDS, END_KINDS),
-    "other parts of completions": frozenset(COMPLETION_KINDS).difference(ASSISTANT_KINDS),
-    "texts": frozenset({RunKind.TEXT}),
-}
-"""Kinds of tokens as the report names them; all others are `prompts`."""
-_GROUP_OF = {kind: next((name for name, kinds in GROUPS.items() if kind in kinds), "prompts") for kind in RunKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +43,6 @@ class ReadDocuments:
     stats: LengthStats
     in_all: int
     """Number of all documents, which is larger than the stats's if that is a sample."""
-    kinds: list[KindCount]
-    """Tokens by kind."""
 
 
 def read_documents(
@@ -91,10 +69,10 @@ def read_documents(
     parts = _some(np.array(sizes, dtype=np.int64), most, config.seed).tolist()
     those = [sizes[index] for index in parts]
     whole = _selected(config, [places[index] for index in parts], those, tokenizer_json, scratch)
-    stats, kinds = _lengths_of(whole, Mask.of_sources(config), those, [source.name for source in config.sources])
+    stats = _lengths_of(whole, Mask.of_sources(config), those, [source.name for source in config.sources])
     read, every, found = sum(those), sum(sizes), len(stats.lengths)
     in_all = found if read == every else round(found * every / max(read, 1))
-    return ReadDocuments(config, base, stats, in_all, kinds)
+    return ReadDocuments(config, base, stats, in_all)
 
 
 def documents_of(dataset: Finished, most: int = MOST) -> ReadDocuments | str:
@@ -162,35 +140,29 @@ def _selected(
     return whole
 
 
-def _lengths_of(
-    whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names: Sequence[str]
-) -> tuple[LengthStats, list[KindCount]]:
-    """The packed documents of a table, part by part, and their tokens by kind.
+def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names: Sequence[str]) -> LengthStats:
+    """The packed documents of a table that are not held out, part by part.
 
     Args:
         masks, names: of the sources.
         sizes: the number of documents in each part.
     """
-    starts, count, held_out = whole.origins.starts, 0, 0
+    starts, count = whole.origins.starts, 0
     columns = list[tuple[NDArray[np.int32], ...]]()  # of each part: lengths, copies, sources and numbers of documents
     runs = list[tuple[NDArray[np.int32], ...]]()
-    kinds = np.zeros((2, max(RunKind) + 1), dtype=np.int64)
     for number, place in enumerate(whole.places):
         begin, end = int(starts[number]), int(starts[number + 1])
         some = whole.documents.at(slice(begin, end))
-        packed = some.copies > 0
-        taken = packed & ~some.has(HELD_OUT)
+        taken = (some.copies > 0) & ~some.has(HELD_OUT)
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(count)
         at = 0
         for batch in EncodedPart(place.path).batches:
             here = slice(at, at + batch.num_rows)
             at = here.stop
-            segment = Runs.of(batch, masks[place.source])
-            counts, found = _runs_of(segment, taken[here], some.low[here], some.high[here])
-            kinds += counts
+            found = _runs_of(Runs.of(batch, masks[place.source]), taken[here], some.low[here], some.high[here])
             runs.append((numbers[here][found[0]], *found[1:]))
         those = np.flatnonzero(taken)
-        count, held_out = count + len(those), held_out + int(np.count_nonzero(packed)) - len(those)
+        count += len(those)
         source, copies = np.full(len(those), place.source, np.int32), some.copies[taken].astype(np.int32)
         columns.append(((some.high - some.low)[taken], copies, source, (those + begin).astype(np.int32)))
     lengths, copies, sources, documents = _joined(columns, 4)
@@ -204,13 +176,7 @@ def _lengths_of(
         take = ranges(low, high - low)
         owners, begins, ends = np.repeat(np.arange(len(each), dtype=np.int32), high - low), begins[take], ends[take]
         lengths, sources = lengths[each], sources[each]
-    groups: dict[str, list[int]] = {}
-    for kind, name in _GROUP_OF.items():
-        both = groups.setdefault(name, [0, 0])
-        both[0] += int(kinds[0, kind])
-        both[1] += int(kinds[1, kind])
-    stats = LengthStats(lengths, owners, begins, ends, sources, held_out, named)
-    return stats, [KindCount(name, *both) for name, both in groups.items() if both[0]]
+    return LengthStats(lengths, owners, begins, ends, sources, longest=named)
 
 
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
@@ -226,19 +192,18 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
 
 def _runs_of(
     runs: Runs, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], tuple[NDArray[np.int32], ...]]:
-    """(2, kinds) tokens of the taken documents and those that the mask selects; and (owners, starts, ends) of their
-    trained runs, with adjacent runs joined.
+) -> tuple[NDArray[np.int32], ...]:
+    """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
 
     Args:
         taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
             Starts and ends count from `low`.
     """
-    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(runs.offsets))
-    mine, begins = taken[owners], begins_of(runs.ends, runs.offsets)
-    sizes = np.where(mine, runs.ends - begins, 0)
-    each = [np.bincount(runs.kind, one, max(RunKind) + 1) for one in (sizes, sizes * runs.supervised)]
-    mine &= runs.supervised
+    owners, begins = (
+        np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(runs.offsets)),
+        begins_of(runs.ends, runs.offsets),
+    )
+    mine = taken[owners] & runs.supervised
     owners = owners[mine]
     begins = np.maximum(begins[mine], low[owners]) - low[owners]
     ends = np.minimum(runs.ends[mine], high[owners]) - low[owners]
@@ -246,7 +211,7 @@ def _runs_of(
     owners, begins, ends = owners[there], begins[there], ends[there]
     new = np.ones(len(owners) + 1, dtype=np.bool_)
     new[1:-1] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
-    return np.array(each, np.int64), (owners[new[:-1]], begins[new[:-1]], ends[new[1:]])
+    return owners[new[:-1]], begins[new[:-1]], ends[new[1:]]
 
 
 def _joined(columns: list[tuple[NDArray[np.int32], ...]], width: int) -> list[NDArray[np.int32]]:

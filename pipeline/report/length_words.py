@@ -8,6 +8,8 @@ from .lengths import lost, lost_at
 
 MUCH = 0.05
 """Lost share of a source's trained tokens from which the report warns of it."""
+_FEW = 3
+"""At most so many documents, if they alone decide the advice, are named."""
 _GAIN = 0.0005
 """Share of trained tokens from which it is said what the next longer length would keep."""
 
@@ -41,11 +43,11 @@ def advice_sentence(choice: Choice) -> str:
         words += (
             f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
         )
-    if advice.few:
-        need = f"{advice.needs:,}" if advice.needs else "more than any length compared"
-        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest[: advice.few])
-        longer = plural(advice.few, "far longer document")
-        words += f". {longer} alone would need {need}{f' ({named})' if named else ''}"
+    if 0 < advice.longer <= _FEW and choice.longest:
+        shorter = [one.max_length for one in choice.points if one.max_length < advice.max_length]
+        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest[: advice.longer])
+        than = f"{max(shorter):,}" if shorter else "any shorter length"
+        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than}: {named}"
     return f"{words}."
 
 

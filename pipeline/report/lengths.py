@@ -4,9 +4,7 @@
    split: the shortest that also leaves `WHOLE` of the documents whole, or `WHOLE_TEXTS` for plain texts.
 2. A longer length is chosen only if its rows use less space per trained token by more than `CHEAPER`, since longer rows
    waste less when documents barely fit, and only if at least `FEW_ROWS` rows are left.
-3. A few documents that alone would make the length more than `FAR` times longer do not count, unless the run would stop
-   at them or cut them into pieces: the other documents decide, and the advice says how many they are.
-4. Texts are split if truncation would need longer rows than splitting. Conversations are not: their later pieces would
+3. Texts are split if truncation would need longer rows than splitting. Conversations are not: their later pieces would
    be answers without the question.
 """
 
@@ -41,15 +39,8 @@ TEXT = 0.9
 """Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
 FEW_ROWS = 64
 """Least number of rows from which fuller rows can justify a longer length."""
-FEW, FEW_SHARE, FEW_AT_MOST = 2, 0.001, 0.05
-"""So many long documents do not count if they are far longer than the others: two, or this share of all documents if
-that is more; but never more than the last share.
-"""
-FAR = 4
-"""Documents are far longer if they have more than the length that all need, divided by this."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
-_QUANTILES = {"min": 0.0, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "max": 1.0}
 _BINS = 60
 
 
@@ -99,10 +90,7 @@ def choose(
         points = _worth_showing(points, int(stats.lengths.max(initial=0)), configured, advice)
     over = None
     if limit is not None and configured > limit.tokens:
-        long = stats.lengths > limit.tokens
-        if config.truncate.overlong == "drop":
-            long &= stats.lengths <= configured
-        over = int(np.count_nonzero(long))
+        over = int(np.count_nonzero(stats.lengths > limit.tokens))
     own = next(one for one in points if (one.strategy, one.max_length) == (config.pack.strategy, configured))
     other = sweeper.other(own)
     if train is not None and train.rows and in_all <= read:
@@ -114,7 +102,6 @@ def choose(
     return Choice(
         documents=read,
         documents_in_all=max(read, in_all),
-        held_out=stats.held_out,
         lengths=length_histogram(stats.lengths),
         longest=list(stats.longest),
         points=points,
@@ -217,20 +204,19 @@ class _Sweeper:
             split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
             fit = self._shortest(split, more)
             if fit is not None and (needs is None or needs > fit):
-                return Advice(fit, "bfd_split", True, 0, None)
-            if not self.cuts(strategy) and not self.is_text:
-                far, all_need = self._far(compared, more)
-                advice = far._shortest(far.points(lengths), more) if far is not None else None
-                if far is not None and advice is not None and advice != all_need:
-                    return Advice(advice, strategy, True, len(self.stats.lengths) - len(far.stats.lengths), all_need)
+                return Advice(fit, "bfd_split", True, 0)
         if needs is not None:
-            return Advice(needs, strategy, True, 0, None)
+            return Advice(needs, strategy, True, self._longer(max((one for one in lengths if one < needs), default=0)))
         if self.cuts(strategy):
             best = max(own, key=lambda one: (_whole(one), -one.max_length))
         else:
             least = min(map(lost_at, own))
             best = next(one for one in own if lost_at(one) <= least + 0.0005)
-        return Advice(best.max_length, strategy, False, 0, None)
+        return Advice(best.max_length, strategy, False, 0)
+
+    def _longer(self, length: int) -> int:
+        """How many documents are longer than a length."""
+        return int(np.count_nonzero(self.stats.lengths > length))
 
     def _shortest(self, points: Sequence[Point], more: float) -> int | None:
         """The shortest length that keeps enough, or a longer one with fuller rows; None if none keeps enough.
@@ -253,18 +239,6 @@ class _Sweeper:
             strict = self.config.truncate.overlong == "error"
             return not strict or not point.documents_cut + point.documents_lost
         return _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
-
-    def _far(self, compared: Sequence[Point], more: float) -> "tuple[_Sweeper | None, int | None]":
-        """The documents without a few far longer ones, None if there are none; and the length that all of them need."""
-        needs, lengths = self._shortest(compared, more), self.stats.lengths
-        kept = lengths <= (needs or compared[-1].max_length) // FAR
-        every, few = len(lengths), int(np.count_nonzero(~kept))
-        if not 0 < few <= min(max(FEW, FEW_SHARE * every), FEW_AT_MOST * every):
-            return None, needs
-        mine = kept[self.stats.owners]
-        owners = (np.cumsum(kept) - 1)[self.stats.owners[mine]].astype(np.int32)
-        rest = LengthStats(lengths[kept], owners, self.stats.begins[mine], self.stats.ends[mine])
-        return _Sweeper(rest, self.config), needs
 
 
 def _whole(point: Point) -> float:
@@ -292,14 +266,7 @@ def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
 
 
 def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]], scale: int) -> Histogram:
-    """Count values between edges; divide edges, sums and quantiles by `scale`."""
-    found, often = np.unique(values, return_counts=True)
-    counts, _ = np.histogram(found, bins=edges, weights=often)
-    quantiles = dict[str, float]()
-    if len(values):
-        # The smallest value with at least that share of all at or below it.
-        ranks = [max(1, -(-int(share * 10_000) * len(values) // 10_000)) for share in _QUANTILES.values()]
-        at = found[np.searchsorted(np.cumsum(often), ranks)]
-        quantiles = dict(zip(_QUANTILES, (at / scale).tolist(), strict=True))
+    """Count values between edges; divide edges and sums by `scale`."""
+    counts, _ = np.histogram(values, bins=edges)
     total = float(values.sum(dtype=np.float64)) / scale
-    return Histogram((edges / scale).tolist(), counts.astype(np.int64).tolist(), len(values), total, quantiles)
+    return Histogram((edges / scale).tolist(), counts.tolist(), len(values), total)

@@ -11,13 +11,13 @@ import msgspec
 from ...schemas.errors import StoreError
 from ...schemas.report import Hit, Overlap, OverlapCount
 from ...schemas.units import plural
-from ...stages.overlap.examples import NEARLY, PART, WHOLE
-from ..contamination.compare import NAME
+from ..contamination import NAME
 from ..store.open_store import Store
 
 MOST = 12
 """Hits that a report keeps."""
-_STRENGTH = {PART: 0, NEARLY: 1, WHOLE: 2}
+_MUCH = 0.8
+"""Share of an evaluation text that counts as most of it."""
 
 
 def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = "") -> Overlap:
@@ -27,46 +27,43 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         evaluation: what the plan says about the evaluation data.
         compared, action: see `Overlap`.
     """
-    examples, every = 0, int(evaluation["counts"]["rows"])
-    matches: dict[tuple[str, str], Counter[str]] = {}
+    examples, much = 0, 0
+    counts, most = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     rows: dict[tuple[str, str], set[int]] = {}
     shown: list[Hit] = []
     for _, some in groupby(lines, lambda line: line.id):
-        examples += 1
-        strongest: dict[tuple[str, str], str] = {}
+        shares: dict[tuple[str, str], float] = {}
         for line in some:
             place = (line.source, line.evaluation)
             rows.setdefault(place, set()).add(line.evaluation_line)
-            strongest[place] = max(strongest.get(place, PART), line.match, key=_strength)
-            shown = sorted([*shown, line], key=lambda one: (-_strength(one.match), -one.share))[:MOST]
-        for place, match in strongest.items():
-            matches.setdefault(place, Counter())[match] += 1
-    found = len({(file, line) for (_, file), lines in rows.items() for line in lines})
-    each = [
-        OverlapCount(*place, one.total(), one[WHOLE], one[NEARLY], one[PART], len(rows[place]))
-        for place, one in matches.items()
-    ]
+            shares[place] = max(shares.get(place, 0.0), line.share)
+            shown = sorted([*shown, line], key=lambda one: -one.share)[:MOST]
+        examples, much = examples + 1, much + (max(shares.values()) >= _MUCH)
+        counts.update(shares.keys())
+        most.update(place for place, share in shares.items() if share >= _MUCH)
+    found, every = (
+        len({(file, line) for (_, file), some in rows.items() for line in some}),
+        evaluation["counts"]["rows"],
+    )
+    if examples:
+        sentence = f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of "
+        sentence += plural(every, "evaluation row")
+        sentence += f", {much:,} of them most or all of a question or an answer." if much else "."
+    else:
+        sentence = (
+            f"No example shares {evaluation['ngram']} words in a row with any of {plural(every, 'evaluation row')}."
+        )
     return Overlap(
-        sentence=_sentence(each, examples, compared, found, every, evaluation["ngram"]),
+        sentence=sentence,
         action=action,
         ngram=evaluation["ngram"],
         compared=compared,
         examples=examples,
         rows=every,
         rows_found=found,
-        counts=each,
+        counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )
-
-
-def _sentence(each: list[OverlapCount], examples: int, compared: int, found: int, rows: int, ngram: int) -> str:
-    if not examples:
-        return f"No example shares {ngram} words in a row with any of {plural(rows, 'evaluation row')}."
-    strong = sum(one.whole + one.near_whole for one in each)
-    said = (
-        f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of {plural(rows, 'evaluation row')}"
-    )
-    return f"{said}{f', {strong:,} of them nearly all or all of a question or an answer' if strong else ''}."
 
 
 def noted_hits(out: Store) -> Iterator[Hit]:
@@ -87,7 +84,3 @@ def noted_hits(out: Store) -> Iterator[Hit]:
         raise StoreError(
             f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"
         ) from error
-
-
-def _strength(match: str) -> int:
-    return _STRENGTH.get(match, 0)  # a file that others wrote may hold any word

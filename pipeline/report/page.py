@@ -168,7 +168,7 @@ def lengths_chart(choice: Choice) -> Chart:
     """What each length loses, over the histogram of lengths."""
     points = [one for one in choice.points if one.strategy == choice.strategy]
     edges, counts = choice.lengths.edges, choice.lengths.counts
-    low = max(min(points[0].max_length, choice.lengths.quantiles.get("p5", 1)), 1)
+    low = max(min(points[0].max_length, next((low for low, count in zip(edges, counts, strict=False) if count), 1)), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)
 
     def x(length: float) -> float:
@@ -198,11 +198,7 @@ def fills_charts(packing: Packing) -> list[Chart]:
 
 def _fills_chart(split: str, fills: Histogram) -> Chart:
     ticks = [Label(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
-    least = fills.quantiles.get("min", 0.0)
-    alt = (
-        f"{exact(fills.count)} rows; half are at least {share(fills.quantiles.get('p50', 0.0), 2)} full, the emptiest "
-    )
-    alt += share(least, 2)
+    alt = f"{exact(fills.count)} rows, {share(fills.total / max(fills.count, 1), 2)} full on average"
     bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
     return Chart(f"Rows of {split} by how full they are", alt, bars, ticks)
 

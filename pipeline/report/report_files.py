@@ -1,7 +1,6 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -11,12 +10,11 @@ from ...schemas.report import Report
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..observer import Observer
-from ..store.local import LocalStore
 from ..store.open_store import Store
 from .collect import report_of
 from .length_words import advice_sentence, warnings_of
 
-HTML, JSON = "report.html", "report.json"
+HTML = "report.html"
 
 
 def report_json(report: Report) -> bytes:
@@ -24,34 +22,26 @@ def report_json(report: Report) -> bytes:
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=1)) + b"\n"
 
 
-def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON) -> tuple[str, str]:
+def write_report(report: Report, out: Store, name: str = "report") -> tuple[str, str]:
     """Write page and numbers, and return where they are.
+
+    Args:
+        name: of both files, without their suffixes.
 
     Raises:
         OutputError: a file cannot be written.
     """
     from .page import report_html
 
-    page, numbers = report_html(report), report_json(report)
-    for name, content in ((html, page), (json, numbers)):
+    for file, content in ((f"{name}.html", report_html(report)), (f"{name}.json", report_json(report))):
         try:
-            out.replace_bytes(name, content)
+            out.replace_bytes(file, content)
         except (PacktrainError, OSError) as error:
             raise OutputError(
-                f"{out.where(name)} cannot be written ({error}); --output FILE.html writes the report elsewhere"
+                f"{out.where(file)} cannot be written ({error}); packtrain report --output FILE.html writes the report "
+                "of a dataset elsewhere"
             ) from error
-    return out.where(html), out.where(json)
-
-
-def write_beside(report: Report, path: Path) -> tuple[str, str]:
-    """Write the page to a path, and the numbers beside it.
-
-    Raises:
-        OutputError: the path does not end in .html, or the file cannot be written.
-    """
-    if path.suffix != ".html":
-        raise OutputError(f"--output: {path} must end in .html; the numbers go beside it as .json")
-    return write_report(report, LocalStore(path.absolute().parent), path.name, path.with_suffix(".json").name)
+    return out.where(f"{name}.html"), out.where(f"{name}.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,20 +76,18 @@ def report_lines(report: Report) -> Lines:
 def lead(report: Report) -> str:
     """What the report is of."""
     words = f"{'Report of' if report.kind == 'run' else 'Plan of'} {report.name}"
-    if report.sample is None or report.sample.exhaustive:
+    if (sample := report.sample) is None:
         return words
-    seen, of_all = report.sample.rows, report.sample.rows_estimated
     return (
-        f"{words}, from a sample of {seen:,} of about {plural(of_all, 'row')}: shares are estimates, counts in tables "
-        f"of lengths and of the ledger are those of the sample (times {of_all / max(seen, 1):.3g} for all data), and "
-        "the data may have longer documents"
+        f"{words}, from a sample of {sample.rows:,} of {plural(sample.rows_in_all, 'row')}: shares are estimates, "
+        "counts in tables of lengths and of the ledger are those of the sample (times "
+        f"{sample.rows_in_all / max(sample.rows, 1):.3g} for all data), and the data may have longer documents"
     )
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """(label, value) of the few figures that matter most."""
-    sampled = report.sample is not None and not report.sample.exhaustive
-    if report.flow is not None and not sampled:
+    if report.flow is not None and report.sample is None:
         total = Ledger(dict(report.flow.sources)).total()
         yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
         if total.document_tokens:
@@ -120,8 +118,6 @@ def _choice(choice: Choice) -> Section:
     sentence = f"At {choice.max_length:,} with {choice.strategy}, {_none(lost_at(own))} of the {what} is lost.{of}"
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
-    if choice.held_out:
-        sentence += f" {plural(choice.held_out, 'held-out document is', 'held-out documents are')} not counted."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
     grids = []
@@ -188,7 +184,7 @@ def _flow(flow: Flow) -> Section:
     others = [[key, words] for key, words in flow.reasons.items() if key not in flow.rejected]
     more = [Grid("What the other reasons mean", ("reason", "meaning"), others, 2)] if others else []
     if flow.rejects:
-        shown = [[one.source, one.path or one.file, "" if one.line is None else f"{one.line:,}", one.reason, one.detail]
+        shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail]
                  for one in flow.rejects]  # fmt: skip
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
     return Section("flow", QUESTIONS["flow"], _flow_sentence(ledger.total(), flow), tables, more)
@@ -226,18 +222,17 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
 def overlap_section(overlap: Overlap) -> Section:
     """Examples that share text with evaluation rows, by source and evaluation file."""
     rows = [
-        [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.whole, one.near_whole, one.ngram,
-                                                                    one.rows))]
+        [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.most, one.rows))]
         for one in overlap.counts[:_ROWS]
-    ]  # fmt: skip
-    head = ("source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows")
-    grid = Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
+    ]
+    head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
+    grid = Grid("Examples that share text", head, rows, text_columns=2)
     shown = [
-        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", one.match, share(one.share), one.kind, one.shared]
+        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", share(one.share), one.kind, one.shared]
         for one in overlap.shown
     ]
-    words = ("example", "evaluation row", "match", "share of it", "of its", "the longest run of words that both share")
-    tables = [grid, Grid("Some of them, the strongest first", words, shown, text_columns=6)] if rows else []
+    words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
+    tables = [grid, Grid("Some of them, the largest share first", words, shown, text_columns=5)] if rows else []
     done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
     sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
     return Section("overlap", QUESTIONS["overlap"], sentence, tables)
@@ -275,15 +270,7 @@ def _training(training: Training, flow: Flow | None) -> Section:
     ]
     head = ["source", "examples", "tokens", "trained", *(["mask"] if len(policies) > 1 else []), "of all trained"]
     head += ["of the loss"] if weight else []
-    tables = [Grid("By source", head, rows), *_kinds(training)]
-    return Section("training", QUESTIONS["training"], sentence, tables, warnings=warnings)
-
-
-def _kinds(training: Training) -> Iterator[Grid]:
-    """Tokens by kind, over all sources."""
-    if len(training.kinds) > 1:
-        rows = [[one.kind, large(one.tokens), share(one.selected / one.tokens, fixed=True)] for one in training.kinds]
-        yield Grid("By kind, before max_length", ("kind of tokens", "tokens", "selected by the mask"), rows)
+    return Section("training", QUESTIONS["training"], sentence, [Grid("By source", head, rows)], warnings=warnings)
 
 
 # How good is the packing?

@@ -22,8 +22,6 @@ LISTED = 100
 _STRETCHES = 8
 """Maximum number of stretches of a document that are shown: half from its start, half from its end."""
 _GAP = " … "
-_WORD = 24
-"""Longest text at a cut that counts as a cut word and is left out."""
 
 
 def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) -> tuple[list[ShownRow], str | None]:
@@ -123,23 +121,7 @@ def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece],
 
 def short_text(decoder: Decoder, ids: list[int], room: int) -> str:
     """The start and the end of a stretch's text, about `room` characters."""
-    if len(ids) <= room:
-        text = decoder.text(ids)
-        if len(text) <= room:
-            return text
-    half = room // 2
-    # Nearly all tokens have at least one character, so `room` tokens are enough.
-    head, tail = decoder.text(ids[:room]), decoder.text(ids[-room:])
-    return _to_word_end(head[:half].rstrip("\ufffd")) + _GAP + _from_word(tail[-half:].lstrip("\ufffd"))
-
-
-def _to_word_end(text: str) -> str:
-    """Drop the cut word at the end, unless it is long."""
-    cut = max(text.rfind(" "), text.rfind("\n"))
-    return text[:cut] if len(text) - cut <= _WORD else text
-
-
-def _from_word(text: str) -> str:
-    """Drop the cut word at the start, unless it is long."""
-    found = [at for at in (text.find(" "), text.find("\n")) if at >= 0]
-    return text[min(found) + 1 :] if found and min(found) <= _WORD else text
+    if len(ids) <= room and len(text := decoder.text(ids)) <= room:
+        return text
+    half = room // 2  # nearly all tokens have at least one character, so as many tokens are enough
+    return decoder.text(ids[:half])[:half].rstrip("\ufffd") + _GAP + decoder.text(ids[-half:])[-half:].lstrip("\ufffd")

@@ -23,12 +23,7 @@ _MANY_ROWS, _ROWS_SHARE = 10, 0.003
 """`tight` is named where it may save more than both: so many rows, and this share of them."""
 _MUCH = 0.01
 """A loss is reported if it exceeds this share of the trained tokens."""
-_UNDONE = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
-"""Reasons for dropped examples that a larger limit undoes."""
-_EMPTY = frozenset({"empty", "empty_completion"})
-"""Reasons for rejected rows that have the format's columns."""
-_BY_TEMPLATE = frozenset({"lost_content", "template_error"})
-"""Reasons for rejected rows that another chat template undoes."""
+_CHECK = "Check each source's format, and its keys (keys.text=body)"
 _SOURCES = 6
 """A note names at most this many sources that do not limit the mixture."""
 
@@ -143,7 +138,7 @@ def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
     if all(source.weight is None for source in config.sources):
         return None
     repeats = any(source.repeat is not None for source in config.sources)
-    limits, others = list[str](), list[tuple[float, str]]()
+    limits, others = list[str](), list[str]()
     for source in config.sources:
         entry, name = ledger.sources[source.name], source.name
         drawn, left = entry.examples_packed.get("train", 0), entry.examples_dropped.get(NOT_DRAWN, 0)
@@ -153,16 +148,13 @@ def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
         if most is not None and not left and entry.examples_repeated == (most - 1) * drawn:
             limits.append(f"{name} ({f'repeat {most:,}' if repeats else 'the most tokens for its weight, used once'})")
         elif left:
-            part = left / (drawn + left)
-            others.append((-part, f"{left:,} of {plural(drawn + left, 'example')} of {name} are not drawn"))
+            others.append(f"{left:,} of {plural(drawn + left, 'example')} of {name} are not drawn")
         else:
-            others.append((0.0, f"{name} is used {(drawn + entry.examples_repeated) / drawn:.2f} times"))
+            others.append(f"{name} is used {(drawn + entry.examples_repeated) / drawn:.2f} times")
     if not limits:
         return None  # every example is held out, or left out for another reason
-    said = [text for _, text in sorted(others, key=lambda one: one[0])[:_SOURCES]]
-    if len(others) > _SOURCES:
-        said.append(f"and so on for {plural(len(others) - _SOURCES, 'other source')}")
-    return "; ".join([f"the mixture is limited by {' and '.join(limits)}", *said])
+    more = [f"and so on for {plural(len(others) - _SOURCES, 'other source')}"] if len(others) > _SOURCES else []
+    return "; ".join([f"the mixture is limited by {' and '.join(limits)}", *others[:_SOURCES], *more])
 
 
 def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
@@ -180,51 +172,35 @@ def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
 
 
 def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
-    """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
-    3); of 4 examples, all were left out (untrained 4)`.
+    """Say what happened to the rows if no example is left, most frequent reason first: `10 rows, 2 gave examples
+    (bad_json 5, too_long 3); of 4 examples, none is left (untrained 4)`.
+
+    Args:
+        looked: where the rows are, if not all of them were looked at.
     """
 
     def listed(reasons: dict[str, int]) -> str:
         named = sorted(reasons.items(), key=lambda one: -one[1])
         return f" ({', '.join(f'{reason} {count:,}' for reason, count in named)})" if named else ""
 
-    rows = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
-    said = f"{rows}{listed({**total.rows_rejected, **total.rows_filtered})}"
-    dropped = sum(total.examples_dropped.values())
-    if not dropped:
-        return said
-    every = "all were" if dropped == total.examples_made > 1 else plural(dropped, "was", "were")
-    every = "it was" if total.examples_made == 1 else every
-    return f"{said}; of {plural(total.examples_made, 'example')}, {every} left out{listed(total.examples_dropped)}"
+    blank = {"blank": total.rows_blank} if total.rows_blank else {}
+    said = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
+    said += listed({**total.rows_rejected, **total.rows_filtered, **blank})
+    if total.examples_dropped:
+        said += f"; of {plural(total.examples_made, 'example')}, none is left{listed(total.examples_dropped)}"
+    return said
 
 
 def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     """Say what to do if no example is left.
 
     Args:
+        rejects: the path of rejects.jsonl.
         fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
     """
-    if total.rows_read and total.rows_blank == total.rows_read:
-        return "All are blank: remove the file, or fill it"
-    too_short = sum(total.examples_dropped.get(reason, 0) for reason in _UNDONE)
-    if 2 * too_short > total.rows_read:
-        return "A packed row is too short for them: raise truncate.max_length, or the other limits"
-    if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
+    if total.rows_used:
         return (
-            "They have one token each, and the first token of a document is never trained: check which column is read "
-            "(keys.text=body), or pack them untrained (keep_untrained=true)"
+            "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
+            "(mask=assistant trains every answer of a chat)"
         )
-    if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
-        return (
-            "The mask trains nothing in them: check that conversations have messages of the assistant; mask completion "
-            "trains the last message only if it is one, mask=assistant trains each of them"
-        )
-    if total.rows_used and not total.rows_rejected:
-        return "Check truncate.max_length, the mask, the filters and the limits"
-    if fits:
-        return f"All are in {rejects}. {fits}"
-    if _EMPTY.issuperset(total.rows_rejected):
-        return f"All are in {rejects}. Their columns are there but empty: check the program that wrote them"
-    if _BY_TEMPLATE.issuperset(total.rows_rejected):
-        return f"All are in {rejects}. Check tokenizer.chat_template"
-    return f"All are in {rejects}. Check each source's format, and its keys (keys.text=body)"
+    return f"{fits or _CHECK}; {rejects} lists the rows"

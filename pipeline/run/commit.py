@@ -62,11 +62,11 @@ def put_card(store: Store, manifest: Manifest, observer: Observer) -> None:
     """Write the dataset's README.md, unless there is one: it may be the user's. A failure is noted, and fails nothing,
     because the dataset is already finished.
     """
-    from ..report.card import NAME, dataset_card, own_place
+    from ..report.card import NAME, dataset_card
 
     try:
         if not store.exists(NAME):
-            store.put_bytes(NAME, dataset_card(manifest, own_place(manifest)))
+            store.put_bytes(NAME, dataset_card(manifest))
     except Exception as error:  # of any kind, as in `report.files.try_report`
         observer.note(f"{store.where(NAME)} was not written ({type(error).__name__}: {error}); the data is complete")
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import OutputError
 from ...schemas.report import Overlap
-from ..contamination.compare import check_text, compare
-from ..contamination.evaluation_index import prepare_evaluation
+from ..contamination import compare, prepare_evaluation
 from ..inputs.first_rows import check_conditions
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
@@ -22,13 +21,11 @@ def find_contamination(
     observer: Observer,
     *,
     hits: Path | None = None,
-    named: str = "decontaminate.against",
 ) -> Overlap:
     """Compare the configuration's sources with the evaluation files of its `decontaminate`.
 
     Args:
         hits: where to write all hits, as JSON lines; None writes no file.
-        named: what the user calls the list of evaluation files, for messages.
 
     Raises:
         ConfigError, InputError: something that the user can fix.
@@ -49,8 +46,7 @@ def find_contamination(
             if form.said is not None:
                 observer.note(form.said)
         check_conditions(config.sources, files, formats)
-        check_text(formats, "contamination")
-        evaluation = prepare_evaluation(section, base, work.cache, work.scratch, named=named)
+        evaluation = prepare_evaluation(section, base, work.cache, work.scratch)
         found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
     if hits is not None:
         found.put(LocalStore(hits.absolute().parent), hits.name)

@@ -2,7 +2,7 @@
 estimate what there is to do, and whether the disks have room for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.config.config import RunConfig
@@ -10,8 +10,7 @@ from ...schemas.errors import StoreError
 from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
-from ..contamination.compare import check_text
-from ..contamination.evaluation_index import Evaluation, prepare_evaluation
+from ..contamination import prepare_evaluation
 from ..encode.encode_spec import Look
 from ..encode.first_look import first_look
 from ..encode.prepared import Prepared, make_spec
@@ -20,7 +19,7 @@ from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.scan import join_small, scan_inputs
-from ..inputs.source_formats import SourceFormat, resolve_formats
+from ..inputs.source_formats import resolve_formats
 from ..inputs.user_reader import is_reader
 from ..pack.row_form import TOKEN_BYTES
 from ..store.open_store import Store
@@ -51,7 +50,9 @@ def prepare(
         if form.said is not None:
             work.observer.note(form.said)
     check_conditions(config.sources, files, formats)
-    evaluation = _evaluation(config, work, formats)
+    evaluation = None
+    if config.decontaminate is not None:
+        evaluation = prepare_evaluation(config.decontaminate, work.base, cache, work.scratch)
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
@@ -70,13 +71,6 @@ def prepare(
     return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
 
 
-def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
-    if config.decontaminate is None:
-        return None
-    check_text(formats)
-    return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
-
-
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
     """What a run has to encode, and how much disk space and memory it needs."""
@@ -84,16 +78,10 @@ class RunEstimate:
     blocks: int
     cached: int
     """Blocks whose encoded parts are in the cache."""
-    missing_bytes: int
-    """Input bytes that must be encoded."""
-    tokens: int
-    """Estimated tokens of all blocks, cached ones included."""
     room_needed: int
     """Bytes of disk space that the run needs."""
-    room_free: int
-    """Bytes free on the fuller of the disks."""
-    memory: Need | None
-    """The memory that encoding needs; None if there is nothing to encode."""
+    memory: Need
+    """The memory that encoding needs."""
 
 
 def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
@@ -101,21 +89,14 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
     tasks = prepared.tasks(work.cache)
     known = work.parts.records(tasks)
     missing = list({task.key: task for task in tasks if task.key not in known}.values())
-    missing_bytes = sum(task.block.end - task.block.start for task in missing)
-    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.look.tokens_per_byte)
-    new_tokens = int(missing_bytes * prepared.look.tokens_per_byte)
-    rooms = [room for one in (work.out, work.scratch) if (room := one.free_bytes()) is not None]
-    return RunEstimate(
-        blocks=len(tasks),
-        cached=len(tasks) - len(missing),
-        missing_bytes=missing_bytes,
-        tokens=tokens,
-        # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
-        # columns.
-        room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - _shards_written(work.out)),
-        room_free=min(rooms),
-        memory=encoding_need(missing, prepared.spec.engine) if missing else None,
+    every, new = (
+        sum(task.block.end - task.block.start for task in some) * prepared.look.tokens_per_byte
+        for some in (tasks, missing)
     )
+    # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all columns.
+    room = int(1.2 * (new * 4 + every * (TOKEN_BYTES + 1))) - _shards_written(work.out)
+    need = encoding_need(missing, prepared.spec.engine)
+    return RunEstimate(len(tasks), len(tasks) - len(missing), max(0, room), need)
 
 
 def require_room(needed: int, *stores: Store) -> None:

@@ -13,7 +13,7 @@ the same steps, and does the tasks that have no finished file.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
 from ..configfile import load_config
-from ..contamination.compare import compare
+from ..contamination import compare
 from ..dataset.manifests import read_manifest
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
@@ -35,6 +35,7 @@ from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
+from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
 from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
@@ -46,7 +47,7 @@ from ..store.driver_lock import DriverLock
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import RunEstimate, estimate_run, prepare, require_room
-from .workers import Workspace, fit_workers, open_workers, open_workspace, packing_need
+from .workers import Workspace, count_workers, fit_workers, open_workers, open_workspace
 
 if TYPE_CHECKING:
     import datasets
@@ -147,7 +148,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         _say_cached(estimate, observer)
         require_room(estimate.room_needed, out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-        selected = _select(config, prepared, encoded, work, executor)
+        selected = _select(config, prepared, encoded, work)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
@@ -165,21 +166,19 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     return Made(manifest, _write_report(config, work, manifest), tuple(advice))
 
 
-def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
-    """Prepare and estimate, then stop. Writes only notes in the cache."""
-    here = config.run.model_copy(update={"executor": "local", "shard": None})
-    with open_workers(here, work) as executor:
-        return prepare_inputs(config, work, executor)
-
-
-def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
+def prepare_inputs(
+    config: RunConfig, work: Workspace, executor: Executor, *, files: Sequence[InputFile] | None = None
+) -> tuple[Prepared, RunEstimate]:
     """Prepare, and estimate what must be encoded.
+
+    Args:
+        files: the inputs, if they are already scanned.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     work.observer.begin("load inputs and tokenizer", 0, "")
-    prepared = prepare(config, work, executor)
+    prepared = prepare(config, work, executor, files=files)
     estimate = estimate_run(prepared, work)
     work.observer.end()
     return prepared, estimate
@@ -205,9 +204,9 @@ def encode_inputs(
             `mask.on_unproved: error`.
         ConfigError: there is not enough memory for one worker.
     """
-    if estimate.memory is not None:
-        fit_workers(config.run, estimate.memory, executor, work.observer)
+    fit_workers(config.run, estimate.memory, executor, work.observer)
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
+    executor.limit(count_workers(config.run))  # a long row needs memory only here
     for said in notes(config, prepared, encoded):
         work.observer.note(said)
     return decontaminate(config, prepared, encoded, work, executor)
@@ -235,13 +234,13 @@ def decontaminate(
     return replace(encoded, places=places, contamination=found)
 
 
-def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
-    """Decide what is kept of each document, and limit the workers so that packing has enough memory.
+def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
+    """Decide what is kept of each document.
 
     Raises:
         InputError: nothing is left to pack; the message says what happened to the rows, which are listed first.
-        ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; a weight needs
-            too many copies; or there is not enough memory for planning.
+        ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; or a weight
+            needs too many copies.
     """
     pad_id = padding_id(config, prepared.tokenizer)
     work.observer.begin("plan", 0, "")
@@ -252,12 +251,9 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
         if not work.out.exists(PLAN):
             _write_rejects(config, prepared, encoded, work)
         fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
-        fix = nothing_left(total, work.out.where(REJECTS), fits)
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
+        fix = nothing_left(total, work.out.where(REJECTS), fits)
         raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
-    blocks = len(selected.table.block_sources)
-    need = packing_need(selected.copies, total.tokens_packed, blocks, config, pairs=prepared.pairs)
-    fit_workers(config.run, need, executor, work.observer)
     for said in selection_notes(config, selected):
         work.observer.note(said)
     return selected

@@ -21,7 +21,6 @@ from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
-from ..pack.window_plan import WINDOW_TOKENS
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
@@ -31,37 +30,20 @@ WORKER_BYTES = 384 << 20
 writes.
 """
 DRIVER_BYTES = 512 << 20
-"""Memory that the driver always needs: the reference tokenizer, and one chunk of documents."""
-PART_BYTES = 4 << 10
-"""Bytes that the driver keeps per block, with its task and record."""
-PIECE_BYTES = 192
-"""Bytes that planning needs per piece of a window; `wrapped` needs them all, the other strategies two thirds."""
-PIECES_FREE = 1_000_000
-"""Number of pieces that DRIVER_BYTES already covers."""
+"""Memory of the driver: the reference tokenizer, one chunk of documents, and the plan of some million documents."""
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
 FEW_ROWS = 4
 """A block with no more rows than this may consist of one long row."""
-_GRAIN = 16 << 20
-"""The memory that the driver needs is rounded down to a multiple of this, so that the limit suggested for one stage
-suffices for the next.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Peak memory of one stage of a run, in bytes."""
+    """The memory that a worker needs."""
 
-    driver: int
-    worker: int
-    """Bytes per worker."""
-    why: str
-    """Why so much memory is needed, and how to reduce it; empty if little is needed."""
-
-    @property
-    def least(self) -> int:
-        """Bytes needed with one worker."""
-        return self.driver + self.worker
+    bytes: int = WORKER_BYTES
+    why: str = ""
+    """Why so much, and how to reduce it; empty if little is needed."""
 
 
 def count_workers(section: RunSection, need: Need | None = None) -> int:
@@ -72,69 +54,34 @@ def count_workers(section: RunSection, need: Need | None = None) -> int:
     Raises:
         ConfigError: not even one worker fits. The message says how much memory is needed.
     """
-    need = need or Need(DRIVER_BYTES, WORKER_BYTES, "")
+    need = need or Need()
     total = psutil.virtual_memory().total
-    memory = section.memory or total // 2
-    driver = need.driver // _GRAIN * _GRAIN
-    fit = (memory - driver) // need.worker
-    if fit < 1 and (section.memory is not None or need.least > total):
-        enough = -(-(driver + need.worker) // 2**20)
+    memory, least = section.memory or total // 2, DRIVER_BYTES + need.bytes
+    if least > (section.memory or total):
         given = f"run.memory ({size(memory)})" if section.memory else f"this machine ({size(total)})"
         raise ConfigError(
-            f"{given} is too small for the driver and one worker; "
-            f"{'give it at least' if section.memory else 'the run needs at least'} {enough:,} MiB"
+            f"{given} is too small for the driver and one worker; give it at least {-(-least // 2**20):,} MiB"
             f"{f': {need.why}' if need.why else ''}"
         )
-    return max(1, min(section.workers or _cores(), int(fit)))
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(section.workers or cores, (memory - DRIVER_BYTES) // need.bytes))
 
 
 def encoding_need(tasks: Sequence[EncodeTask], engine: str) -> Need:
-    """The memory that encoding needs, which depends on the longest row."""
-    longest, of = 0, None
-    for task in tasks:
-        block, long = task.block, task.block.end - task.block.start
-        if block.lines <= FEW_ROWS and not block.too_long and long > longest:
-            longest, of = long, task
+    """The memory that a worker needs to encode, which depends on the longest row."""
+    few = [task for task in tasks if task.block.lines <= FEW_ROWS and not task.block.too_long]
+    of = max(few, key=lambda task: task.block.end - task.block.start, default=None)
+    longest = of.block.end - of.block.start if of is not None else 0
     factor = ENGINE_FACTOR[engine]
-    worker = max(WORKER_BYTES, WORKER_BYTES // 2 + factor * longest)
-    why = ""
-    if of is not None and worker > WORKER_BYTES:
-        row = of.at(of.block.first_line) + (" or just after it," if of.block.lines > 1 else "")
-        why = (
-            f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
-            "smaller max_row_bytes for its source rejects such rows, and encodes the source again"
-        )
-    return Need(DRIVER_BYTES + PART_BYTES * len(tasks), worker, why)
-
-
-def packing_need(documents: int, tokens: int, blocks: int, config: RunConfig, *, pairs: bool) -> Need:
-    """The memory for planning the largest window while workers pack the one before it. The table is mapped.
-
-    Args:
-        documents, tokens: what is packed, with all copies.
-        blocks: of the inputs.
-        pairs: whether these are preference pairs, which are ordered together.
-    """
-    limit, strategy = config.pack.window_tokens or WINDOW_TOKENS, config.pack.strategy
-    each = PIECE_BYTES if strategy == "wrapped" else PIECE_BYTES * 2 // 3
-    if pairs:
-        most, why = documents, f"{documents:,} pairs are kept in memory to be ordered"
-    else:
-        # There are at most as many cuts as full rows.
-        most = int((documents + tokens // config.truncate.max_length) * min(1.0, limit / max(tokens, 1)))
-        why = (
-            f"the largest window has about {most:,} pieces to plan together; a smaller pack.window_tokens needs less "
-            "memory, but gives other rows, so it needs another `out`"
-        )
-    driver = DRIVER_BYTES + PART_BYTES * blocks + each * max(0, most - PIECES_FREE)
-    return Need(driver, WORKER_BYTES, why)
+    worker = WORKER_BYTES // 2 + factor * longest
+    if of is None or worker <= WORKER_BYTES:
+        return Need()
+    row = of.at(of.block.first_line) + (" or just after it," if of.block.lines > 1 else "")
+    return Need(
+        worker,
+        f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a smaller "
+        "max_row_bytes for its source rejects such rows, and encodes the source again",
+    )
 
 
 @dataclass(frozen=True, slots=True)

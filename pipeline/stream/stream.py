@@ -10,10 +10,9 @@
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.
 """
 
-import logging
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -32,11 +31,11 @@ from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
-from ..execute.executor import Executor, Result, Task, never
+from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
-from ..observer import Observer, Silent
+from ..observer import Observer, Printed, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate
@@ -46,7 +45,6 @@ from ..store.local import LocalStore
 from ..store.open_store import cache_root, open_store, resolve_place, scratch_of
 from .window import Blocks, PlannedWindow
 
-_LOG = logging.getLogger(__name__)
 FORMAT = 1
 """Version of the stream; increase it whenever the same stream would give other rows, or another order, than before."""
 
@@ -69,7 +67,7 @@ class LiveWindows:
         seed: the seed for the order of blocks and rows, by default the configuration's seed. Held-out groups always
         follow the configuration's seed.
         base: the folder where relative paths start; by default the file's, or the working directory.
-        observer: receives progress and notes. By default notes are logged, as warnings if examples are left out.
+        observer: receives progress and notes. By default the first process prints notes on standard error.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
@@ -94,9 +92,9 @@ class LiveWindows:
         self.workers = workers
         self.cache = LocalStore(_cache_folder(self.config, folder))
         mark_cache(self.cache)
-        self._observer = observer or _Logged()
         self._stop = threading.Event()
-        self._executor = _StreamWork(Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}"), self._stop)
+        self._observer = _Watched(observer or (Silent() if share[0] else Printed()), self._stop)
+        self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
         try:
             files = scan_inputs(self.config.sources, folder, self.cache)
             self.blocks = Blocks(files, window_bytes, self.seed)
@@ -208,8 +206,8 @@ class LiveWindows:
         said = next(unlocated(self.config, self.blocks.select(blocks), encoded), None)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
-            (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)
-        return PlannedWindow(place, self.config, encoded, self._pad_id, blocks, self.split, self.seed)
+            self._observer.note(said)
+        return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed)
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         files = tuple(self.blocks.select(blocks))
@@ -218,41 +216,25 @@ class LiveWindows:
         return decontaminate(self.config, some, encoded, self._work, self._executor)
 
 
-class _StreamWork(Executor):
-    """The stream's share of the work, which ends when the walk does."""
+class _Watched(Observer):
+    """Ends the work when the walk has ended; passes on what it hears."""
 
-    def __init__(self, pool: Executor, stop: threading.Event) -> None:
-        self._pool, self._stop = pool, stop
+    def __init__(self, observer: Observer, stop: threading.Event) -> None:
+        self._observer, self._stop = observer, stop
 
-    def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
-    ) -> Generator[Result, None, None]:
-        """See `Executor`.
+    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
+        """See `Observer`.
 
         Raises:
             StoppedError: the walk has ended.
         """
-        with closing(self._pool.map(function, tasks, made)) as results:
-            for result in results:
-                yield result
-                if self._stop.is_set():
-                    raise StoppedError
-
-    def limit(self, workers: int) -> None:
-        """See `Executor`."""
-        self._pool.limit(workers)
-
-    def close(self) -> None:
-        """See `Executor`."""
-        self._pool.close()
-
-
-class _Logged(Silent):
-    """An observer that writes notes to the log."""
+        if self._stop.is_set():
+            raise StoppedError
+        self._observer.advance(done, rows, tokens)
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        _LOG.info(text)
+        self._observer.note(text)
 
 
 def _end(executor: Executor, stop: threading.Event) -> None:

@@ -5,7 +5,7 @@ Selection, planning and layout use the same functions as a run. Shapes: `D` piec
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
-from ..dataset.documents import Address
 from ..encode.driver import Encoded
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import loss_weights, select, weighs
 from ..pack.rows import Account, PlannedRows
 from ..pack.segments import Segments
-from ..pack.table import place_of
 from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
 from ..store.open_store import scratch_of
 
@@ -86,30 +84,6 @@ class Blocks:
         return out
 
 
-DOC_BITS = 32
-"""A doc id is the block's number, shifted left by this many bits, plus the document's place in the block. It is the
-same in every window and epoch, and is known without encoding earlier blocks.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class RowDocument:
-    """The origin of a piece in a row."""
-
-    row: int
-    """Number of the row in its window."""
-    doc_id: int
-    id: str
-    """The example's id, as in a run's `documents.parquet`."""
-    source: str
-    file: str
-    line: int
-    start: int
-    """First token of the piece within its document."""
-    tokens: int
-    """Tokens of the piece, without alignment padding."""
-
-
 class PlannedWindow:
     """The packed rows of one window, planned as a run does but not yet laid out.
 
@@ -117,7 +91,6 @@ class PlannedWindow:
         place: (epoch, number of the window in it).
         encoded: the window's encoded blocks.
         pad_id: the token for alignment padding.
-        blocks: (parts,) the blocks' numbers.
         split: the split to pack. Documents of the other split are counted as dropped; the reason is that split's name.
         seed: the seed of the order.
 
@@ -133,7 +106,6 @@ class PlannedWindow:
         config: RunConfig,
         encoded: Encoded,
         pad_id: int,
-        blocks: NDArray[np.int64],
         split: str,
         seed: int,
     ) -> None:
@@ -148,22 +120,17 @@ class PlannedWindow:
         table = selected.table
         self.epoch, self.number = place
         self.ledger = selected.ledger
-        self._names, self._places = [source.name for source in config.sources], table.places
-        pieces = pieces_of(table, split, np.arange(len(blocks)))
+        pieces = pieces_of(table, split, np.arange(len(table.block_sources)))
         plan = arrange(pieces, config, window_seed(window_seed(seed, self.epoch), self.number))
-        self._pieces, self._row_offsets = planned_pieces(plan, pieces), plan.row_offsets
-        self._part = np.searchsorted(table.origins.starts, self._pieces.documents, side="right") - 1
-        self._index = self._pieces.documents - table.origins.starts[self._part]  # of the document in its part
-        self._doc_ids = (blocks[self._part] << DOC_BITS) + self._index
         form = replace(selected.form, weights=loss_weights(config) if weighted else None)
         segments = Segments.of(table, config)
-        self._rows = PlannedRows(table.documents, segments, self._pieces, self._row_offsets, form, self._doc_ids)
+        self._rows = PlannedRows(table.documents, segments, planned_pieces(plan, pieces), plan.row_offsets, form)
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
         account = Account()
         for _ in self._rows.batches(account):
             pass  # all rows are laid out once, some at a time, to count what they hold
-        account_rows(self.ledger, self._names, [account])
+        account_rows(self.ledger, [source.name for source in config.sources], [account])
         self.ledger.check()
 
     @property
@@ -172,18 +139,5 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`."""
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`; doc ids count within the window."""
         return self._rows.lay_out(first, last)
-
-    def documents(self, first: int, last: int) -> list[RowDocument]:
-        """Return the origins of all pieces in rows `first` to `last - 1`."""
-        out = []
-        for row in range(first, last):
-            for piece in range(*self._row_offsets[row : row + 2].tolist()):
-                place = self._places[self._part[piece]]
-                file, line, sub = place_of(place, int(self._index[piece]))
-                address = Address(self._names[place.source], file, line, sub)
-                start, tokens = int(self._pieces.starts[piece]), int(self._pieces.lengths[piece])
-                where = (address.source, file, line)
-                out.append(RowDocument(row, int(self._doc_ids[piece]), address.id, *where, start, tokens))
-        return out

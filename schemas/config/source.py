@@ -129,9 +129,9 @@ class SourceConfig(ConfigModel):
     """Length limits of this source's examples, instead of the run's."""
     where: str | None = Field(default=None, min_length=1)
     """Take only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
-    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (for conversations, the
-    contents of the messages, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and
-    group. It decides row by row. Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
+    '%http%'` or `ARRAY_LENGTH(roles) < 20`. Columns: prompt, completion and rejected (for conversations, the contents
+    of the messages, joined by line ends), text, roles (a list with one for each message), tools (JSON) and group. It
+    decides row by row. Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
     """Longer lines of JSONL or CSV, elements of a JSON array and text files are rejected: they would take up a worker's
     memory."""

@@ -27,8 +27,6 @@ class LengthStats:
     """(K,) one past the last token of each run."""
     sources: NDArray[np.int32] | None = None
     """(N,) the number of each document's source; None if sources are not needed."""
-    held_out: int = 0
-    """Held-out documents; they are not among the N."""
     longest: Sequence[tuple[str, int]] = ()
     """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
 

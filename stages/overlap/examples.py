@@ -27,9 +27,6 @@ _IDS = ("id", "task_id", "problem_id", "question_id", "uid", "name", "slug")
 _SILENT = ("system", "developer", "tool")
 _ASSISTANT = ("assistant", "gpt", "chatgpt", "model")
 ANSWER_SHARE = 0.5
-NEAR_WHOLE = 0.8
-"""A question or an answer of which this share of n-grams is found is there nearly whole."""
-WHOLE, NEARLY, PART = "whole", "near-whole", "n-gram"
 _GROUP = 1 << 19
 """Characters that are searched at once: their arrays of 64-bit numbers should fit into a core's cache."""
 
@@ -122,8 +119,6 @@ class ExampleHit:
     """The example's place in the list that was searched."""
     text: int
     """The evaluation text."""
-    match: str
-    """WHOLE, NEARLY or PART."""
     share: float
     """The share of the evaluation text's n-grams that the example has; 1 if it was compared whole."""
     longest: str
@@ -170,19 +165,19 @@ def _hit(index: OverlapIndex, example: int, text: int, hits: Sequence[TextHit]) 
     share = covered / count if count else 1.0
     if not index.asks[text] and share < ANSWER_SHARE:
         return None
-    match = WHOLE if covered == count else NEARLY if share >= NEAR_WHOLE else PART
-    return ExampleHit(example, text, match, share, max(hits, key=lambda hit: hit.size).longest)
+    return ExampleHit(example, text, share, max(hits, key=lambda hit: hit.size).longest)
 
 
 def _spoken_text(messages: Messages) -> str:
     """The contents of messages, with reasoning and the arguments of tool calls."""
     out = []
     for message in messages:
-        out += [content_of(message)]
-        out += [text for key in ("reasoning_content", "reasoning") if isinstance(text := message.get(key), str)]
-        for call in message.get("tool_calls") or ():
-            function = call.get("function", call) if isinstance(call, dict) else {}
-            said = function.get("arguments") if isinstance(function, dict) else None
-            if said:
-                out.append(said if isinstance(said, str) else str(said))
+        out.append(content_of(message))
+        if len(message) > 2:  # more than a role and a content
+            out += [text for key in ("reasoning_content", "reasoning") if isinstance(text := message.get(key), str)]
+            for call in message.get("tool_calls") or ():
+                function = call.get("function", call) if isinstance(call, dict) else {}
+                said = function.get("arguments") if isinstance(function, dict) else None
+                if said:
+                    out.append(said if isinstance(said, str) else str(said))
     return "\n".join(out)

@@ -38,9 +38,11 @@ PHRASE_TEXTS = 3
 PHRASE_SHARE = 0.01
 SHORTEST = 5
 """Fewer words say too little to be found again."""
-_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
-_SLOTS = 16
-"""Slots of a filter for each hash, at least: fewer than one in 16 others passes."""
+_BASE = 0xD6E8FEB86659FD93
+_CHUNK = 1 << 16
+"""Words that are hashed at once."""
+_SLOTS = 8
+"""Slots of a filter for each hash, at least: fewer than one in 8 others passes, and one in 64 both filters."""
 _SHOWN = 60
 """Words of the longest stretch that a hit names."""
 
@@ -150,8 +152,10 @@ class _Runs:
     ) -> None:
         self._count, self._keys, self._places, self._words = count, keys, places, words
         bits = max(10, (_SLOTS * len(keys)).bit_length())
-        self._shift, self._known = np.uint64(64 - bits), np.zeros(1 << bits, np.bool_)
-        self._known[keys >> self._shift] = True
+        self._shift, self._low = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
+        self._first, self._second = np.zeros((2, 1 << bits), np.bool_)
+        self._first[keys >> self._shift] = True
+        self._second[keys & self._low] = True
 
     def find(self, words: NDArray[np.uint64], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(word here, word of the index) wherever all words of a run are the same.
@@ -159,10 +163,16 @@ class _Runs:
         Args:
             words, owners: the hash and the text of each word.
         """
+        none = np.zeros(0, np.int64)
+        if not len(self._keys):
+            return none, none
         hashes = hashes_of(words, self._count)
-        at = np.flatnonzero(self._known[hashes >> self._shift])
+        at = np.flatnonzero(self._first.take((hashes >> self._shift).view(np.int64)))
+        at = at[self._second[hashes[at] & self._low]]
         at = at[owners[at] == owners[at + self._count - 1]]
         low = np.searchsorted(self._keys, hashes[at], "left")
+        there = self._keys.take(low, mode="clip") == hashes[at]
+        at, low = at[there], low[there]
         often = np.searchsorted(self._keys, hashes[at], "right") - low
         here, there = np.repeat(at, often), self._places[ranges(low, often)]
         run = np.arange(self._count)
@@ -170,18 +180,28 @@ class _Runs:
         return here[same], there[same]
 
 
-def hashes_of(words: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
-    """(max(W - count + 1, 0),) a hash of each run of words, also across texts.
+def _powers(base: int) -> NDArray[np.uint64]:
+    """(_CHUNK,) powers of a number, modulo 2**64, from 1 on."""
+    each = np.full(_CHUNK, base, np.uint64)
+    each[0] = 1
+    out: NDArray[np.uint64] = np.multiply.accumulate(each)
+    return out
 
-    Runs of 1, 2, 4, … words are joined, and the last two overlap.
+
+_POWERS, _INVERSES = _powers(_BASE), _powers(pow(_BASE, -1, 1 << 64))
+
+
+def hashes_of(words: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+    """(max(W - count + 1, 0),) a hash of each run of words, also across texts: a polynomial in `_BASE`, from sums of
+    words times powers.
     """
-    width, out = 1, words
-    with np.errstate(over="ignore"):
-        while width < count:
-            step = min(width, count - width)
-            out = (out[: max(len(out) - step, 0)] * _MULTIPLIER) ^ out[step:]
-            out ^= out >> np.uint64(29)
-            width += step
+    out = np.empty(max(len(words) - count + 1, 0), np.uint64)
+    for low in range(0, len(out), _CHUNK - count + 1):
+        some = words[low : low + _CHUNK]
+        sums = np.zeros(len(some) + 1, np.uint64)
+        np.cumsum(some * _POWERS[: len(some)], out=sums[1:])
+        runs = sums[count:] - sums[:-count]
+        np.multiply(runs, _INVERSES[: len(runs)], out=out[low : low + len(runs)])
     return out
 
 

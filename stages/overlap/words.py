@@ -6,17 +6,16 @@
    characters, such as soft hyphens, vanish. In scripts that write no spaces between words, each character is a word.
 
 ASCII text needs no Python code for each character: one table translates its bytes. A word is compared by a hash of 64
-bits.
+bits; of a longer word than 64 bytes, of its beginning and its length.
 """
 
-import codecs
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import unescape
 
-import blake3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,21 +27,20 @@ _NAMES = (
     "li|mark|math|ol|p|pre|q|s|samp|section|small|span|strike|strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var"
 )
 _ATTRIBUTE = r"""\s+[a-z][\w:-]*\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[\w./#:%-]+)"""
-_TAG = rf"<(?:/(?:{_NAMES})|(?:{_NAMES})(?:{_ATTRIBUTE})*\s*/?)\s*>"
+_TAGS = re.compile(rf"<(?:/(?:{_NAMES})|(?:{_NAMES})(?:{_ATTRIBUTE})*\s*/?)\s*>", re.IGNORECASE)
 """Known elements with complete attributes: `i<n && j>0` and `vector<int>` are no tags."""
-_ENTITY = r"&(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});"
-_UNSPACED = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U000323af"
+_ENTITIES = re.compile(r"&(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
+_ALONE = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U000323af]"
 )
-"""Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs, as a class of characters."""
-_TAGS, _ENTITIES = re.compile(_TAG, re.IGNORECASE), re.compile(_ENTITY, re.IGNORECASE)
-_ALONE = re.compile(f"[{_UNSPACED}]")
+"""Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs."""
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isalnum() else 32 for byte in range(256))
 
 
 class _Kinds(dict[int, str]):
-    """What each character beyond ASCII becomes after normalising: itself, itself apart, a space or nothing."""
+    """What each character becomes after normalising: itself, itself apart, a space or nothing."""
 
     def __missing__(self, code: int) -> str:
         char, category = chr(code), unicodedata.category(chr(code))
@@ -56,7 +54,6 @@ class _Kinds(dict[int, str]):
 _KINDS = _Kinds()
 _SPACE = 32
 _LONG = 64
-"""Bytes; a longer word is hashed by itself."""
 _MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 """(9,) by which the first bytes of eight are kept."""
 
@@ -93,18 +90,18 @@ def words_of(texts: Sequence[str]) -> Words:
 
 
 def _hashes(data: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """(W,) hashes of words, eight bytes at a time. There are `_LONG` bytes after the last word."""
+    """(W,) hashes of words, eight bytes at a time: those of up to eight bytes differ. There are `_LONG` bytes after the
+    last word.
+    """
     eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # from each byte on
-    out = mix((eights[begins] & _MASKS[np.minimum(sizes, 8)]) * GOLDEN + sizes.astype(np.uint64))
+    out = (eights[begins] & _MASKS[np.minimum(sizes, 8)]) * GOLDEN
+    out[sizes > _LONG] += sizes[sizes > _LONG].astype(np.uint64)
     for done in range(8, _LONG, 8):
         more = np.flatnonzero(sizes > done)
         if not len(more):
             break
         rest = eights[begins[more] + done] & _MASKS[np.minimum(sizes[more] - done, 8)]
-        out[more] = mix((out[more] ^ rest) * GOLDEN)
-    for at in np.flatnonzero(sizes > _LONG).tolist():
-        word = data[begins[at] : begins[at] + sizes[at]].tobytes()
-        out[at] = int.from_bytes(blake3.blake3(word).digest(8), "little")
+        out[more] = mix(out[more] ^ rest) * GOLDEN
     return out
 
 
@@ -114,16 +111,12 @@ def _normalised(text: str) -> bytes:
         text = _TAGS.sub(" ", text)
     if "&" in text:
         text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
-    if text.isascii():
-        return text.encode()
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return folded.encode("ascii", "packtrain.words")
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.casefold())  # joins marks with the ASCII letters before them
+        text = _BEYOND_ASCII.sub(lambda match: _folded(match[0]), text)
+    return text.encode()
 
 
-def _beyond_ascii(error: UnicodeError) -> tuple[bytes, int]:
-    """Encode a run of characters beyond ASCII; the codec itself is faster than a regular expression at finding them."""
-    assert isinstance(error, UnicodeEncodeError)
-    return error.object[error.start : error.end].translate(_KINDS).encode(), error.end
-
-
-codecs.register_error("packtrain.words", _beyond_ascii)
+@lru_cache(maxsize=1 << 14)
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_KINDS)

@@ -1,8 +1,8 @@
 """A user's SQL condition that selects examples. polars evaluates it, and is imported only here.
 
 The condition sees one example per row, in the columns of COLUMNS. It must give true or false for each row, independent
-of other rows. It is trusted as a reader function is: polars may open files that it names, so a condition that only a
-dataset's notes name is not evaluated (`pipeline/dataset/run_notes.py`).
+of other rows. It is trusted as a reader function is, because polars may open files that it names; it comes from the
+user's own configuration.
 """
 
 from collections import Counter
@@ -30,26 +30,18 @@ def _said(side: Messages | str | None) -> str | None:
     """One side of an example as text: the contents of its messages, joined by line ends."""
     if side is None or isinstance(side, str):
         return side
-    return "\n".join(_content(message) or "" for message in side)
+    return "\n".join(_content(message.get("content")) for message in side)
 
 
-def _content(message: dict[str, Any]) -> str | None:
-    content = message.get("content")
+def _content(content: Any) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return None if content is None else str(content)
-
-
-def _messages(example: Example) -> list[dict[str, str | None]] | None:
-    sides = [side for side in (example.prompt, example.completion) if isinstance(side, list)]
-    if not sides:
-        return None
-    return [{"role": str(one.get("role", "")), "content": _content(one)} for side in sides for one in side]
+    return "" if content is None else str(content)
 
 
 def _roles(example: Example) -> list[str] | None:
-    messages = _messages(example)
-    return None if messages is None else [str(one["role"]) for one in messages]
+    sides = [side for side in (example.prompt, example.completion) if isinstance(side, list)]
+    return [str(one.get("role", "")) for side in sides for one in side] if sides else None
 
 
 COLUMNS: dict[str, Callable[[Example], Any]] = {
@@ -57,13 +49,12 @@ COLUMNS: dict[str, Callable[[Example], Any]] = {
     "completion": lambda one: _said(one.completion),
     "rejected": lambda one: _said(one.rejected),
     "text": lambda one: one.text,
-    "messages": _messages,
     "roles": _roles,
     "tools": lambda one: msgspec.json.encode(one.tools).decode() if one.tools else None,
     "group": lambda one: one.group,
 }
-"""The value of each column; null if the example lacks it. All are texts except `messages` (a list of `role` and
-`content`) and `roles` (a list of texts).
+"""The value of each column; null if the example lacks it. All are texts except `roles`, a list of texts with one for
+each message.
 """
 
 
@@ -138,9 +129,7 @@ class Where:
 
     def _series(self, examples: Sequence[Example]) -> "Series":
         polars = self._polars
-        text, message = polars.String, polars.Struct({"role": polars.String, "content": polars.String})
-        types = {"messages": polars.List(message), "roles": polars.List(text)}
-        schema = {name: types.get(name, text) for name in self._names}
+        schema = {name: polars.List(polars.String) if name == "roles" else polars.String for name in self._names}
         data = {name: [COLUMNS[name](example) for example in examples] for name in self._names}
         frame = polars.DataFrame(data, schema=schema)
         series: Series = self._guarded(lambda: frame.select(self._expression.alias("where")).to_series())

@@ -102,7 +102,7 @@ def test_objects_that_are_damaged(far: Far, faulty: Faulty, which: str) -> None:
         changed = (data[: len(data) // 2], _flipped(data, chance), b"", other, None)[number % 5]
         far.remove(key) if changed is None else far.put(key, changed)
         if which == "out":
-            repaired = cli("verify", "--repair", far.config["out"], "--config", _saved(far))
+            repaired = cli("verify", far.config["out"], "--repair", _saved(far))
             assert repaired.code == 0 or _names(key, repaired.err), (key, number, repaired)
         else:
             for one in far.objects("out"):

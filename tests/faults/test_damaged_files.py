@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import PacktrainError
 
-from tests.kit import Config, cli, packed, tree
+from tests.kit import Config, cli, packed, saved, tree
 from tests.support.hostile import patience
 from tests.support.whole_run import Whole
 
@@ -191,14 +191,14 @@ def test_damage_of_a_finished_dataset_is_found_and_repaired(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, share: int
 ) -> None:
     damaged = Damaged(whole, tmp_path, monkeypatch, how, share)
-    for folder, _, path, files in damaged.copies(["out"], ["cache", "user"]):
+    for folder, config, path, files in damaged.copies(["out"], ["cache", "user"]):
         if not damage(folder, path, how, files):
             continue
         before = outside(folder)
         counts = Path(*path.parts[1:]).as_posix() in whole.files
         with patience():
             found = cli("verify", folder / "out", "--deep")
-            repaired = cli("verify", "--repair", folder / "out")
+            repaired = cli("verify", folder / "out", "--repair", saved(config))
         if (found.code != 0) < counts or (found.code and not names_one(found.out + found.err, path, files, how)):
             damaged.told(path, found)
         if repaired.code and not names_one(repaired.err, path, files, how):

@@ -117,7 +117,6 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
     """Everything that prints something of a dataset, of a configuration or of the command line."""
     config, out, one = folder / "config.json", output(folder), f"s/{text.replace('/', '')[:60]}:1"
     looking = [
-        ("run", config, "--dry-run"),
         ("run", config),
         ("plan", config),
         ("report", out),
@@ -135,13 +134,11 @@ def commands(folder: Path, text: str) -> list[tuple[Any, ...]]:
     ]
     return [
         *looking,
-        *((*command, "--json") for command in looking),
-        ("inspect", out, "--id", one, "--full"),
+        *((*command, "--json") for command in looking if command[0] in ("run", "plan", "report", "diff", "verify")),
         ("inspect", out, "--id", text),
-        ("inspect", out, "--row", "0", "--ids"),
-        ("verify", "--repair", out),
+        ("verify", out, "--repair", config),
         ("verify", folder / text.replace("/", "")),
-        ("clean", "--cache", folder / text.replace("/", "")),
+        ("clean", folder / text.replace("/", "")),
         ("run", f"{text}.yaml"),
         ("run", config, text),
         ("run", config, "--set", f"{text}=1"),
@@ -170,16 +167,9 @@ def test_no_command_prints_control(made: Callable[[str], Path]) -> None:
         else:
             shown += "\\u202eevil" in done.out + done.err
     assert shown > 20
-    assert values > 11
-    one = cli("inspect", output(folder), "--id", "1", "--full").out
+    assert values >= 5
+    one = cli("inspect", output(folder), "--id", "1").out
     assert "[red]:smile:[/red]" in one, "markup of rich is text"
-
-
-def test_json_has_the_values_themselves(made: Callable[[str], Path]) -> None:
-    folder = made(EVIL)
-    story = json.loads(cli("inspect", output(folder), "--id", "0", "--json").out)
-    assert story["source"]["row"]["messages"][0]["content"] == EVIL
-    assert "".join(one["text"] for one in story["tokens"]).count(EVIL) >= 2
 
 
 SCRIPT = re.compile(r"<script(?! type=.application/json)[^>]*>.*?</script>", re.DOTALL)
@@ -252,11 +242,8 @@ def shown(made: Callable[[str], Path], warm_program: Path) -> Callable[..., str]
     return show
 
 
-ONE = ("--id", "0", "--full")
-
-
 def test_colours_are_the_only_control_in_a_terminal(made: Callable[[str], Path], shown: Callable[..., str]) -> None:
-    coloured = shown("inspect", output(made(EVIL)), *ONE)
+    coloured = shown("inspect", output(made(EVIL)), "--row", "0")
     left = COLOURS.sub("", coloured).replace("\r\n", "\n")
     assert not ACTIVE.search(left)
     assert "\\x1b[2J\\u202eevil" in left.replace("\n", "")

@@ -8,17 +8,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.run import run as run_packtrain
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.pipeline.stream.window import PlannedWindow
-from packtrain.schemas.config.config import RunSection
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -57,29 +52,21 @@ def plain_environment() -> dict[str, str]:
 
 
 Row = dict[str, Any]
-Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
-"""(example id, first token in its document, tokens, labels)."""
+Piece = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""(first token in its document, tokens, labels)."""
 
 
-def _content(window: PlannedWindow) -> list[Row]:
-    """All rows of a window as plain values."""
-    rows: list[Row] = window.lay_out(0, window.rows).to_pylist()
-    return rows
-
-
-def _pieces_of(rows: list[Row], names: list[str]) -> Counter[Piece]:
-    """(example id, first token in its document, tokens, labels) of every piece; `names` in the order of the pieces."""
+def _pieces_of(rows: list[Row]) -> Counter[Piece]:
+    """Every piece of some rows."""
     out: Counter[Piece] = Counter()
-    left = iter(names)
     for row in rows:
         begin = 0
         for start, length in zip(row["doc_starts"], row["seq_lengths"], strict=True):
             end = begin + length
             assert row["position_ids"][begin:end] == list(range(length))
             assert row["labels"][begin] == IGNORE_INDEX
-            out[next(left), start, tuple(row["input_ids"][begin:end]), tuple(row["labels"][begin:end])] += 1
+            out[start, tuple(row["input_ids"][begin:end]), tuple(row["labels"][begin:end])] += 1
             begin = end
-    assert next(left, None) is None
     return out
 
 
@@ -89,7 +76,7 @@ def _streamed(windows: LiveWindows, epoch: int = 0) -> tuple[Counter[Piece], Led
     accounts: dict[str, Any] = {}
     count = 0
     for window in windows.walk(epoch, 0, epoch + 1):
-        out += _pieces_of(_content(window), [document.id for document in window.documents(0, window.rows)])
+        out += _pieces_of(window.lay_out(0, window.rows).to_pylist())
         accounts.update({f"{count} {name}": entry for name, entry in window.ledger.sources.items()})
         window.ledger.check()
         count += 1
@@ -111,19 +98,9 @@ def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]
     """Every piece that the run of a configuration packed: `packed(config, split="train")`."""
 
     def pieces(config: dict[str, Any], split: str = "train") -> Counter[Piece]:
-        out = Path(config["out"])
-        table = pq.read_table(out / "documents.parquet", columns=["doc_id", "id"]).to_pydict()
-        names = dict(zip(table["doc_id"], table["id"], strict=True))
-        rows = read_rows(out, split)
-        return _pieces_of(rows, [names[doc] for row in rows for doc in row["doc_ids"]])
+        return _pieces_of(read_rows(Path(config["out"]), split))
 
     return pieces
-
-
-@pytest.fixture
-def sparing_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repairs by a run's own notes work in this process and write no report: for tests that look at neither."""
-    monkeypatch.setattr(repair, "RunSection", partial(RunSection, workers=1, report=False))
 
 
 @dataclass(frozen=True)

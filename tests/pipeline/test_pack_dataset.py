@@ -48,25 +48,8 @@ def test_bfd_truncates_and_carries_every_column() -> None:
     }
 
 
-def test_bfd_split_keeps_the_overlong_rest() -> None:
-    packed = pack_dataset(Dataset.from_dict(EXAMPLES), 4, "bfd_split")
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3, 4], [8, 9, 10, 5], [6, 7, 11]],
-        "attention_mask": [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1]],
-        "seq_lengths": [[4], [3, 1], [2, 1]],
-    }
-
-
-def test_wrapped() -> None:
-    packed = pack_dataset(Dataset.from_dict(EXAMPLES), 3, "wrapped")
-    assert packed[:] == {
-        "input_ids": [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11]],
-        "attention_mask": [[1, 1, 1], [0, 0, 1], [0, 1, 1], [0, 1]],
-    }
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("ids", [[], [[]], [[], [], []]])
+@pytest.mark.parametrize("ids", [[], [[], [], []]])
 def test_nothing_to_pack(strategy: Strategy, ids: list[list[int]]) -> None:
     packed = pack_dataset(Dataset.from_dict({"input_ids": ids}), 4, strategy)
     columns = ["input_ids"] if strategy == "wrapped" else ["input_ids", "seq_lengths"]
@@ -90,7 +73,7 @@ def both(dataset: Dataset, length: int, strategy: Strategy) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("length", [2, 7, 16, 64])
+@pytest.mark.parametrize("length", [7, 64])
 def test_as_trl_when_it_is_handed_everything(strategy: Strategy, length: int) -> None:
     dataset = Dataset.from_dict(random_examples(length))
     ours, theirs = both(dataset, length, strategy)
@@ -99,12 +82,9 @@ def test_as_trl_when_it_is_handed_everything(strategy: Strategy, length: int) ->
     assert ours[:] == theirs[:]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(
-    "dtype", [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float32(), pa.bool_(), pa.string()]
-)
-def test_as_trl_for_other_types(strategy: Strategy, wide: bool, dtype: pa.DataType) -> None:
+@pytest.mark.parametrize("dtype", [pa.int8(), pa.float32(), pa.bool_(), pa.string()])
+def test_as_trl_for_other_types(wide: bool, dtype: pa.DataType) -> None:
     random = np.random.default_rng(7)
     rows = [random.integers(0, 100, n).tolist() for n in random.integers(0, 20, 80)]
     lists = pa.large_list if wide else pa.list_
@@ -114,7 +94,7 @@ def test_as_trl_for_other_types(strategy: Strategy, wide: bool, dtype: pa.DataTy
             "other": pa.array(rows, type=lists(pa.int64())).cast(lists(dtype)),
         }
     )
-    ours, theirs = both(Dataset(table), 16, strategy)
+    ours, theirs = both(Dataset(table), 16, "bfd_split")
     assert len(ours) > 20
     assert ours.data.column("other").type == lists(dtype)
     assert ours[:] == theirs[:]
@@ -135,16 +115,13 @@ def test_as_trl_on_selected_rows_and_many_chunks(strategy: Strategy) -> None:
         assert ours[:] == theirs[:]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("style", [None, "numpy", "torch", "arrow", "pandas"])
-def test_format_is_kept_as_trl_keeps_it(strategy: Strategy, style: str | None) -> None:
-    dataset = Dataset.from_dict(random_examples(4)).with_format(style)
-    narrow = dataset.with_format(style, columns=["input_ids"])
-    for given in (dataset, narrow):
-        ours, theirs = both(given, 16, strategy)
-        assert ours.format == theirs.format
-        assert type(ours[0]) is type(theirs[0])
-        assert ours.with_format(None)[:] == theirs.with_format(None)[:]
+@pytest.mark.parametrize("style", [None, "numpy", "arrow"])
+def test_format_is_kept_as_trl_keeps_it(style: str | None) -> None:
+    dataset = Dataset.from_dict(random_examples(4)).with_format(style, columns=["input_ids"])
+    ours, theirs = both(dataset, 16, "bfd")
+    assert ours.format == theirs.format
+    assert type(ours[0]) is type(theirs[0])
+    assert ours.with_format(None)[:] == theirs.with_format(None)[:]
 
 
 # --- all rows together ---

@@ -92,7 +92,6 @@ LAYERS = {
     "pipeline": (
         "cli",
         "stream",
-        "explain",
         "judge",
         "samples",
         "export",
@@ -101,7 +100,6 @@ LAYERS = {
         "dataset",
         "pack",
         "encode",
-        "contamination",
         "inputs",
         "execute",
         "store",

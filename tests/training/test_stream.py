@@ -165,21 +165,3 @@ def test_a_state_of_another_stream_is_refused(config: dict[str, Any], stream: Op
     live.load_state_dict({**state, "row": 10**6})
     with pytest.raises(IntegrityError, match="rows, but the state is at row 1,000,000"):
         next(iter(live))
-
-
-def test_explain_names_the_documents_of_the_last_step(config: dict[str, Any], stream: Open) -> None:
-    live = stream(rows_per_step=6, rank=1, world_size=3)
-    for number, batch in enumerate(live):
-        placed = live.explain()
-        mine = [one.document for one in placed if one.rank == 1]
-        assert [one.tokens for one in mine] == batch["cu_seq_lens_q"].diff().tolist()
-        for document, (ids, _) in zip(mine, documents(batch), strict=True):
-            names = {source["name"]: source["path"] for source in config["sources"]}
-            path = next(path for path in names[document.source] if Path(path).stem == document.file)
-            row = json.loads(Path(path).read_text().splitlines()[document.line - 1])
-            text = row.get("text") or row["prompt"] + row["completion"]
-            assert document.id == f"{document.source}/{document.file}:{document.line}"
-            assert len(ids) <= len(text) + 1
-        if number == 3:
-            return
-    raise AssertionError("too few steps to have looked at any")

@@ -5,14 +5,13 @@ It shows packtrain's extras and attention kernels, and what explains a failure o
 that torch is missing.
 """
 
-import json
 import os
 import platform
 import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
@@ -68,13 +67,10 @@ class DoctorLine:
     """How to fix it; never empty for `slow` and `broken`."""
 
 
-def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
+def report(*, width: int, say: Callable[[str], None]) -> bool:
     """Examine this machine and print. Whether all is well enough to train."""
     findings = list(examine())
     broken, slow = ([one.subject for one in findings if one.level == level] for level in (BROKEN, SLOW))
-    if as_json:
-        say(json.dumps({"broken": bool(broken), "findings": [asdict(one) for one in findings]}, indent=2))
-        return not broken
     first = max(len(finding.subject) for finding in findings)
     for finding in findings:
         text = f"{finding.found}. {finding.fix}" if finding.fix else finding.found

@@ -327,7 +327,7 @@ def check_links(timeout: float) -> tuple[list[RankReport], str, float]:
     return reports, backend, speed
 
 
-def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:
+def report_ranks(*, timeout: float, say: Callable[[str], None]) -> None:
     """Check the links between the ranks of a launcher; rank 0 prints.
 
     Raises:
@@ -335,10 +335,6 @@ def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -
     """
     reports, backend, speed = check_links(timeout)
     if int(os.environ["RANK"]) != 0:
-        return
-    if as_json:
-        ranks = [{"rank": one.rank, "host": one.host, "device": one.device.partition(" ")[0]} for one in reports]
-        say(json.dumps({"backend": backend, "bytes_per_second": speed, "ranks": ranks}, indent=2))
         return
     for one in reports:
         say(str(one))

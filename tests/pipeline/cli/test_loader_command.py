@@ -1,8 +1,8 @@
-"""`packtrain loader`: what a trainer would get, for people and as JSON."""
+"""`packtrain loader`: what a trainer would get."""
 
-import json
 import shutil
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,34 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kit.packed(kit.configure(folder, {"name": "text", "format": "text", "path": path.name})).folder
 
 
+def cells(out: str, first: str) -> list[list[str]]:
+    """The rows of the table whose head begins with a word."""
+    lines = out.splitlines()
+    begin = next(at for at, line in enumerate(lines) if line.split("┃")[0].strip() == first)
+    rows = (line.split("│") for line in lines[begin + 2 :] if "│" in line or line.strip() == "")
+    return [[cell.strip() for cell in row] for row in takewhile(lambda row: len(row) > 1, rows)]
+
+
 def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Command) -> None:
-    done = packtrain("loader", packed, "--rows-per-step", 4, "--world-size", 2, "--rank", 1, "--steps", 3, "--json")
+    done = packtrain("loader", packed, "--rows-per-step", 4, "--rank", "1/2", "--steps", 3)
     assert (done.code, done.err) == (0, "")
-    view = json.loads(done.out)
     loader = PackedLoader(packed, rows_per_step=4, rank=1, world_size=2)
-    assert (view["steps"], view["rank"], view["world_size"], view["place"]) == (len(loader), 1, 2, "given")
-    assert len(view["seen"]) == 3
-    for seen, batch in zip(view["seen"], loader, strict=False):
-        assert seen["tokens"] == batch["input_ids"].numel()
-        assert seen["trained"] == int((batch["labels"] != -100).sum())
-        assert seen["documents"] == len(batch["cu_seq_lens_q"]) - 1
-        assert seen["longest"] == batch["max_length_q"]
-        assert seen["fill"] == pytest.approx(seen["tokens"] / (2 * 256))
-        assert seen["balance"] >= 1
-    assert view["batch"]["input_ids"] == f"int64 [1, {view['seen'][0]['tokens']}]"
-    assert view["first"] > 0
-    assert view["tokens_per_second"] > 0
+    assert f"{len(loader):,} steps of 4 rows" in done.out
+    assert "rank 1 of 2 (given)" in done.out
+    seen = cells(done.out, "step")
+    assert len(seen) == 3
+    for step, batch in zip(seen, loader, strict=False):
+        tokens = batch["input_ids"].numel()
+        assert step[2:4] == [f"{len(batch['cu_seq_lens_q']) - 1:,}", f"{tokens:,}"]
+        assert step[4] == f"{int((batch['labels'] != -100).sum()) / tokens:.1%}"
+        assert step[5] == f"{tokens / (2 * 256):.2%}"
+        assert step[6] == f"{batch['max_length_q']:,}"
+        assert float(step[7]) >= 1
 
 
 def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Command) -> None:
     other = tmp_path / "other"
     shutil.copytree(packed, other)
-    view = json.loads(packtrain("loader", packed, other, "--rows-per-step", 2, "--explain", "--json").out)
-    rows = PackedLoader(packed, rows_per_step=1).total_rows
-    assert view["steps"] == rows
-    assert {one["dataset"] for one in view["documents"]} == {str(packed), str(other)}
+    done = packtrain("loader", packed, other, "--rows-per-step", 2, "--explain")
+    assert f"{PackedLoader(packed, rows_per_step=1).total_rows:,} steps of 2 rows" in done.out
+    assert "text/ro[bold]ws:" in done.out

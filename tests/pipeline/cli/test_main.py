@@ -97,12 +97,6 @@ def test_a_finished_run_imports_nothing_heavy(demo: tuple[Path, str]) -> None:
     assert not {"torch", "transformers", "datasets", "pandas", "polars", "tokenizers"} & set(done.stdout.split())
 
 
-def test_a_dry_run_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
-    done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--set", "run.workers=1")
-    assert (done.code, done.err) == (0, "")
-    assert not (tmp_path / "deep" / "out").exists()
-
-
 # Schema
 
 

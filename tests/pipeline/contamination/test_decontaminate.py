@@ -12,7 +12,7 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.run.plan import plan
 from packtrain.pipeline.run.repair import repair
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.errors import ConfigError, OutputError, PacktrainError
+from packtrain.schemas.errors import OutputError, PacktrainError
 
 from tests import kit
 
@@ -79,12 +79,12 @@ def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -
     report, drop = kit.packed(make("report", "report")), kit.packed(make("drop", "drop"))
     assert encoded == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
     assert [hit["id"] for hit in hits(report)] == FOUND
-    assert [(hit["kind"], hit["match"], hit["evaluation_id"]) for hit in hits(drop)] == [
-        ("prompt", "whole", "planted"),
-        ("prompt", "n-gram", "planted"),
-        ("prompt", "whole", "short"),
-        ("prompt", "whole", "planted"),
-        ("answer", "whole", "planted"),
+    assert [(hit["kind"], hit["share"] == 1, hit["evaluation_id"]) for hit in hits(drop)] == [
+        ("prompt", True, "planted"),
+        ("prompt", False, "planted"),
+        ("prompt", True, "short"),
+        ("prompt", True, "planted"),
+        ("answer", True, "planted"),
     ]
     assert all(hit["evaluation"] == "test.jsonl" and hit["evaluation_line"] in (10, 11) for hit in hits(drop))
     assert shards(report) == shards(bare)
@@ -118,10 +118,7 @@ def test_a_plan_shows_what_a_run_finds(make: Make) -> None:
     assert report.overlap is not None
     assert report.overlap.examples == 5
     assert re.findall(r"\d+", report.overlap.sentence)[:4] == ["5", "200", "2", "11"]
-    assert [(one.source, one.examples, one.whole, one.ngram) for one in report.overlap.counts] == [
-        ("texts", 3, 2, 1),
-        ("pairs", 2, 2, 0),
-    ]
+    assert [(one.source, one.examples, one.most) for one in report.overlap.counts] == [("texts", 3, 2), ("pairs", 2, 2)]
     assert plan(make(action=None)).overlap is None
     assert plan(make(), rows=100).overlap is not None
 
@@ -135,34 +132,27 @@ def test_preference_pairs(make: Make, tmp_path: Path) -> None:
     assert [hit["id"] for hit in hits(packed)] == ["choices/choices:4"]
 
 
-def test_repair(make: Make, corpus: Path, tmp_path: Path, sparing_repairs: None) -> None:
+def test_repair(make: Make, corpus: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.jsonl"
     shutil.copy(corpus / "test.jsonl", test)
-    packed = kit.packed(make(against=test))
+    config = make(against=test)
+    packed = kit.packed(config)
     lost, shard = packed.folder / "contamination.jsonl", shards(packed)[0]
     whole, kept = lost.read_bytes(), test.read_bytes()
-    lost.unlink()
-    (packed.folder / shard).write_bytes(b"x")
-    assert sorted(repair(packed.folder).rebuilt) == ["contamination.jsonl", shard]
-    assert lost.read_bytes() == whole
     shutil.rmtree(tmp_path / "cache" / "overlaps")
     shutil.rmtree(tmp_path / "cache" / "evaluations")
-    lost.write_bytes(whole[:-9])
-    test.unlink()
-    with pytest.raises(ConfigError, match=r"decontaminate\.against"):
-        repair(packed.folder)
+    lost.unlink()
+    (packed.folder / shard).write_bytes(b"x")
     test.write_bytes(kept + b'{"question": "and one more question that was not there"}\n')
     with pytest.raises(OutputError, match=r"decontaminate\.against"):
-        repair(packed.folder)
+        repair(packed.folder, config)
     test.write_bytes(kept)
-    assert repair(packed.folder).rebuilt == ("contamination.jsonl",)
-    assert verify(packed.folder, deep=True).sound
+    assert repair(packed.folder, config).sound
+    assert lost.read_bytes() == whole
 
 
 def test_the_command_needs_no_tokenizer(make: Make, corpus: Path) -> None:
     file = kit.saved(make(action=None, tokenizer={"path": "there is none"}))
-    done = kit.cli("contamination", file, "--against", corpus / "test.jsonl", "--json")
+    done = kit.cli("contamination", file, "--against", corpus / "test.jsonl")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["compared"], found["examples"], found["ngram"]) == (200, 5, 13)
-    assert (found["rows"], found["rows_found"]) == (11, 2)
+    assert "5 of 200 examples share text with 2 of 11 evaluation rows" in done.out

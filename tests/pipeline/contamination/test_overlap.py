@@ -55,7 +55,9 @@ def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> l
 
 
 def matches(hits: list[Row]) -> list[tuple[int, int, str]]:
-    return [(hit["example"], hit["row"], hit["match"]) for hit in hits]
+    """(example, evaluation row, how much of its text) of each hit."""
+    names = ("whole" if hit["share"] == 1 else "most" if hit["share"] >= 0.8 else "part" for hit in hits)
+    return [(hit["example"], hit["row"], name) for hit, name in zip(hits, names, strict=True)]
 
 
 def filler(words: int, seed: int = 0) -> str:
@@ -94,7 +96,7 @@ def test_planted_overlaps_are_found(tmp_path: Path) -> None:
         f"{filler(9)} {words_in(PROBLEM, 5, 12)} {filler(9)}",
     ]
     hits = found(tmp_path, [*PLANTED.values(), *pieces], [filler(60, 3), PROBLEM, SHORT])
-    assert matches(hits) == [*((at, 1, "whole") for at in range(len(PLANTED))), (len(PLANTED), 1, "n-gram")]
+    assert matches(hits) == [*((at, 1, "whole") for at in range(len(PLANTED))), (len(PLANTED), 1, "part")]
     assert all(hit["shared"].startswith("thirty pigeons live in a harbour") for hit in hits[:-1])
     assert hits[-1]["shared"] == "harbour and every morning seven of them carry a silver ribbon to the"
 
@@ -150,7 +152,7 @@ def test_answers_need_half_of_their_ngrams(tmp_path: Path) -> None:
     changed = PROBLEM.split()
     del changed[-2]
     hits = found(tmp_path, [*texts, " ".join(changed)], [{"question": PROBLEM, "answer": ANSWERED}])
-    assert matches(hits) == [(2, 0, "n-gram"), (3, 0, "whole"), (4, 0, "near-whole")]
+    assert matches(hits) == [(2, 0, "part"), (3, 0, "whole"), (4, 0, "most")]
     assert [hit["kind"] for hit in hits] == ["answer", "answer", "prompt"]
 
 
@@ -206,7 +208,7 @@ def oracle(texts: list[str], rows: list[str], n: int) -> set[tuple[int, int, flo
     return whole | {(text, row, round(len(grams) / counts[row], 4)) for (text, row), grams in shared.items()}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_it_finds_what_sets_of_tuples_find(tmp_path: Path, seed: int) -> None:
     """Also with a piece that many rows have, which is common or a frame in some."""
     chance = random.Random(seed)

@@ -1,6 +1,5 @@
 """Clean removes what is unused and nothing else: a run afterwards gives the same bytes."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -67,16 +66,11 @@ def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtra
     part = parts(place)[0]
     done = packtrain("clean", place / "run.yaml")
     assert (done.code, done.out) == (0, "nothing to remove\n")
-    done = packtrain("clean", "--cache", place / "cache", "--older-than", 0)
+    done = packtrain("clean", place / "cache", "--older-than", 0)
     assert (done.code, "older than 0 days: " in done.out, "--yes removes them" in done.out) == (0, True, True)
     assert part.exists()
-    done = packtrain("clean", "--cache", place / "cache", "--older-than", 0, "--json")
-    listed = json.loads(done.out)
-    assert (listed["removed"], part.exists()) == (False, True)
-    assert str(part) in [file["path"] for file in listed["files"]]
-    assert sum(file["bytes"] for file in listed["files"]) == listed["bytes"] > 0
-    done = packtrain("clean", place / "run.yaml", "--older-than", 0, "--yes", "--json")
-    assert json.loads(done.out)["removed"]
+    done = packtrain("clean", place / "run.yaml", "--older-than", 0, "--yes")
+    assert "a run makes again what it needs" in done.out
     assert not part.exists()
 
 
@@ -95,13 +89,13 @@ def test_what_is_not_in_a_cache_stays(place: Path, packtrain: Callable[..., Any]
     (cache / "history").symlink_to(thesis)
     age(thesis)
     before = {path: path.read_bytes() for path in (*thesis.rglob("*.*"), cache / "mine" / "thesis.txt")}
-    done = packtrain("clean", "--cache", cache, "--older-than", 0, "--yes")
+    done = packtrain("clean", cache, "--older-than", 0, "--yes")
     assert done.code == 0, done
     assert parts(place) == [], "what is ours is removed"
     assert {path: path.read_bytes() for path in before} == before
     assert (cache / "copies" / "link").is_symlink()
     for folder in (thesis, place):
-        assert packtrain("clean", "--cache", folder, "--older-than", 0, "--yes").code == 2
+        assert packtrain("clean", folder, "--older-than", 0, "--yes").code == 2
     assert {path: path.read_bytes() for path in before} == before
 
 

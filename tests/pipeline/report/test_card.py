@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.pipeline.report.card import NAME, card_front, dataset_card, own_place
-from packtrain.pipeline.report.markdown import split_front
+from packtrain.pipeline.report.card import NAME, dataset_card
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.run.run import run
 from packtrain.schemas.escape import escape
@@ -39,7 +38,13 @@ names = texts.map(lambda text: text.encode("utf-8", "replace").decode())
 
 def of(manifest: Manifest) -> str:
     """The card of a dataset's own folder."""
-    return dataset_card(manifest, own_place(manifest)).decode()
+    return dataset_card(manifest).decode()
+
+
+def split_front(card: str) -> tuple[dict[str, Any], str]:
+    """The YAML at its head, and what is below."""
+    _, front, body = card.split("---\n", 2)
+    return yaml.safe_load(front), body
 
 
 def shape(card: str) -> list[tuple[str, str, list[str]]]:
@@ -85,15 +90,12 @@ def test_a_run_writes_it_and_it_is_a_function_of_the_manifest(little: Any, tmp_p
 
 def test_its_numbers_are_those_of_the_manifest(manifest: Manifest) -> None:
     front, body = split_front(of(manifest))
-    assert front == card_front(manifest, own_place(manifest))
-    assert [one["num_examples"] for one in front["dataset_info"]["splits"]] == [
-        manifest.splits[name].rows for name in ("train", "holdout")
-    ]
-    total = manifest.ledger.total()
-    assert f"{total.labels_trained:,}" in body
-    for name, source in manifest.ledger.sources.items():
-        cells = [name, "text", *(f"{n:,}" for n in (source.rows_read, sum(source.examples_packed.values())))]
-        assert f"| {' | '.join(cells)} | {source.tokens_packed:,} | {source.labels_trained:,} |" in body
+    assert [one["split"] for one in front["configs"][0]["data_files"]] == ["train", "holdout"]
+    total, sources = manifest.ledger.total(), manifest.ledger.sources.values()
+    labels = [f"{one.labels_trained:,}" for one in (*sources, total)]
+    assert f"| **labels trained** | {' | '.join(labels)} |" in body
+    for name, split in manifest.splits.items():
+        assert f"| {name} | {split.rows:,} |" in body
     assert "rejected: wrong" in body
     assert manifest.hash in body
 
@@ -152,8 +154,7 @@ def test_an_edited_card_stays_and_a_missing_one_is_written_again(little: Any, tm
     edited = card.read_bytes()
     run(config)
     (tmp_path / "out" / "documents.parquet").unlink()
-    assert repair(tmp_path / "out").rebuilt == ("documents.parquet",)
-    assert verify(tmp_path / "out", deep=True).sound
+    assert repair(tmp_path / "out", config).sound
     assert card.read_bytes() == edited
     card.unlink()
     assert verify(tmp_path / "out", deep=True).sound
@@ -161,7 +162,7 @@ def test_an_edited_card_stays_and_a_missing_one_is_written_again(little: Any, tm
     assert card.read_bytes() == whole
     card.unlink()
     (tmp_path / "out" / "documents.parquet").unlink()
-    repair(tmp_path / "out")
+    repair(tmp_path / "out", config)
     assert card.read_bytes() == whole
 
 
@@ -186,8 +187,6 @@ def test_foreign_text_is_only_text(
     card = of(evil)
     assert shape(card) == plain
     assert escape(card) == card
-    front, _ = split_front(card)
-    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n")) == front
-    assert front == card_front(evil, own_place(evil))
+    assert split_front(card)[0] == split_front(of(manifest))[0]
     assert [line for line in card.splitlines() if line == "---"] == ["---", "---"]
     assert len(card) < 40_000

@@ -63,8 +63,8 @@ def with_text(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         return {key: with_text(one, text) for key, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        keys = ("strategy", "quantiles")  # by which points and figures are found
-        changed = {one.name: with_text(getattr(value, one.name), text) for one in fields(value) if one.name not in keys}
+        names = [one.name for one in fields(value) if one.name != "strategy"]  # by which points are found
+        changed = {name: with_text(getattr(value, name), text) for name in names}
         return replace(value, **changed)
     return value
 
@@ -75,8 +75,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("page")
     kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
     packed = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}))
-    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", "whole", 1.0, "the same words", "7")
-    counts = [OverlapCount("s", "t", 1, 1, 0, 0, 1)]
+    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words", "7")
+    counts = [OverlapCount("s", "t", 1, 1, 1)]
     overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
     return replace(report_of(open_dataset(packed.folder)), overlap=overlap)
 

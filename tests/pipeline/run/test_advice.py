@@ -5,12 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.run.advice import on_rows
-from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests import kit
 
@@ -50,26 +46,3 @@ def test_trained_tokens_that_the_length_loses_are_said_first(
     )
     assert f"{100 * lost / total.asked_encoded:.1f}".removesuffix(".0") in line
     assert "are lost" not in packed(8192)[0]
-
-
-def test_rows_that_tight_may_save() -> None:
-    """What the bounds allow, over all windows; nothing where that is little, or another strategy is set."""
-
-    def config(**pack: Any) -> RunConfig:
-        source = {"name": "s", "format": "text", "path": "unused"}
-        keys = {"out": "unused", "tokenizer": {"path": "unused"}, "sources": [source], "pack": pack}
-        return RunConfig.model_validate(keys)
-
-    lengths = np.clip(np.exp(np.random.default_rng(4).standard_normal(2000) + np.log(800)), 1, 4096).astype(int)
-    limited = plan_rows(lengths, 4096, max_docs=4).certificate
-    tight = plan_rows(lengths, 4096, "tight", max_docs=4).certificate
-    said = on_rows(config(max_docs=4), [limited] * 2)
-    assert limited.rows > tight.rows >= limited.bound
-    percent = 100 * (1 - limited.bound / limited.rows)
-    assert said == (
-        f"the rows are {2 * limited.rows:,}, and no plan needs fewer than {2 * limited.bound:,}; "
-        f"pack.strategy=tight may save up to {percent:.2f} % of them"
-    )
-    assert on_rows(config(strategy="tight"), [limited]) is None
-    assert on_rows(config(), [plan_rows(lengths, 4096).certificate]) is None
-    assert on_rows(config(), []) is None

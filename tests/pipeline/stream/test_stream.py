@@ -50,31 +50,17 @@ def make(data: Path) -> MakeConfig:
     return config
 
 
-Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
+Piece = tuple[int, tuple[int, ...], tuple[int, ...]]
 Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
 RanOver = Callable[..., Counter[Piece]]
-CONFIGS: dict[str, dict[str, Any]] = {
-    "pieces": {
-        "truncate": {
-            "max_length": 128,
-            "max_prompt_length": 40,
-            "overlong": "split",
-            "split": {"at": "turns", "overlap": 3},
-        },
-        "filter": {"min_tokens": 6},
-    },
-    "a mask for each": {"masks": {"chats": "all", "apps": {"train_end": False}}, "truncate": {"max_length": 128}},
-    "align": {"pack": {"align": 16, "max_docs": 3}, "mask": "all"},
-}
 
 
-@pytest.mark.parametrize(
-    "which", [pytest.param(name, marks=[pytest.mark.slow] * (place > 0)) for place, name in enumerate(CONFIGS)]
-)
 def test_an_epoch_holds_what_a_run_packs(
-    which: str, make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
-    config = make(which, **CONFIGS[which])
+    cut = {"max_length": 128, "max_prompt_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
+    masks = {"chats": "all", "apps": {"train_end": False}}
+    config = make("pieces", masks, truncate=cut, filter={"min_tokens": 6}, pack={"align": 16, "max_docs": 3})
     manifest = run(config)
     expected = packed(config)
     windows = live(config)
@@ -88,21 +74,12 @@ def test_an_epoch_holds_what_a_run_packs(
     assert manifest.ledger.total().labels_head
 
 
-def test_wrapped_cuts_elsewhere_and_keeps_every_token(
-    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
+def test_wrapped_cuts_elsewhere_and_counts_the_same(
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed
 ) -> None:
     config = make("wrapped", pack={"strategy": "wrapped"})
-    manifest = run(config)
-
-    def joined(pieces: Counter[Piece]) -> dict[str, list[int]]:
-        out: dict[str, list[int]] = {}
-        for name, _, ids, _ in sorted(pieces):
-            out.setdefault(name, []).extend(ids)
-        return out
-
-    pieces, ledger, _ = streamed(live(config))
-    assert joined(pieces) == joined(packed(config))
-    mine, theirs = asdict(ledger.total()), asdict(manifest.ledger.total())
+    _, ledger, _ = streamed(live(config))
+    mine, theirs = asdict(ledger.total()), asdict(run(config).ledger.total())
     for one in (mine, theirs):
         # Labels are lost where rows begin, and rows begin elsewhere: only the sum is the same.
         one["labels"] = one.pop("labels_trained") + one.pop("labels_head")
@@ -163,37 +140,26 @@ def bare_files(sizes: list[list[int]], sources: int) -> list[InputFile]:
     return files
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_an_overlong_document_is_named_when_its_window_comes(
-    make: MakeConfig, live: Callable[..., LiveWindows], workers: int
+    make: MakeConfig, live: Callable[..., LiveWindows]
 ) -> None:
-    windows = live(make(truncate={"max_length": 128, "overlong": "error"}), workers=workers)
+    windows = live(make(truncate={"max_length": 128, "overlong": "error"}), workers=2)
     with pytest.raises(InputError, match=r"longer than truncate\.max_length \(128\).*line \d"):
         list(windows.walk(0, 0, 1))
 
 
-def test_nothing_to_pack_is_said_and_does_not_go_on_for_ever(
-    data: Path, make: MakeConfig, live: Callable[..., LiveWindows]
+def test_a_file_that_changes_meanwhile_is_refused(
+    tmp_path: Path, make: MakeConfig, live: Callable[..., LiveWindows]
 ) -> None:
-    (data / "wrong.jsonl").write_text('{"body": "no text"}\n' * 7)
-    with pytest.raises(InputError, match=r"None of the 7 rows looked at fits format text"):
-        live(make(sources=[{"name": "wrong", "format": "text", "path": str(data / "wrong.jsonl")}]))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, make: MakeConfig, workers: int) -> None:
     paths = [tmp_path / f"{n}.jsonl" for n in range(3)]
     for number, path in enumerate(paths):
         path.write_text(json.dumps({"text": f"{tmp_path} {number} once"}) + "\n")
     config = make(sources=[{"name": "texts", "format": "text", "path": [str(path) for path in paths]}])
-    windows = LiveWindows(config, window_bytes=1, workers=workers)
-    try:
-        for path in paths:
-            path.write_text(path.read_text().replace("once", "then"))
-        with pytest.raises(InputError, match="changed while it was read"):
-            list(windows.walk(0, 0, 1))
-    finally:
-        windows.close()
+    windows = live(config, window_bytes=1)
+    for path in paths:
+        path.write_text(path.read_text().replace("once", "then"))
+    with pytest.raises(InputError, match="changed while it was read"):
+        list(windows.walk(0, 0, 1))
 
 
 def test_a_fingerprint_says_what_differs(tmp_path: Path, make: MakeConfig, live: Callable[..., LiveWindows]) -> None:

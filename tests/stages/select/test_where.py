@@ -41,7 +41,7 @@ EXAMPLES = [
         ("LENGTH(completion) > 5", [1, 3]),
         ("prompt LIKE '%Why%'", [1, 2]),
         ("prompt = 'Be brief.\nWhy?'", [2]),
-        ("ARRAY_LENGTH(messages) > 3", [3]),
+        ("ARRAY_LENGTH(roles) > 3", [3]),
         ("ARRAY_CONTAINS(roles, 'system')", [2]),
         ("tools LIKE '%look%' AND \"group\" = 'g'", [3]),
         ("rejected = 'right'", [4]),

@@ -17,7 +17,7 @@ def saved(tmp_path: Path, kind: str, weights: bool = False) -> str:
 
 
 def probed(*words: object) -> tuple[int, str]:
-    done = kit.cli("probe", *words, "--device", "cpu")
+    done = kit.cli("probe", *words)
     return done.code, " ".join((done.out + done.err).split())
 
 
@@ -45,15 +45,14 @@ def test_a_leak_and_its_fix(tmp_path: Path) -> None:
     folder = saved(tmp_path, "gpt_oss")
     code, said = probed(folder, "--attention", "eager")
     assert (code, "set attention: auto" in said) == (1, True)
-    code, said = probed(folder, "--dtype", "bfloat16", "--json", "--random")
-    found = json.loads(said)
-    assert (code, found["isolated"], found["applied"]["kernel"]) == (0, True, "a loop over documents")
-    assert {check["name"] for check in found["checks"]} >= {"isolation", "control", "equivalence", "calls"}
+    code, said = probed(folder, "--dtype", "bfloat16")
+    assert (code, "a loop over documents" in said) == (0, True)
+    assert all(f" {check} " in said for check in ("isolation", "control", "equivalence", "calls"))
 
 
 def test_a_model_that_cannot_be_packed(tmp_path: Path) -> None:
-    code, said = probed(saved(tmp_path, "falcon"), "--json")
-    assert (code, json.loads(said)["isolated"]) == (1, False)
+    code, said = probed(saved(tmp_path, "falcon"))
+    assert (code, said.startswith("NOT isolated")) == (1, True)
 
 
 def test_a_model_of_any_size_when_tiny(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_dry_run_looks_for_data_and_model(
     right = {"eval": {"every": 1}, "model": {"path": "weightless", "random": True}}
     for keys in ({"data": "nowhere"}, {"data": str(folder), "eval": {"every": 1}}, {"model": "nowhere"}, right):
         config = kit.saved(settings(data=str(two_sources)) | keys)
-        done = kit.cli("train", config, "--dry-run", "--json", cwd=tmp_path)
+        done = kit.cli("train", config, "--dry-run", cwd=tmp_path)
         assert (done.code, done.out != "") == ((0, True) if keys is right else (2, False)), done
     assert str(tmp_path / "out") in done.out
     assert not (tmp_path / "out").exists()

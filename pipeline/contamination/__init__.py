@@ -1,1 +1,0 @@
-"""Compares training data with evaluation data: evaluation files → an index → hits by block."""

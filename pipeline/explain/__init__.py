@@ -1,1 +1,0 @@
-"""Follows one example from its source row to its packed row."""
