@@ -17,7 +17,7 @@ from ..schemas.jsontext import decode_note
 from ..schemas.names import REJECTS
 from ..schemas.reasons import NOT_DRAWN, cause_of
 from ..stages.arrays import view
-from ..stages.tokenize.encode import MIXED, UNPROVED
+from ..stages.tokenize.encode import UNPROVED
 from .dataset.cached_parts import CachedParts, open_parts
 from .dataset.decode import pieces
 from .dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
@@ -145,14 +145,14 @@ class Follower:
 
     def _dropped(self, cached: CachedParts, address: Address, doc_id: int) -> Story:
         story, one = self._begin(address, doc_id, "dropped"), cached.document(doc_id)
-        story.tokens = len(one.ids)
+        story.tokens = one.tokens
         if self._table is None:
             story.detail = "_run/documents.arrow, which says why, is gone or damaged; run again"
             return story
         code = int(self._table.outcome[doc_id])
         story.reason = REASONS[code] if code < len(REASONS) else ""
         story.detail = cause_of(story.reason)
-        if story.reason in (UNPROVED, MIXED) and (why := cached.unproved_detail(one)):
+        if story.reason == UNPROVED and (why := cached.unproved_detail(doc_id)):
             story.detail += f": {why}"
         if story.reason == "duplicate" and (twin := _twin(self._table, doc_id)) is not None:
             packed = self._documents.by_number(twin)

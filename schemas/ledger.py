@@ -77,10 +77,6 @@ class SourceLedger:
     """Conversations with a role that is not a usual one and that the template does not compare with, by role."""
     control_tokens: dict[str, int] = field(default_factory=dict)
     """Conversations that hold special tokens of the tokenizer in their contents, by token."""
-    turns_sampled: dict[str, int] = field(default_factory=dict)
-    """Assistant turns that the sampling proof tried, by outcome (`stages.mask.sampling_proof.Outcome`): a sample of the
-    turns that the mask's policy selects, or all with `mask.prove`. Empty if only a sample was tried and all of it is
-    `exact`."""
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
     weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0

@@ -37,17 +37,16 @@ UNUSABLE = {
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
     "template_error": "The chat template refused the conversation; its message is beside the row.",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
-    "train_flags": "Messages or their parts have different `train` flags or weights, but cannot be located; split the "
-    "row, or remove them.",
+    "train_flags": "Messages have different `train` flags or weights, but cannot be located; split the row, or remove "
+    "them.",
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
-    "unproved": "The assistant's turns cannot be located with certainty, but the mask needs them; take a template that "
-    "shows them, or `mask: completion`.",
-    "unproved_parts": "The mask sets thoughts or tool calls of a turn apart, but they cannot be located in its text.",
+    "unproved": "The assistant's turns, thoughts or tool calls cannot be located with certainty, but the mask needs "
+    "them; take a template that shows them, or `mask: completion`.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
-    "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), contradicts `train`, or is on "
-    "a part of a content.",
+    "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`; or "
+    "one of the two is on a part of a content.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",
     "wrong_type": "A value has the wrong type for the format; its message is beside the row.",
 }

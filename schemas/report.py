@@ -205,8 +205,6 @@ class ShownPiece:
     text: str
     trained: bool
     tokens: int
-    kind: str = ""
-    """"thought" or "tool call"; "" for all else, and if the cache is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,8 @@ class RunKind(IntEnum):
     END = 7
     """The end-of-turn token of such a turn."""
     UNPROVED = 8
-    """PROMPT of a conversation whose assistant turns could not be located. Policies about turns refuse such
-    documents."""
+    """PROMPT of a conversation whose assistant turns, or thoughts and tool calls in them, could not be located. Masks
+    about turns and their parts refuse such documents."""
     UNPROVED_COMPLETION = 9
     """COMPLETION of such a conversation. The policies `completion` and `all` treat both like PROMPT and COMPLETION."""
     USER = 10
@@ -93,30 +93,22 @@ class RunKind(IntEnum):
     begins, and space before it. A model that generates it has ended its turn. `turn` and `weight` are the turn's."""
     HISTORY_STOP_IN_NEXT_HEADER = 17
     """The same before the completion."""
-    MIXED = 18
-    """An assistant turn in the completion whose thoughts or tool calls could not be located in it. Treated like
-    ASSISTANT, but masks that treat parts of turns differently refuse such documents."""
-    HISTORY_MIXED = 19
-    """The same before the completion."""
-    UNPROVED_PARTS = 20
-    """UNPROVED_COMPLETION whose messages have thoughts or tool calls. Masks that treat these differently refuse it."""
 
 
 END_KINDS = (RunKind.HISTORY_END, RunKind.END)
 """End-of-turn tokens of the assistant."""
 THOUGHT_KINDS = (RunKind.HISTORY_THOUGHT, RunKind.THOUGHT)
 CALL_KINDS = (RunKind.HISTORY_CALL, RunKind.TOOL_CALL)
-MIXED_KINDS = frozenset({RunKind.HISTORY_MIXED, RunKind.MIXED})
-PART_KINDS = MIXED_KINDS.union(THOUGHT_KINDS, CALL_KINDS)
+PART_KINDS = frozenset({*THOUGHT_KINDS, *CALL_KINDS})
 """Parts of assistant turns that have a kind of their own."""
 ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS, *PART_KINDS)
 """Assistant turns, including end-of-turn tokens."""
 NEXT_STOP_KINDS = (RunKind.HISTORY_STOP_IN_NEXT_HEADER, RunKind.STOP_IN_NEXT_HEADER)
 """Stop tokens outside of the turns that they end."""
-UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED_PARTS)
+UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
 COMPLETION_KINDS = (
     *(RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION),
-    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED, RunKind.STOP_IN_NEXT_HEADER, RunKind.UNPROVED_PARTS),
+    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.STOP_IN_NEXT_HEADER),
 )
 """Kinds after a prompt."""
 

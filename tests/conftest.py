@@ -40,12 +40,10 @@ providers._get_local_constants = lambda: Constants()
 
 os.environ.pop("PACKTRAIN_TEST_PYTHON", None)  # it was for the start of this process, if xdist has started it
 
-SITE = Path(__file__).parent / "support" / "site"
-"""The folder whose `sitecustomize` every Python process of the tests loads first."""
-runpy.run_path(str(SITE / "sitecustomize.py"))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+runpy.run_path(str(warm.SITE / "sitecustomize.py"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(warm.SITE), os.environ.get("PYTHONPATH")]))
 
-# What forks commands is shared by the processes of this session, and ends with it.
+# What forks programs is shared by the processes of this session, and ends with it.
 os.environ.setdefault(warm.OWNER, str(os.getpid()))
 
 # Two processes run tests on two cores, and what torch computes here is tiny. It is read when torch is imported.
@@ -224,37 +222,26 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
     return read
 
 
-@pytest.fixture(scope="session")
-def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program `packtrain` for shells and terminals, which starts at once; see `warm.install`."""
-    return warm.install(tmp_path_factory.mktemp("bin"))
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> "Iterator[Faulty]":
-    """An S3 server that has faults on demand; see `tests/support/faulty.py`."""
-    pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    from botocore.loaders import JSONFileLoader
-
-    from tests.support.faulty import Faulty
-
-    load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
-    JSONFileLoader.load_file = lambda self, path: load(path)
-    with Faulty() as server:
-        yield server
+@pytest.fixture
+def warm_program(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program `packtrain` for shells and terminals, which starts at once; see `warm`."""
+    for key, value in warm.python(warm.PIPELINE, once=True).items():
+        monkeypatch.setenv(key, value)
+    return warm.PROGRAM
 
 
 @pytest.fixture
-def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
-    """The same, for one test: without faults at first, found by every client, and with short pauses after a fault."""
-    for key, value in s3_server.environment.items():
-        monkeypatch.setenv(key, value)
+def faulty(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
+    """An object store without faults at first, found by every client, with short pauses after a fault."""
+    pytest.importorskip("obstore")
+    from tests.support.faulty import Faulty
+
     # Workers have the environment that their fork server was started with, which may have been an earlier test.
     LastingPool.end()
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
-    s3_server.calm()
-    yield s3_server
-    s3_server.calm()
+    with Faulty() as server:
+        for key, value in server.environment.items():
+            monkeypatch.setenv(key, value)
+        yield server

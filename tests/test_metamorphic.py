@@ -1,7 +1,7 @@
-"""What must not matter does not matter: 26 configurations, each in some of 15 ways that promise the same rows, or
+"""What must not matter does not matter: 26 configurations, each in some of 13 ways that promise the same rows, or
 documents.
 
-The rows are a function of the data and the configuration: not of workers and machines, of containers and folders, of
+The rows are a function of the data and the configuration: not of workers and machines, of files and folders, of
 what is in the cache, of a kill, or of the tokenizer's engine. A document is a function of its own row: it is the same
 among other rows, in another order, and in a stream.
 """
@@ -10,19 +10,18 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests import kit
+from tests.support.mortal import mortal
 
 Row = dict[str, Any]
 Config = dict[str, Any]
@@ -93,7 +92,6 @@ CASES: dict[str, Case] = {
         "thoughts",
         mask={"policy": "assistant", "thoughts": "last", "tool_calls": "mask"},
         tokenizer={"chat_template": kit.TOOLS},
-        without=("container",),
     ),
     "late system": case(
         "chats", tokenizer={"chat_template": LATE_SYSTEM, "allow_lost": ["system"]}, truncate={"max_length": 512}
@@ -146,7 +144,7 @@ def cut(row: Row, lengths: list[int]) -> Pieces:
 
 
 def counts(packed: kit.Packed) -> Row:
-    """The ledger, but for the bytes of the files, which differ between containers."""
+    """The ledger, but for the bytes of the files, which differ between files."""
     return {
         name: {key: one for key, one in entry.items() if key != "bytes_read"} for name, entry in packed.ledger.items()
     }
@@ -189,34 +187,6 @@ def a_share(case: Case, folder: Path) -> kit.Packed:
 def ray(case: Case, folder: Path) -> kit.Packed:
     pytest.importorskip("ray")
     return kit.packed(kit.merged(case.config(folder), {"run": {"executor": "ray", "workers": 2}}))
-
-
-CONTAINERS = (".parquet", ".arrow", ".json", ".json.gz")
-
-
-def container(case: Case, folder: Path) -> kit.Packed:
-    kinds = iter(CONTAINERS[len(case.sources) % 2 :] * 2)
-
-    def write(one: Config, rows: list[Row]) -> None:
-        one["path"] = f"{one['name']}{next(kinds)}"
-        kit.write(folder / one["path"], rows)
-
-    return kit.packed(rewritten(case, folder, write))
-
-
-def compression(case: Case, folder: Path) -> kit.Packed:
-    """Gzip, and a stream of zstd without its size in the header, by turns."""
-
-    def write(one: Config, rows: list[Row]) -> None:
-        if len(one["name"]) % 2:
-            one["path"] += ".gz"
-            kit.write(folder / one["path"], rows)
-        else:
-            one["path"] += ".zst"
-            with pa.CompressedOutputStream(str(folder / one["path"]), "zstd") as stream:
-                stream.write(kit.lines(rows))
-
-    return kit.packed(rewritten(case, folder, write))
 
 
 def in_many_files(case: Case, folder: Path) -> Config:
@@ -283,32 +253,12 @@ def command(case: Case, folder: Path) -> kit.Packed:
     return kit.Packed(Path(config["out"]))
 
 
-KILLED = """
-import os, signal, sys
-import packtrain
-
-left = int(sys.argv[2])
-
-def count(event, arguments):
-    global left
-    if event in ("os.link", "os.rename"):
-        left -= 1
-        if left == 0:
-            os.killpg(0, signal.SIGKILL)
-
-sys.addaudithook(count)
-packtrain.run(sys.argv[1])
-"""
-
-
 def killed(case: Case, folder: Path) -> kit.Packed:
     """Killed as a file is about to get its name, twice, and started again."""
     config = case.config(folder)
-    puts = zlib.crc32(repr(case).encode()) % 11 + 3  # of twenty or more; the second run begins with fewer to do
-    for left in (puts, 4):
-        words = [sys.executable, "-c", KILLED, str(kit.saved(config)), str(left)]
-        done = subprocess.run(words, start_new_session=True, capture_output=True, timeout=300)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    for at in (zlib.crc32(repr(case).encode()) % 8 + 3, 4):  # the second run begins with fewer to do
+        ended = mortal(folder / "puts", "run", kit.saved(config), at=at)
+        assert ended.code == -signal.SIGKILL, ended
         assert not (folder / "out" / "manifest.json").exists()
     return kit.packed(config)
 
@@ -316,11 +266,13 @@ def killed(case: Case, folder: Path) -> kit.Packed:
 def shares_at_once(case: Case, folder: Path) -> kit.Packed:
     """Three runs begin together; one of them is killed, unless the others have done everything by then."""
     config = case.config(folder)
-    runs = []
-    for share, left in enumerate(("0", "4", "0")):
-        file = kit.saved(kit.merged(config, {"run": {"shard": f"{share}/3"}}), f"share-{share}.json")
-        runs.append(subprocess.Popen([sys.executable, "-c", KILLED, file, left], start_new_session=True))
-    codes = [run.wait(timeout=300) for run in runs]
+
+    def share(number: int) -> int:
+        file = kit.saved(kit.merged(config, {"run": {"shard": f"{number}/3"}}), f"share-{number}.json")
+        return mortal(folder / f"puts-{number}", "run", file, at=4 * (number == 1)).code
+
+    with ThreadPoolExecutor(3) as threads:
+        codes = list(threads.map(share, range(3)))
     assert codes[0] == codes[2] == 0
     assert codes[1] in (0, -signal.SIGKILL)
     return kit.Packed(folder / "out")
@@ -361,8 +313,6 @@ SAME_ROWS: dict[str, Callable[[Case, Path], kit.Packed]] = {
     "workers": two_workers,
     "share": a_share,
     "ray": ray,
-    "container": container,
-    "compression": compression,
     "many files": many_files,
     "files in order": files_in_order,
     "another folder": another_folder,

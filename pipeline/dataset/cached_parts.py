@@ -1,36 +1,28 @@
 """A finished run's encoded parts in the cache, and the documents in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ...schemas.errors import IntegrityError
 from ...schemas.names import part_record
-from ...schemas.rows import CALL_KINDS, THOUGHT_KINDS
-from ...stages.arrays import view
-from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.arrays import list_lengths, view
+from ...stages.tokenize.encode import UNPROVED
 from ..encode.parts import EncodedPart, decode_record
 from ..store.open_store import Store
 from .documents import Address
 from .open_dataset import Finished
 from .run_notes import NotedPart, recall_parts
 
-SAID = {int(kind): "thought" for kind in THOUGHT_KINDS} | {int(kind): "tool call" for kind in CALL_KINDS}
-"""Kinds of tokens that rows show in colours of their own."""
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedDocument:
+class EncodedDocument(NamedTuple):
     """One document from the cache."""
 
-    doc_id: int
     line: int
     """Line within the block, from 0."""
     sub: int
-    ids: list[int]
-    runs: list[tuple[int, int, int, bool]]
-    """(end, kind, turn, train) of each run of tokens."""
+    tokens: int
 
 
 class CachedParts:
@@ -74,30 +66,12 @@ class CachedParts:
         row = doc_id - part.first
         for batch in EncodedPart(part.place.path).batches:
             if row < batch.num_rows:
-                one = batch.slice(row, 1).to_pylist()[0]
-                runs = [(run["end"], run["kind"], run["turn"], run["weight"] > 0) for run in one["runs"]]
-                return EncodedDocument(doc_id, one["line"], one["sub"], one["input_ids"], runs)
+                one = batch.slice(row, 1)
+                line, sub = (one.column(name)[0].as_py() for name in ("line", "sub"))
+                return EncodedDocument(line, sub, int(list_lengths(one.column("input_ids"))[0]))
             row -= batch.num_rows
         where = self.store.where(part.place.part.name)
         raise IntegrityError(f"{where} has fewer documents than its record says; run again")
-
-    def said_kinds(self, doc_id: int, start: int, ids: Sequence[int]) -> list[str]:
-        """Return "thought", "tool call" or "" for each token of a document's piece; nothing if the cache has other
-        tokens.
-
-        Args:
-            start: the piece's first token.
-            ids: its tokens.
-
-        Raises:
-            IntegrityError: its part cannot be read.
-        """
-        one = self.document(doc_id)
-        if one.ids[start : start + len(ids)] != list(ids):
-            return []
-        sizes = np.diff([run[0] for run in one.runs], prepend=0).tolist()
-        names = [SAID.get(run[1], "") for run, size in zip(one.runs, sizes, strict=True) for _ in range(size)]
-        return names[start : start + len(ids)]
 
     def documents_of_row(self, part: NotedPart, line: int) -> list[tuple[int, int]]:
         """Return (doc id, which example of the row) of the documents made from one input row.
@@ -113,10 +87,11 @@ class CachedParts:
             doc_id += batch.num_rows
         return out
 
-    def unproved_detail(self, one: EncodedDocument) -> str:
-        """Return why turns of a document or their parts could not be located, from its part's record, or ""."""
-        record = decode_record(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
-        rows = (place for place in record.counts.places if place.kind in (UNPROVED, MIXED)) if record else ()
+    def unproved_detail(self, doc_id: int) -> str:
+        """Return why turns of a document could not be located, from its part's record, or ""."""
+        record = decode_record(self.store.read(part_record(self.of_document(doc_id).place.part.name)))
+        one = self.document(doc_id)
+        rows = (place for place in record.counts.places if place.kind == UNPROVED) if record else ()
         return next((place.detail for place in rows if (place.line, place.sub) == (one.line, one.sub)), "")
 
 

@@ -1,30 +1,25 @@
 """Prints a packed row as text for `inspect`, document by document, with trained tokens in colour."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from ...schemas.errors import InputError, PacktrainError
+from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
 from ...schemas.layout import fill_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
-from ...stages.tokenize.engines import reference_tokenizer
-from .cached_parts import open_parts
 from .documents import PackedDocuments
 from .open_dataset import Finished
 
 TRAINED = "bold green"
 MASKED = "dim"
 WEIGHT = "cyan"
-COLOURS = {"thought": "yellow", "tool call": "blue"}
-"""Colours of parts of the assistant's turns; bold if trained, faint if not."""
 _PAIR_PARTS = (
     ("prompt_ids", "prompt", "dim"),
     ("chosen_ids", "chosen", "bold green"),
@@ -46,22 +41,19 @@ class Piece:
     """Tokens of padding behind `ids`, if the dataset says so."""
     weights: list[float] | None = None
     """The loss weight of each label; None if all are 1."""
-    kinds: list[str] = field(default_factory=list)
-    """"thought", "tool call" or "" for each of `ids`; empty if unknown."""
 
     @property
     def trained(self) -> int:
         """Number of trained tokens."""
         return sum(label != IGNORE_INDEX for label in self.labels)
 
-    def stretches(self) -> Iterator[tuple[float, str, list[int]]]:
-        """Yield (loss weight, kind, ids) of each run of tokens; the weight is 0 for those that are not trained."""
+    def stretches(self) -> Iterator[tuple[float, list[int]]]:
+        """Yield (loss weight, ids) of each run of tokens; the weight is 0 for those that are not trained."""
         begin = 0
         weights = self.weights or [float(label != IGNORE_INDEX) for label in self.labels]
-        flags = list(zip(weights, self.kinds or [""] * len(weights), strict=True))
-        for index in range(1, len(flags) + 1):
-            if index == len(flags) or flags[index] != flags[begin]:
-                yield *flags[begin], self.ids[begin:index]
+        for index in range(1, len(weights) + 1):
+            if index == len(weights) or weights[index] != weights[begin]:
+                yield weights[begin], self.ids[begin:index]
                 begin = index
 
 
@@ -82,17 +74,6 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
         out.append(Piece(doc_id, start, ids, labels, length - tokens, weights))
         begin += length
     return out
-
-
-def with_kinds(dataset: Finished, found: list[list[Piece]]) -> list[list[Piece]]:
-    """Return the pieces of rows with the kinds of their tokens, if the cache still has their documents."""
-    try:
-        cached = open_parts(dataset)
-        if isinstance(cached, str):
-            return found
-        return [[replace(one, kinds=cached.said_kinds(one.doc_id, one.start, one.ids)) for one in row] for row in found]
-    except (PacktrainError, OSError, ValueError, pa.ArrowException):
-        return found
 
 
 def load_decoder(folder: Path) -> "Decoder":
@@ -118,11 +99,6 @@ class Decoder:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    @classmethod
-    def of_json(cls, content: str) -> "Decoder":
-        """Make a decoder from the content of a tokenizer.json."""
-        return cls(reference_tokenizer(content))
-
     def text(self, ids: list[int]) -> str:
         """Return the text of some tokens, including special ones."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
@@ -139,20 +115,6 @@ class Decoder:
             done = text
         return out
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token. Keeps a leading space that the decoder would drop, and spells a token that is
-        only part of a character as the vocabulary does.
-        """
-        known: dict[int, str] = {}
-        for one in set(ids):
-            text, spelt = self.text([one]), str(self._tokenizer.id_to_token(one) or "")
-            if "\ufffd" in text:
-                text = spelt or text
-            elif spelt.startswith("▁") and not text.startswith((" ", "▁")):
-                text = spelt.replace("▁", " ")
-            known[one] = text
-        return [known[one] for one in ids]
-
 
 def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None) -> None:
     """Print one packed row, or one preference pair.
@@ -165,8 +127,6 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         return
     found = pieces(dataset, row, split)
     colour, weighted = has_colour(console), dataset.manifest.weighted
-    if colour:
-        (found,) = with_kinds(dataset, [found])
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
     used, trained = sum(len(piece.ids) for piece in found), sum(piece.trained for piece in found)
@@ -184,8 +144,6 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         *("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)),
         *((" · ", ("×2 ", WEIGHT), "loss weight of what follows, if it is not 1") if weighted else ()),
     ]
-    shown = {kind for piece in found for kind in piece.kinds}
-    legend += [part for kind, style in COLOURS.items() if kind in shown for part in (" · ", (kind, style))]
     console.print(Text.assemble(*legend))
     for piece in found:
         title = [escape_line(str(names.get(piece.doc_id, piece.doc_id))), plural(len(piece.ids), "token")]
@@ -195,9 +153,9 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         title += [f"weight {sum(piece.weights):.4g}"] if piece.weights is not None else []
         text, stretches = Text(), list(piece.stretches())
         texts = decoder.spans([run for *_, run in stretches]) if decoder is not None else [""] * len(stretches)
-        for (weighs, kind, run), said in zip(stretches, texts, strict=True):
+        for (weighs, run), said in zip(stretches, texts, strict=True):
             flag = weighs > 0
-            style = f"{'bold' if flag else 'dim'} {COLOURS[kind]}" if kind else TRAINED if flag else MASKED
+            style = TRAINED if flag else MASKED
             text.append(f"×{weighs:.4g} " if weighs not in (0, 1) else "", WEIGHT)
             text.append(left if flag else "", style)
             text.append(_written(run, said, decoder, style))

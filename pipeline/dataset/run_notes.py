@@ -27,7 +27,7 @@ from ..inputs.find import Found, InputKind, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.cache_tag import is_cache
 from ..store.checksummed import get_note, put_note
-from ..store.open_store import Store, StoredFile, ask_all, cache_beside, is_url, open_store
+from ..store.open_store import Store, StoredFile, ask_all, is_url, open_store
 
 RUN = "_run/run.json"
 PARTS = "_run/parts.json"
@@ -79,20 +79,8 @@ class _Run(msgspec.Struct):
     asked: str
     """See `Request`."""
     base: str
-    cache: str
     tokenizer: str
     config: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
-    """A run's configuration, and where its paths start."""
-
-    config: RunConfig
-    base: Path
-    """Where relative paths of the configuration start."""
-    cache: str
-    """Full path or URL of the cache with the encoded parts."""
 
 
 def remember(
@@ -117,7 +105,7 @@ def remember(
         source["path"] = [without_secrets(path) for path in source["path"]]
     if config.decontaminate is not None:
         data["decontaminate"]["against"] = [without_secrets(path) for path in config.decontaminate.against]
-    put_note(out, RUN, _Run(request.asked, str(base.absolute()), cache.url, str(request.tokenizer), data))
+    put_note(out, RUN, _Run(request.asked, str(base.absolute()), str(request.tokenizer), data))
     parts = [_Part(place.part, count, place.contaminated) for place, count in zip(places, documents, strict=True)]
     put_note(out, PARTS, _Parts(cache.url, list(files), parts))
 
@@ -128,19 +116,13 @@ def is_asked_again(out: Store, request: Request) -> bool:
     return note is not None and note.asked == request.asked
 
 
-def recall(out: Store) -> RunOrigin | None:
-    """Read the configuration that `remember` wrote; None if it is gone or damaged.
-
-    Its cache is the noted one if that may be used, else the default place beside `out`.
-    """
+def recall(out: Store) -> tuple[RunConfig, Path] | None:
+    """The configuration that `remember` wrote, and where its paths start; None if it is gone or damaged."""
     note = _read(out, RUN, _Run)
-    if note is None:
-        return None
     try:
-        config = RunConfig.model_validate(note.config)
+        return None if note is None else (RunConfig.model_validate(note.config), Path(note.base))
     except ValueError:
         return None
-    return RunOrigin(config, Path(note.base), _allowed(out, note.cache) or cache_beside(out.url))
 
 
 def tokenizer_folder(out: Store) -> Path | None:

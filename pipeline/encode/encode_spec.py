@@ -17,11 +17,11 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
 
-FORMAT = 14
+FORMAT = 15
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
-OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops", "prove"})
+OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops"})
 """Keys of an EncodeSpec's payload that matter only for conversations."""
 
 
@@ -45,8 +45,6 @@ class EncodeSpec:
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
     generation_stops: tuple[int, ...] = ()
     """Ids at which the model's generation stops; the sampling proof asks for them."""
-    prove: bool = False
-    """Whether the sampling proof tries all turns, not only those of the first rows."""
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""

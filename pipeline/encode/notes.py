@@ -18,7 +18,7 @@ from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
-from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import Block, InputFile
@@ -28,28 +28,14 @@ from .encode_spec import Look
 from .first_look import first_blocks
 from .parts import DROPPED, REJECTED, PartRecord
 from .prepared import Prepared
-from .sampled import kinds_tried, sampled_turns
+from .sampled import EARLIER, SAMPLED
 
 _ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
 """What the detail of a reject ends with."""
 _REFUSED = (REJECTED, DROPPED)
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
-_UNLOCATED = {
-    UNPROVED: (
-        "the assistant's turns cannot be located with certainty in {count}, which {key} {policy} needs",
-        "put {{% generation %}} and {{% endgeneration %}} around them in the template, or take {key}=completion",
-    ),
-    MIXED: (
-        "thoughts or tool calls cannot be located with certainty in turns of {count}, which {key}.thoughts and "
-        "{key}.tool_calls need",
-        "take a template that shows where they lie, or leave {key}.thoughts and {key}.tool_calls at train",
-    ),
-}
-"""What is said of conversations to which a mask cannot be applied, and what to do."""
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
-    Outcome.PAST_STOP: "more follows a stop token within {}, which a model would never be asked for",
-    Outcome.NEXT_HEADER: "the stop token of {} begins the next message's header, and is not trained",
     Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
 }
 """What is said of turns that are not what a model would sample."""
@@ -120,8 +106,7 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
-    proved = seen if config.mask.prove else _seen(first_blocks(prepared.joined), prepared.look.counts)
-    masks = list(by_mask(config, proved))
+    masks = list(by_mask(config, _seen(first_blocks(prepared.joined), prepared.look.counts)))
     for one in masks:
         yield from _not_sampled(one)
     if any(form.make().needs_template for form in prepared.formats.values()):
@@ -129,23 +114,26 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
-    """Yield sentences about conversations that the mask leaves out because turns or their parts are not located.
+    """Yield sentences about conversations that the mask leaves out because their turns are not located.
 
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
     """
     for key, mask, seen in by_mask(config, _of_records(files, encoded)):
-        needs = Mask.of(mask)
-        for kind, needed in ((UNPROVED, needs.needs_turns), (MIXED, needs.needs_parts)):
-            count, first, why = found(seen, kind)
-            if not count or not needed:
-                continue
-            said = {"count": plural(count.total(), "conversation"), "key": key, "policy": mask.policy}
-            what, fix = (one.format(**said) for one in _UNLOCATED[kind])
-            what = f"{what}. The first: {first}: {why}"
-            if mask.on_unproved == "error":
-                raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; to use them, {fix}")
-            yield f"{what}. They are left out; to use them, {fix}"
+        count, first, why = found(seen, UNPROVED)
+        if not count or not Mask.of(mask).needs_turns:
+            continue
+        what = (
+            "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
+            f"{plural(count.total(), 'conversation')}, which this mask needs. The first: {first}: {why}"
+        )
+        fix = (
+            "to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
+            f"{key}=completion"
+        )
+        if mask.on_unproved == "error":
+            raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; {fix}")
+        yield f"{what}. They are left out; {fix}"
 
 
 def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
@@ -174,25 +162,21 @@ def _meant(role: str) -> str:
 
 
 def _not_sampled(masked: Masked) -> Iterator[str]:
-    """Describe the turns that are not what a model would sample, if there are any."""
+    """Describe the turns in the first rows that are not what a model would sample, if there are any."""
     key, mask, seen = masked
-    tried = sum((sampled_turns(one.counts, mask) for one in seen), Counter[str]())
-    wrong = [outcome for outcome in _NOT_SAMPLED if tried[outcome]]
-    if not wrong:
+    kinds = {"all": (), "assistant": (SAMPLED, EARLIER)}.get(mask.policy, (SAMPLED,))
+    tried, *_ = found(seen, *kinds)
+    said = [words.format(plural(tried[one], "turn")) for one, words in _NOT_SAMPLED.items() if tried[one]]
+    if not said:
         return
-    said = [_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong]
-    what = f"of {plural(tried.total(), 'turn')} of the assistant" + ("" if mask.prove else " in the first rows")
-    _, first, message = found(seen, *kinds_tried(mask), names=wrong)
+    _, first, message = found(seen, *kinds, names=_NOT_SAMPLED)
     advice = []
     if tried[Outcome.PREFIX]:
         own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")
         advice.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
-    if tried[Outcome.NEXT_HEADER]:
-        advice.append(f"To train a stop token in the next header: {key}.stop=auto")
     if tried[Outcome.MISSING]:
         advice.append("A stop that the template does not write cannot be trained: take a template that writes one")
-    if not mask.prove:
-        advice.append("To count all turns: mask.prove=sampling")
+    what = f"of {plural(tried.total(), 'turn')} of the assistant in the first rows"
     yield f"{what}: {'; '.join(said)}. The first: {first}, message {message}. {'. '.join(advice)}"
 
 

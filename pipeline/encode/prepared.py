@@ -92,14 +92,12 @@ def make_spec(
     engine_version: str,
     *,
     needs_template: bool,
-    prove: bool = False,
 ) -> EncodeSpec:
     """Make the specification of a run's encoding.
 
     Args:
         engine: the engine that encodes; the one in `section` is ignored.
         needs_template: whether there may be conversations.
-        prove: whether the sampling proof tries all turns, not only those of the first rows.
 
     Raises:
         TokenizerError: a template is needed, and the tokenizer has none.
@@ -119,7 +117,6 @@ def make_spec(
         trace=section.trace,
         allow_lost=tuple(sorted(set(section.allow_lost))),
         generation_stops=tokenizer.generation_stops,
-        prove=prove,
         around=SpecialTokenAffixes(
             prefix=tokenizer.prefix_ids,
             suffix=tokenizer.suffix_ids,

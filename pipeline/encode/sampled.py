@@ -1,21 +1,16 @@
-"""Counts what the sampling proof finds, in the first look and, with `mask.prove: sampling`, in every block."""
+"""Counts what the sampling proof finds in the first look."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ...schemas.rows import Example
 from ...stages.arrays import view
-from ...stages.mask.sampling_proof import Outcome, prove
+from ...stages.mask.sampling_proof import prove
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import EncodeCounts, Findings
+from ...stages.tokenize.encode_counts import Findings
 from ...stages.tokenize.preference_tokens import encode_pairs
 from .encode_spec import EncodeSpec
-
-if TYPE_CHECKING:
-    from ...schemas.config.mask import MaskConfig
 
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
@@ -35,21 +30,3 @@ def encoded_batches(
                 found.counts.add(EARLIER if earlier else SAMPLED, outcome.value, *place, str(message + 1))
             found.alone.clear()
         yield batch
-
-
-def kinds_tried(mask: "MaskConfig") -> tuple[str, ...]:
-    """The kinds of turns that a mask's policy trains. `all` trains headers too, so nothing is compared."""
-    return {"all": (), "assistant": (SAMPLED, EARLIER)}.get(mask.policy, (SAMPLED,))
-
-
-def sampled_turns(counts: EncodeCounts, mask: "MaskConfig") -> Counter[str]:
-    """The outcomes of the turns that a mask's policy trains.
-
-    With `stop: auto`, a turn is exact if its stop token stands in the next header.
-    """
-    found = Counter[str]()
-    for kind in kinds_tried(mask):
-        found.update(counts.found.get(kind, {}))
-    if mask.stop == "auto" and mask.train_end and found[Outcome.NEXT_HEADER]:
-        found[Outcome.EXACT] += found.pop(Outcome.NEXT_HEADER)
-    return found

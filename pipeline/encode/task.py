@@ -153,7 +153,7 @@ def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Enc
         look: whether it is for the first look, where all texts are compared and all turns proved.
     """
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look, prove=look or spec.prove)
+    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look, prove=look)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:

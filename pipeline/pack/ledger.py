@@ -13,7 +13,6 @@ from ...schemas.ledger import Ledger, SourceLedger
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
 from ..encode.parts import DROPPED, REJECTED, PartRecord
-from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
 from .rows import Written
@@ -26,12 +25,10 @@ def open_ledger(
     """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
 
     Args:
-        config: its masks say which turns are trained, and so whose proofs count.
         sources: the source of each record.
         not_taken: by source, rows that were scanned but not encoded because of `max_rows`.
     """
     ledger = Ledger({source.name: SourceLedger() for source in config.sources})
-    masks = [config.mask_of(source) for source in config.sources]
     for source, record in zip(sources, records, strict=True):
         entry = ledger.sources[config.sources[source].name]
         entry.bytes_read += record.bytes_read
@@ -46,7 +43,6 @@ def open_ledger(
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
-        _add(entry.turns_sampled, sampled_turns(counts, masks[source]))
         entry.straddles += counts.straddles
     for name, count in not_taken.items():
         ledger.sources[name].rows_read += count

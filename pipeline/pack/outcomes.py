@@ -21,16 +21,16 @@ from ...stages.mask.run_index import RunIndex
 from ...stages.select.split import Places, split
 from ...stages.select.truncate import Keep, Limits, Overlong
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
-from ...stages.tokenize.encode import MIXED, UNPROVED
+from ...stages.tokenize.encode import UNPROVED
 from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_PARTS, NO_TURNS, PIECE, SPLIT, Documents, Table, place_of
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, place_of
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
 REASONS = (
-    *("", "empty", "equal", UNPROVED, MIXED, "contaminated", "min_tokens", "max_tokens", "untrained"),
+    *("", "empty", "equal", UNPROVED, "contaminated", "min_tokens", "max_tokens", "untrained"),
     *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", NOT_DRAWN, "holdout", "train"),
 )
 """The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
@@ -43,9 +43,7 @@ SPLIT_TOKENS = 1 << 22
 def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
     """Return the reasons for which its mask rejects conversations of each source."""
     return {
-        source.name: frozenset(
-            reason for reason, applies in ((UNPROVED, mask.needs_turns), (MIXED, mask.needs_parts)) if applies
-        )
+        source.name: frozenset({UNPROVED} if mask.needs_turns else ())
         for source, mask in zip(config.sources, Mask.of_sources(config), strict=True)
     }
 
@@ -136,8 +134,6 @@ def _leave_out_by_mask(some: Documents, mask: Mask) -> None:
     leave_out(some, some.length == 0, "empty")
     if mask.needs_turns:
         leave_out(some, some.has(NO_TURNS), UNPROVED)
-    if mask.needs_parts:
-        leave_out(some, some.has(NO_PARTS), MIXED)
 
 
 def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: RunConfig, source: int) -> None:

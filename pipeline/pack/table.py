@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
-from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
+from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ...stages.select.preference_limits import PairLengths, cut_pairs
 from ...stages.select.truncate import Limits
-from ...stages.tokenize.token_runs import IS_NEXT_STOP, completion_starts
+from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
@@ -37,10 +37,9 @@ SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
 PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
 """A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
-HELD_OUT, NO_TURNS, NO_PARTS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(7))
-"""Bits of `Documents.flags`: held out; assistant turns, or parts of one, not located; the first token is
-supervised; cut into pieces before packing; shares text with evaluation rows; some trained token has another loss weight
-than 1."""
+HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(6))
+"""Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
+before packing; shares text with evaluation rows; some trained token has another loss weight than 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,11 +260,7 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *,
     here.turns[:], here.endless[:] = supervised_turns(
         runs.kind, runs.turn, runs.supervised, offsets, next_stops=mask.next_stops
     )
-    for flag, which in (
-        (NO_TURNS, unlocated_documents(runs.kind, offsets)),
-        (NO_PARTS, unlocated_documents(runs.kind, offsets, parts=True)),
-    ):
-        here.flags[which] |= flag
+    here.flags[np.logical_or.reduceat(IS_UNPROVED[runs.kind], offsets[:-1])] |= NO_TURNS
     if runs.weights is not None:
         here.flags[np.logical_or.reduceat(runs.supervised & (runs.weights != 1), offsets[:-1])] |= WEIGHTED
     digests = batch.column("digest")

@@ -57,7 +57,7 @@ from .shown import shown_rows
 def configuration_noted(out: Store) -> str:
     """YAML that reproduces a finished dataset, from its notes; "" if they are gone."""
     origin = recall(out)
-    return configuration_of(origin.config, origin.base) if origin is not None else ""
+    return configuration_of(*origin) if origin is not None else ""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:

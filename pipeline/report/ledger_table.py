@@ -42,7 +42,6 @@ _LINES = (
     ("dim", "  left out by the template", "template_dropped"),
     ("dim", "  unknown role", "unknown_roles"),
     ("dim", "  special token in contents", "control_tokens"),
-    ("dim", "  sampling proof", "turns_sampled"),
 )
 """(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
 a line a reason.

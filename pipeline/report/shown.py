@@ -2,11 +2,10 @@
 
 from ...schemas.errors import IntegrityError, PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
-from ..dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
+from ..dataset.decode import Decoder, Piece, load_decoder, pieces
 from ..dataset.documents import PackedDocuments
 from ..dataset.open_dataset import Finished
-from ..dataset.run_notes import recall, recall_spec, tokenizer_folder
-from ..store.open_store import open_store
+from ..dataset.run_notes import tokenizer_folder
 
 ROWS = 6
 ROW_CHARACTERS = 4_000
@@ -37,7 +36,7 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
         if dataset.manifest.preference:
             return [_pair(dataset, documents, split, row, decoder, room) for row in chosen], None
-        found = with_kinds(dataset, [pieces(dataset, row, split) for row in chosen])
+        found = [pieces(dataset, row, split) for row in chosen]
         names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
         rows = [
@@ -50,17 +49,12 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
 
 
 def find_decoder(dataset: Finished) -> Decoder:
-    """The run's tokenizer, from the cache or from the folder that the run read.
+    """The run's tokenizer, from the folder that the run read.
 
     Raises:
         InputError: the folder has none.
-        IntegrityError: both are gone.
+        IntegrityError: it is gone.
     """
-    origin = recall(dataset.store)
-    if origin is not None:
-        spec = recall_spec(open_store(origin.cache), dataset.manifest.plan)
-        if spec is not None:
-            return Decoder.of_json(spec.tokenizer_json)
     folder = tokenizer_folder(dataset.store)
     if folder is None:
         raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")
@@ -108,11 +102,11 @@ def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece],
         texts = decoder.spans([ids for *_, ids in spans])
         if sum(map(len, texts)) <= room:
             each_text = zip(spans, texts, strict=True)
-            return [ShownPiece(text, weight > 0, len(ids), kind) for (weight, kind, ids), text in each_text], False
+            return [ShownPiece(text, weight > 0, len(ids)) for (weight, ids), text in each_text], False
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
     each = max(room // len(kept), 40)
-    out = [ShownPiece(short_text(decoder, ids, each), weight > 0, len(ids), kind) for weight, kind, ids in kept]
+    out = [ShownPiece(short_text(decoder, ids, each), weight > 0, len(ids)) for weight, ids in kept]
     if len(kept) < len(spans):
         left = sum(len(ids) for *_, ids in spans[half:-half])
         out.insert(half, ShownPiece(_GAP, False, left))

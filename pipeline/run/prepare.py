@@ -58,8 +58,7 @@ def prepare(
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
     conversations = any(form.make().needs_template for form in formats.values())
     engine, version = preferred_engine(section.engine)
-    prove = config.mask.prove is not None
-    spec = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
+    spec = make_spec(tokenizer, section, engine, version, needs_template=conversations)
     readers = [one.name for one in config.sources if is_reader(one.format)]
     files = tuple(files)
     joined = tuple(join_small(files, readers)) if whole else files

@@ -28,15 +28,12 @@ class MaskConfig(ConfigModel):
     """Tool calls of the assistant, with what the template writes around them. `mask`: never trained, but the
     end-of-turn token after them is."""
     on_unproved: Literal["reject", "error"] = "reject"
-    """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
-    cannot be applied, nor can `thoughts` and `tool_calls` if these cannot be located in their turns. `reject` leaves
-    the conversation out and lists it in rejects.jsonl with the reason; `error` ends the run."""
+    """If the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty, only `completion`
+    and `all` can be applied, without `train_end: false`, `thoughts` and `tool_calls`. `reject` leaves the conversation
+    out and lists it in rejects.jsonl with the reason; `error` ends the run."""
     stop: Stop = "turn"
     """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
     token with the turn before it. `turn` does not."""
-    prove: Literal["sampling"] | None = None
-    """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
-    count the outcomes in the ledger. Null: only for the turns in the first rows of each source. Encodes again."""
 
 
 class SourceMaskConfig(ConfigModel):

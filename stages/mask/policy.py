@@ -17,7 +17,7 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     RunKind,
 )
-from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED
+from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_NEXT_STOP
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
     from ...schemas.config.config import RunConfig
@@ -60,11 +60,6 @@ class Mask:
         return {name: cls(**{one.name: mask[one.name] for one in fields(cls)}) for name, mask in masks.items()}
 
     @property
-    def needs_parts(self) -> bool:
-        """Whether the mask treats parts of a turn differently, so that it needs to know where they are."""
-        return (self.thoughts, self.tool_calls) != ("train", "train")
-
-    @property
     def next_stops(self) -> bool:
         """Whether a stop token in the next message's header is trained with the turn that it ends."""
         return self.stop == "auto"
@@ -76,12 +71,12 @@ class Mask:
 
     @property
     def needs_turns(self) -> bool:
-        """Whether the policy cannot be applied to a conversation whose turns were not located. `completion` can, if it
-        trains ends; parts that the mask treats differently are `needs_parts`.
+        """Whether the mask cannot be applied to a conversation whose turns were not located. `completion` can, if it
+        treats ends, thoughts and calls like the rest; so can `all`, which trains ends in any case.
         """
-        if self.policy == "all":
-            return self.needs_parts
-        return self.policy != "completion" or not self.train_end
+        parts = (self.thoughts, self.tool_calls) != ("train", "train")
+        turns = self.policy != "completion" or not self.train_end
+        return parts or (turns and self.policy != "all")
 
     def table(self) -> NDArray[np.int8]:
         """(kinds,) whether runs of a kind are trained: 0 no, 1 yes, 2 in the last turn of the assistant."""
@@ -132,19 +127,6 @@ def supervised_runs(
         last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
         supervised &= ~of_last | (turn == np.repeat(last, np.diff(offsets)))
     return supervised, weights
-
-
-def unlocated_documents(
-    kind: NDArray[np.int8], offsets: NDArray[np.integer], *, parts: bool = False
-) -> NDArray[np.bool_]:
-    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has thoughts
-    or tool calls that were not located.
-    """
-    if len(offsets) < 2:
-        return np.zeros(0, dtype=np.bool_)
-    table = IS_MIXED if parts else IS_UNPROVED
-    out: NDArray[np.bool_] = np.logical_or.reduceat(table[kind], offsets[:-1])
-    return out
 
 
 def supervised_turns(

@@ -80,7 +80,7 @@ def is_blank(value: Any) -> bool:
 class _Part(msgspec.Struct):
     type: Any = "text"
     text: str | None = None
-    train: bool | None = None
+    train: Any = None
     weight: Any = None
 
 
@@ -125,10 +125,9 @@ def _check_parts(content: list[str | _Part], where: str) -> None:
     for index, part in enumerate(content):
         if isinstance(part, str):
             continue
-        if part.weight is not None:
-            raise RowRejectedError(
-                "weight", f"`{where}[{index}].weight`: parts have no weight; give it to the message, or say `train`"
-            )
+        for name in ("train", "weight"):
+            if getattr(part, name) is not None:
+                raise RowRejectedError("weight", f"`{where}[{index}].{name}`: a part has none; give it to the message")
         if not isinstance(part.type, str) or part.type not in _TEXT_PARTS:
             raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {part.type!r}: only text can be packed")
         if part.type == "text" and part.text is None:
@@ -212,7 +211,7 @@ def conversation(
     if not per_turn:
         return [whole]
     turns = [i for i in range(start or 0, len(messages)) if messages[i]["role"] == "assistant"]
-    wanted = [i for i in turns if messages[i].get("train") is not False or _has_trained_part(messages[i])]
+    wanted = [i for i in turns if messages[i].get("train") is not False]
     trained = [i for i in wanted if not is_silent(messages[i])]
     if not trained:
         return [whole]
@@ -225,8 +224,3 @@ def conversation(
         whole._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
         for sub, i in enumerate(trained)
     ]
-
-
-def _has_trained_part(message: Message) -> bool:
-    content = message.get("content")
-    return type(content) is list and any(isinstance(part, dict) and part.get("train") is True for part in content)

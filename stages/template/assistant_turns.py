@@ -21,12 +21,13 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
-from .thought_style import ThoughtStyle
+from .thought_style import CLOSING, OPENING, ThoughtStyle
 from .tracked_str import CALL, MESSAGE, Word
 
 ASSISTANT = "assistant"
 """The role whose messages are trained."""
 _TAG = re.compile(r"<[^<>]*>")
+_EMPTY = re.compile(rf"{OPENING}\s*{CLOSING}\s*$")
 Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
 """Renders the messages before an index with a generation prompt; returns the text and its words. Raises
 RowRejectedError if the template refuses them."""
@@ -264,17 +265,16 @@ def _tags_of_thought(chat: Chat, head: str, same: int, anchor: int) -> int:
         head: the text with the generation prompt, of which `same` characters are shared.
         anchor: where the turn's words begin.
     """
-    stops, opening, pairs = chat.manner.stops, chat.manner.opening, chat.manner.thoughts.tags
+    stops, opening = chat.manner.stops, chat.manner.opening
     role = stops.search(opening) if stops is not None else None
     if stops is None or role is None:
         return 0
     shared = len(head) - len(opening) + role.end()
-    for pair in pairs:  # an empty thought that only the prompt has, before a tool call
-        empty = re.search(r"\s*".join(map(re.escape, pair)) + r"\s*$", head)
-        if empty is not None and shared <= empty.start() < same:
-            return empty.start() - same
+    empty = _EMPTY.search(head)  # a thought that only the prompt has, before a tool call
+    if empty is not None and shared <= empty.start() < same:
+        return empty.start() - same
     rest = chat.text[same:anchor]
-    size = max((at + len(tag) for _, tag in pairs if (at := rest.rfind(tag)) >= 0), default=0)
+    size = rest.rfind(CLOSING) + len(CLOSING) if CLOSING in rest else 0
     if same < shared or stops.search(rest[:size]):
         return 0
     return size if not _TAG.sub("", rest[:size]).strip() else 0

@@ -15,7 +15,7 @@ from .assistant_turns import ASSISTANT, UnprovedError
 from .chat_template import ChatTemplate
 from .marked import TOOL_KEYS, Marked
 from .owned import LOST, Owned, texts_of, texts_under
-from .thought_style import ThoughtStyle, is_blank
+from .thought_style import bare, is_blank
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TOOLS, Word, code_of, part_of
 
 DROPPED_REASONING = "reasoning"
@@ -45,7 +45,7 @@ class Losses:
         self.allowed = frozenset(allowed)
 
     def check(
-        self, own: Owned, tools: list[dict[str, Any]] | None, made: Marked, style: ThoughtStyle
+        self, own: Owned, tools: list[dict[str, Any]] | None, made: Marked
     ) -> tuple[tuple[str, ...], UnprovedError | None]:
         """The allowed losses of a row ("reasoning", and words of `tokenizer.allow_lost`); and why the words of a turn
         are not found whole and in one place, if so.
@@ -54,11 +54,9 @@ class Losses:
 
         Args:
             made: the rendered conversation.
-            style: how the template writes thoughts.
 
         Raises:
-            RowRejectedError: `lost_content`, if anything else is left out; `train_flags`, if the words do not show all
-                of a part with a flag of its own.
+            RowRejectedError: `lost_content`, if anything else is left out.
         """
         written, gaps = _pieces(made.text, made.words), Gaps(made.text, made.words)
 
@@ -71,14 +69,12 @@ class Losses:
         for code, said in own.said.items():
             index, pieces, of_thought = code >> MESSAGE, written.get(code), code & (REASONING | TAGGED)
             if pieces is None and of_thought:
-                thought, content = style.bare(said), code_of(index)
-                if not rewritten(thought, written.get(content, ()), own.said.get(content, "")):
-                    dropped |= set() if hidden([thought]) else {DROPPED_REASONING}
+                dropped |= set() if hidden([bare(said)]) else {DROPPED_REASONING}
             elif pieces is None:
                 if not part_of(code) or code_of(index, 0, code & CALL) not in written:
                     missing.append(code)
             elif own.roles[index] == ASSISTANT and not code & CALL:
-                left = _left(said, pieces, style)
+                left = _left(said, pieces)
                 if left is None:
                     torn = torn or UnprovedError("the template writes its words more than once", index)
                 elif left and not of_thought and hidden(left):
@@ -99,8 +95,6 @@ class Losses:
         dropped |= {str(kind) for kind in lost if kind in self.allowed}
         if refused := {kind: what for kind, what in lost.items() if kind not in self.allowed}:
             raise self._rejected(refused)
-        if own.flagged:
-            self._require_parts(own, made.text, made.words)
         return tuple(sorted(dropped)), torn
 
     def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
@@ -116,30 +110,6 @@ class Losses:
             f"{other}",
         )
 
-    def _require_parts(self, own: Owned, text: str, words: Sequence[Word]) -> None:
-        """Refuse a row whose words do not show all of a part with a flag of its own."""
-        shown: dict[int, str] = {}
-        for low, high, code in words:
-            shown[code & ~TAGGED] = shown.get(code & ~TAGGED, "") + text[low:high]
-        for code, part in own.flagged.items():
-            if shown.get(code, "").strip() != part.text.strip():
-                raise RowRejectedError(
-                    "train_flags",
-                    f"message {(code >> MESSAGE) + 1}: part {part_of(code)} of its content says `train: "
-                    f"{str(bool(part.train)).lower()}`, but the chat template '{self._template.name}' does not write "
-                    "its text as it is; make it a message of its own, or remove the flag",
-                )
-
-
-def rewritten(thought: str, pieces: Sequence[str], content: str) -> bool:
-    """Whether a thought stands in what the template made of a content.
-
-    Args:
-        pieces: the words of the content in the text.
-        content: what it says without its thoughts.
-    """
-    return any(thought in piece and piece not in content for piece in pieces)
-
 
 def _pieces(text: str, words: Sequence[Word]) -> Mapping[int, list[str]]:
     """The texts of the words of each code, without those of white space."""
@@ -150,7 +120,7 @@ def _pieces(text: str, words: Sequence[Word]) -> Mapping[int, list[str]]:
     return out
 
 
-def _left(said: str, pieces: Sequence[str], style: ThoughtStyle) -> list[str] | None:
+def _left(said: str, pieces: Sequence[str]) -> list[str] | None:
     """The lines of a text that are not among the pieces that are written of it; None if a piece is written more than
     once. If the template rewrites a piece (`upper`), nothing can be said: there are none.
     """
@@ -164,7 +134,7 @@ def _left(said: str, pieces: Sequence[str], style: ThoughtStyle) -> list[str] | 
         rest.append(said[low + len(piece) : high])
         high = low
     rest.append(said[:high])
-    return [line.strip() for one in reversed(rest) for line in style.bare(one).splitlines() if not is_blank(line)]
+    return [line.strip() for one in reversed(rest) for line in bare(one).splitlines() if not is_blank(line)]
 
 
 class Gaps:
@@ -177,20 +147,20 @@ class Gaps:
 
     def __init__(self, text: str, words: Sequence[Word], begin: int = 0, end: int | None = None) -> None:
         self._of = text, words, begin, len(text) if end is None else end
-        self._text: str | None = None
+        self._texts: list[str] | None = None
 
     def hold(self, texts: Sequence[str]) -> bool:
         """Whether texts, at least one, all stand in gaps: as they are, in JSON or as Python prints them."""
         return bool(texts) and all(self._holds(one.strip()) for one in texts)
 
     def _holds(self, text: str) -> bool:
-        if self._text is None:  # made when it is needed, which is rare
+        if self._texts is None:  # made when they are needed, which is rare
             whole, words, begin, end = self._of
             begins = accumulate((word[1] for word in words), max, initial=begin)
             ends = (*(word[0] for word in words), end)
-            self._text = "\0".join(whole[low:high] for low, high in zip(begins, ends, strict=True))
+            self._texts = [whole[low:high] for low, high in zip(begins, ends, strict=True) if low < high]
         ways = (text, _JSON.encode(text)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
-        return any(way in self._text for way in ways)
+        return any(way in gap for gap in self._texts for way in ways)
 
 
 def _named(own: Owned, code: int, *, some: bool) -> tuple[str, str]:

@@ -1,18 +1,17 @@
-"""Says what each string of a row is before its template sees it: whose content, thought, call or part.
+"""Says what each string of a row is before its template sees it: whose content, thought or tool call.
 
-Thoughts and tool calls have codes of their own, so that they are found again wherever the template writes them; so has
-each part of a content with a flag of its own.
+Thoughts and tool calls have codes of their own, so that they are found again wherever the template writes them.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .assistant_turns import ASSISTANT
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
-from .thought_style import ThoughtStyle, is_blank
-from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TrackedStr, Word, code_of, owned, owner_of, part_of, tracked
+from .thought_style import IN_BOTH, bare, is_blank, thoughts
+from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TrackedStr, code_of, owned, owner_of, part_of, tracked
 
 LOST = "lost_content"
 """The ledger's reason for rows with lost content."""
@@ -27,33 +26,22 @@ _CALL_KEYS = ("name", "arguments", "parameters", "input")
 _REASONING_TYPES = ("thinking", "reasoning")
 
 
-class PartFlag(NamedTuple):
-    """A part of a content that does not count in the loss as its message does."""
-
-    train: bool
-    text: str
-
-
 class Owned:
     """The messages of a row as the template sees them, and what the text must show of them.
 
     Attributes:
         chat: with tracked contents.
-        plain: the same without tracking.
         roles: one per message.
         flags: how much each message counts in the loss; see `loss_weight`.
         said: by code, what is more than white space: texts of contents without their thoughts, of thoughts, and whole
             tool calls.
-        flagged: by code, parts of contents with flags of their own.
     """
 
     def __init__(self) -> None:
         self.chat: Messages = []
-        self.plain: Messages = []
         self.roles: list[Any] = []
         self.flags: list[float] = []
         self.said: dict[int, Any] = {}
-        self.flagged: dict[int, PartFlag] = {}
 
     def say(self, code: int, text: str) -> None:
         """Note a text."""
@@ -91,10 +79,7 @@ class Owner:
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self.style = ThoughtStyle()
-        """The tags of thoughts in contents."""
         self._takes_lists: bool | None = None
-        self._prints_lists = False  # as Python or JSON prints them
 
     def own(self, messages: Messages) -> Owned:
         """Messages as the template sees them, with tracked contents.
@@ -120,7 +105,6 @@ class Owner:
                     made["content"] = owned(content, index << MESSAGE)
                     own.say(index << MESSAGE, content)
                 own.chat.append(made)
-                own.plain.append(message)
                 own.roles.append(role)
                 own.flags.append(True)
             else:
@@ -128,26 +112,25 @@ class Owner:
         return own
 
     def plain(self, messages: Messages) -> Messages:
-        """Messages as the template sees them, without tracking. Contents that are lists are joined to texts if the
-        template cannot write lists; `train` flags of their parts are not for the template.
+        """Messages as the template sees them, without tracking: contents that are lists are joined to texts if it
+        cannot write lists.
 
         Raises:
             RowRejectedError: see `own`.
         """
-        return [self._bare(message, index)[0] for index, message in enumerate(messages)]
+        return [self._bare(message, index) for index, message in enumerate(messages)]
 
     def _own(self, own: Owned, message: Any, index: int) -> None:
         """Add a message of any form."""
         if not isinstance(message, Mapping):
             raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
-        given, role, weight = message.get("content"), message.get("role"), loss_weight(message)
-        message, parts = self._bare(message, index)
+        role, message = message.get("role"), self._bare(message, index)
         made: Message = {}
         for key, value in message.items():
             if value is None:
                 continue
             if key == "content" and type(value) is str:
-                made[key] = self._content(own, value, index << MESSAGE, role, parts)
+                made[key] = self._content(own, value, index << MESSAGE, role)
             elif key in _REASONING and type(value) is str:
                 code = code_of(index, 0, REASONING)
                 made[key] = owned(value, code)
@@ -170,43 +153,29 @@ class Owner:
             else:
                 made[plain(key)] = plain(value)
         own.chat.append(made if _REASONING.isdisjoint(made) else with_reasoning(made))
-        own.plain.append(message)
         own.roles.append(role)
-        own.flags.append(weight)
-        for number, part in enumerate(given if type(given) is list else (), 1):
-            flag = part.get("train") if isinstance(part, dict) else None
-            if flag is not None and flag is not bool(weight):
-                texts = [text for key in _PART_KEYS if isinstance(text := part.get(key), str)]
-                code = code_of(index, number, REASONING if _is_reasoning(part) else 0)
-                own.flagged[code] = PartFlag(flag, "".join(texts))
+        own.flags.append(loss_weight(message))
 
-    def _content(self, own: Owned, text: str, code: int, role: Any, parts: tuple[Word, ...] = ()) -> TrackedStr:
+    def _content(self, own: Owned, text: str, code: int, role: Any) -> TrackedStr:
         """A content, or a part of one; the assistant's thoughts between tags have codes of their own.
 
         Args:
             code: of the content.
-            parts: if it was joined from parts, the words of each.
         """
-        thoughts: list[tuple[int, int]] = []
-        if role == ASSISTANT and self.style.in_any((text,)):
-            thoughts += self.style.thoughts(text)
-        if not (thoughts or parts):
+        found = list(thoughts(text)) if role == ASSISTANT and IN_BOTH in text else []
+        if not found:
             own.say(code, text)
             return owned(text, code)
-        words: list[Word] = []
-        for low, high, of_part in parts or ((0, len(text), code),):
-            for number, (begin, end) in enumerate(thoughts, 1):
-                if begin >= high or end <= low:
-                    continue
-                if begin > low:
-                    words.append((low, begin, of_part))
-                    low = begin
-                tagged = of_part | code_of(0, 0 if part_of(of_part) else number, TAGGED)
-                words.append((low, low := min(end, high), tagged))
-            if low < high or low == 0:
-                words.append((low, high, of_part))
+        words, done = [], 0
+        for number, (begin, end) in enumerate(found, 1):
+            if begin > done:
+                words.append((done, begin, code))
+            words.append((begin, end, code | code_of(0, 0 if part_of(code) else number, TAGGED)))
+            done = end
+        if done < len(text):
+            words.append((done, len(text), code))
         for low, high, word in words:
-            if word & TAGGED or self.style.bare(text[low:high]):
+            if word & TAGGED or bare(text[low:high]):
                 own.say(word, text[low:high])
         return tracked(text, tuple(words))
 
@@ -224,32 +193,14 @@ class Owner:
             }
         return value
 
-    def _bare(self, message: Any, index: int) -> tuple[Message, tuple[Word, ...]]:
-        """A message as the template sees it, without tracking; and, if its parts were joined and one has a flag, the
-        words of each.
-
-        Parts with a `train` flag are spans of one text, and joined as they are; others stand on lines of their own, as
+    def _bare(self, message: Any, index: int) -> Message:
+        """A message as the template sees it, without tracking. Parts that are joined stand on lines of their own, as
         servers join them.
         """
         parts = message.get("content") if isinstance(message, Mapping) else None
-        if type(parts) is not list:
-            return message, ()
-        spans = [part["train"] for part in parts if isinstance(part, dict) and part.get("train") is not None]
-        if self._writes_lists() and not (spans and self._prints_lists):
-            bare = [
-                {key: value for key, value in part.items() if key != "train"} if isinstance(part, dict) else part
-                for part in parts
-            ]
-            return {**message, "content": bare}, ()
-        texts = [self._text_of(part, index) for part in parts]
-        if not spans:
-            return {**message, "content": "\n".join(texts)}, ()
-        words, done = [], 0
-        for number, text in enumerate(texts, 1):
-            words.append((done, done + len(text), code_of(index, number)))
-            done += len(text)
-        own_flags = any(flag is not bool(loss_weight(message)) for flag in spans)
-        return {**message, "content": "".join(texts)}, tuple(words) if own_flags else ()
+        if type(parts) is not list or self._writes_lists():
+            return message  # type: ignore[no-any-return]
+        return {**message, "content": "\n".join([self._text_of(part, index) for part in parts])}
 
     def _text_of(self, part: Any, index: int) -> str:
         """The text of a part that is to be joined with others."""
@@ -274,7 +225,6 @@ class Owner:
                     for said in ("aa", "bb")
                 }
                 self._takes_lists = len(texts) > 1
-                self._prints_lists = any("'text'" in text or '"text"' in text for text in texts)
             except StoppedTemplateError:
                 raise
             except PacktrainError:

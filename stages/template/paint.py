@@ -9,8 +9,8 @@ Which part a piece of a turn is, follows from its words:
 - *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
   generate it, as it must generate the token that ends a turn.
 
-If a message has a thought or calls of which the turn shows no words, although they are in it, the turn is *mixed*:
-nothing is guessed, and masks that treat its parts differently refuse it.
+If a message has a thought or calls of which the turn shows no words, although they are in it, the conversation is not
+proved: nothing is guessed.
 """
 
 from bisect import bisect_left
@@ -20,30 +20,33 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import THOUGHT_KINDS, RunKind
-from .assistant_turns import Chat, Turn, past_space
-from .losses import Gaps, rewritten
+from ...schemas.rows import RunKind
+from .assistant_turns import Chat, Turn, UnprovedError, past_space
+from .losses import Gaps
 from .owned import Owned, texts_of
 from .rendered import Paint, Runs
-from .thought_style import ThoughtStyle, is_blank
+from .thought_style import CLOSING, OPENING, ThoughtStyle, is_blank
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word, code_of
 
-_ANSWER, _THOUGHT, _CALL, _MIXED = range(4)
-_BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED)
-_AFTER = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED)
+_ANSWER, _THOUGHT, _CALL = range(3)
+_BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL)
+_AFTER = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL)
 """The kinds of the parts of a turn, before and in the completion."""
 _OF_PARTS = CALL | REASONING | TAGGED
 _Part: TypeAlias = tuple[int, int, int]
 """(begin, end, part) in characters."""
 
 
-def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> tuple[Runs, str]:
-    """The runs of a conversation whose turns were located, and why the first mixed turn is mixed, or "".
+def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
+    """The runs of a conversation whose turns were located.
 
     Args:
         begin: where the completion begins.
+
+    Raises:
+        UnprovedError: a thought or a call of a turn cannot be located in it.
     """
-    paint, mixed = Paint(len(chat.text)), ""
+    paint = Paint(len(chat.text))
     _paint_turns(paint, chat, turns, begin)
     said: dict[int, dict[int, Any]] = {}
     for code, one in own.said.items():
@@ -52,51 +55,41 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> tuple[
     for turn in turns if said else ():
         if turn.message not in said:
             continue
-        content = own.said.get(code_of(turn.message), "")
-        parts, why = _parts(chat, turn, said[turn.message], content)
-        for low, high, part in parts:
+        for low, high, part in _parts(chat, turn, said[turn.message]):
             paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
-        mixed = mixed or (f"message {turn.message + 1}: {why}" if why else "")
     _paint_prompt(paint, chat, begin, (RunKind.COMPLETION, RunKind.PROMPT))
-    if set(own.flags) != {True} or own.flagged:
-        _weigh(paint, chat.words, turns, own)
-    return paint.runs(), mixed
+    if set(own.flags) != {True}:
+        _weigh(paint, chat.words, turns, own.flags)
+    return paint.runs()
 
 
-def painted_unproved(chat: Chat, begin: int, own: Owned, why: str) -> Runs:
+def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -> Runs:
     """The runs of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
         begin: where the completion begins.
+        flags: see `Owned`.
         why: why they could not.
 
     Raises:
-        RowRejectedError: `train_flags`, if messages of the completion, or parts of them, differ in theirs.
+        RowRejectedError: `train_flags`, if messages of the completion differ in theirs.
     """
     cut, length = chat.cut, len(chat.text)
-    after, before = _flags_among(own, range(cut, len(own.flags))), _flags_among(own, range(cut))
+    before, after = set(flags[:cut]), set(flags[cut:])
     if len(after) > 1:
         raise RowRejectedError(
             "train_flags",
-            "messages of the completion, or parts of them, have different `train` flags or weights, and the template "
-            f"does not show where each of them lies ({why}); split the row",
+            "messages of the completion have different `train` flags or weights, and the template does not show where "
+            f"each of them lies ({why}); split the row",
         )
     paint = Paint(length)
     paint.put(0, begin, RunKind.UNPROVED, 0)
-    parts = any(code & _OF_PARTS and code >> MESSAGE >= cut for code in own.said)
-    kind = RunKind.UNPROVED_PARTS if parts else RunKind.UNPROVED_COMPLETION
-    paint.put(begin, length, kind, min(cut, len(own.flags) - 1))
-    _paint_prompt(paint, chat, begin, (kind, RunKind.UNPROVED))
+    paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1))
+    _paint_prompt(paint, chat, begin, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED))
     if {*before, *after} - {True}:
         paint.weights = np.full(length, min(before, default=True), np.float64)
         paint.weights[begin:] = min(after, default=True)
     return paint.runs()
-
-
-def _flags_among(own: Owned, messages: range) -> set[float]:
-    """The flags or weights of some messages, and of their parts."""
-    parts = {part.train for code, part in own.flagged.items() if code >> MESSAGE in messages}
-    return {*own.flags[messages.start : messages.stop], *parts}
 
 
 def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
@@ -134,14 +127,14 @@ def _paint_prompt(paint: Paint, chat: Chat, begin: int, kinds: tuple[RunKind, Ru
             paint.put(max(low, begin), high, kinds[1], code >> MESSAGE, over=kinds[0])
 
 
-def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any], content: str) -> tuple[list[_Part], str]:
-    """The thoughts and calls of a turn; if it is mixed, all of it as one part, and why.
-
-    What follows an end-of-turn token in a generation block has no parts.
+def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any]) -> list[_Part]:
+    """The thoughts and calls of a turn. What follows an end-of-turn token in a generation block has no parts.
 
     Args:
         said: the thoughts and calls of its message, by code.
-        content: what else its content says.
+
+    Raises:
+        UnprovedError: one of them is in the turn and cannot be located there.
     """
     text, style, begin, end = chat.text, chat.manner.thoughts, turn.begin, turn.stop
     mine = _within(chat.words, begin, end, turn.message)
@@ -149,20 +142,18 @@ def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any], content: str) -> tup
     groups = _groups(mine, REASONING if field else TAGGED)
     found = {part for _, _, part in groups}
     gaps = Gaps(text, mine, begin, end)
-    pieces = [text[low:high] for low, high, code in mine if not code & _OF_PARTS]
     for code, one in said.items():
         part, what = (_CALL, "tool calls") if code & CALL else (_THOUGHT, "thought")
-        hidden = code & TAGGED and rewritten(style.bare(one), pieces, content)
-        if part not in found and (hidden or gaps.hold(texts_of(one))):
-            return [(begin, end, _MIXED)], f"its {what} could not be followed into the text"
-    stretches = _stretches(text, begin, end, groups, style, () if field else [opening for opening, _ in style.tags])
+        if part not in found and gaps.hold(texts_of(one)):
+            raise UnprovedError(f"its {what} could not be followed into the text", turn.message)
+    stretches = _stretches(text, begin, end, groups, style, tagged=not field)
     if stretches is None:
-        return [(begin, end, _MIXED)], "nothing shows where a thought after a tool call begins"
-    return stretches, ""
+        raise UnprovedError("nothing shows where a thought after a tool call begins", turn.message)
+    return stretches
 
 
-def _within(words: Sequence[Word], begin: int, end: int, message: int = -1) -> list[Word]:
-    """The words of a message, or of all, in begin..end, without empty ones."""
+def _within(words: Sequence[Word], begin: int, end: int, message: int) -> list[Word]:
+    """The words of a message in begin..end, without empty ones."""
     first = bisect_left(words, (begin,))
     while first and words[first - 1][1] > begin:  # a turn may begin within a word
         first -= 1
@@ -171,7 +162,7 @@ def _within(words: Sequence[Word], begin: int, end: int, message: int = -1) -> l
         if low >= end:
             break
         low, high = max(low, begin), min(high, end)
-        if low < high and code >= 0 and message in (-1, code >> MESSAGE):
+        if low < high and code >> MESSAGE == message:
             out.append((low, high, code))
     return out
 
@@ -196,14 +187,14 @@ def _groups(words: Sequence[Word], thought: int) -> list[_Part]:
 
 
 def _stretches(
-    text: str, begin: int, end: int, groups: Sequence[_Part], style: ThoughtStyle, openings: Sequence[str]
+    text: str, begin: int, end: int, groups: Sequence[_Part], style: ThoughtStyle, *, tagged: bool
 ) -> list[_Part] | None:
     """Thoughts and calls with what belongs to them; None if one cannot be told from the other.
 
     Args:
-        openings: tags with which the words of a thought may begin.
+        tagged: whether the words of a thought may begin with their tag.
     """
-    closings = {style.closing} - {""} | {closing for _, closing in style.tags}
+    closings = {style.closing, CLOSING} - {""}
     out: list[_Part] = []
     last, done = -1, begin
     for low, high, part in groups:
@@ -214,7 +205,7 @@ def _stretches(
         start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
             at = gap.rfind(style.opening) if style.opening else -1
-            if text.startswith(tuple(openings), past_space(text, low, high)):
+            if tagged and text.startswith(OPENING, past_space(text, low, high)):
                 start = low if gap.strip() else done
             elif last >= 0:
                 if at < 0 and last == _CALL:
@@ -235,16 +226,12 @@ def _stretches(
     return out
 
 
-def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], own: Owned) -> None:
+def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], flags: Sequence[float]) -> None:
     """Say how much characters count: as much as their message.
 
     Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
-    both messages are. What it writes between two parts of a message is trained only if both are; what it writes around
-    the words of a thought has their flag.
+    both messages are.
     """
-    ends, kinds, *_ = paint.runs()
-    runs = zip((0, *ends), ends, kinds, strict=False)
-    flags = own.flags
     weights = paint.weights = np.zeros(len(paint.codes), np.float64)
     done, before = 0, -1
     for begin, end, code in words:
@@ -257,17 +244,3 @@ def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], own: Owne
     weights[done:] = min(flags[max(before, 0) :], default=True)
     for turn in turns:
         weights[turn.begin : max(turn.end, turn.next_stop)] = flags[turn.message]
-    for begin, end, kind in runs if own.flagged else ():
-        thought = kind in THOUGHT_KINDS
-        last, done, flag = -1, begin, 0.0  # message, end and flag of the last word in this run
-        for low, high, code in _within(words, begin, end):
-            owner, code = code >> MESSAGE, code & ~TAGGED
-            mine = own.flagged[code].train if code in own.flagged else flags[owner]
-            if owner == last:
-                weights[done:low] = min(flag, mine)
-            elif last < 0 and thought:
-                weights[done:low] = mine
-            weights[low:high] = mine
-            last, done, flag = owner, high, mine
-        if last >= 0 and thought:
-            weights[done:end] = flag

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import Messages, RunKind
+from ...schemas.rows import Messages
 from .assistant_turns import Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
 from .locate import completion_start, locate
@@ -115,17 +115,18 @@ class Renderer:
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
         """As a call, without a trace; not counted in `rendered`."""
         cut, manner, marker = len(prompt), self.manner, self._marker
-        own, own_tools = marker.own(prompt + completion), marker.tools(tools)
+        messages = prompt + completion
+        own, own_tools = marker.own(messages), marker.tools(tools)
         try:
             made = marker.render(own.chat, own_tools)
         except RowRejectedError:
-            self.template.render(own.plain, tools)  # raises, too, and knows nothing of tracked strings
+            self.template.render(marker.plain(messages), tools)  # raises, too, and knows nothing of tracked strings
             self.mismatches += 1
             raise
         text, words, blocks, _ = made
         if _chosen(text):
-            self._compare(text, own.plain, tools)
-        dropped, torn = self._losses.check(own, tools, made, manner.thoughts)
+            self._compare(text, marker.plain(messages), tools)
+        dropped, torn = self._losses.check(own, tools, made)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
@@ -137,14 +138,12 @@ class Renderer:
             if torn is not None:
                 raise torn
             turns, begin = locate(chat)
+            return Rendered(text, begin, painted(chat, turns, begin, own), "", dropped)
         except UnprovedError as error:
             begin = completion_start(chat)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            runs = painted_unproved(chat, begin, own, error.reason)
-            mixed = where + error.reason if RunKind.UNPROVED_PARTS in runs.kinds else ""
-            return Rendered(text, begin, runs, where + error.reason, dropped, mixed)
-        runs, mixed = painted(chat, turns, begin, own)
-        return Rendered(text, begin, runs, "", dropped, mixed)
+            runs = painted_unproved(chat, begin, own.flags, error.reason)
+            return Rendered(text, begin, runs, where + error.reason, dropped)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
         """The text that a model continues: the messages, and the template's opening of an assistant's turn.
@@ -152,9 +151,9 @@ class Renderer:
         Raises:
             RowRejectedError, TemplateError: see `__call__`.
         """
-        style, own = self.manner.thoughts, self._marker.own(messages)
+        own = self._marker.own(messages)
         made = self._marker.render(own.chat, self._marker.tools(tools), add_generation_prompt=True)
-        self._losses.check(own, tools, made, style)
+        self._losses.check(own, tools, made)
         return made.text
 
     def before(
@@ -192,7 +191,6 @@ class Renderer:
         """What the template does with fixed sample conversations."""
         if self._manner is None:
             self._manner = learn_profile(self.template, self._marker, self._stops, self._others)
-            self._marker.style = self._manner.thoughts
         return self._manner
 
     def _compare(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> None:

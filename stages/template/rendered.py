@@ -29,11 +29,9 @@ class Rendered(NamedTuple):
     """The character at which the completion begins."""
     runs: Runs
     unproved: str
-    """Why its turns could not be located, or ""."""
+    """Why its turns, or the thoughts and tool calls in them, could not be located, or ""."""
     dropped: tuple[str, ...] = ()
     """Allowed losses: parts of the conversation that the template leaves out; see `Losses.check`."""
-    mixed: str = ""
-    """Why thoughts or tool calls of a located turn could not be located, or ""."""
 
 
 _NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
@@ -131,7 +129,6 @@ def whole(runs: Runs) -> Runs:
     for end, kind, turn, train in zip(*runs, strict=True):
         if kind in NEXT_STOP_KINDS:
             continue  # its characters belong to the run after it
-        kind = RunKind.UNPROVED_COMPLETION if kind == RunKind.UNPROVED_PARTS else kind
         # As numbers where turns are unproved: digests are made of these texts.
         turn_kind = int(kind) if kind in UNPROVED_KINDS else _WHOLE.get(RunKind(kind), RunKind(kind))
         if kind != before and kind in _WHOLE and out and out[-1][1:] == (turn_kind, turn, train):

@@ -151,9 +151,7 @@ def owned(text: str, code: int) -> TrackedStr:
 
 
 def owner_of(text: Any) -> int | None:
-    """The code of a tracked string that came from one place, else None. If it came from several places in one message,
-    that is the code of the message's content.
-    """
+    """The code of a tracked string that came from one place, else None."""
     if type(text) is not TrackedStr:
         return None
     done = 0
@@ -162,12 +160,7 @@ def owner_of(text: Any) -> int | None:
             return None
         done = high
     codes = {code for _, _, code in text._words}
-    if done != len(text) or not codes:
-        return None
-    if len(codes) == 1:
-        return codes.pop()
-    messages = {code >> MESSAGE for code in codes}
-    return code_of(messages.pop()) if len(messages) == 1 and min(codes) >= 0 else None
+    return codes.pop() if done == len(text) and len(codes) == 1 else None
 
 
 def words_of(text: str) -> tuple[Word, ...]:

@@ -44,8 +44,6 @@ DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
 UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
-MIXED = "unproved_parts"
-"""The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +217,9 @@ class Encoder:
         self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
             counts.add(DROPPED, what, example.line)
-        for kind, why in ((UNPROVED, rendered.unproved), (MIXED, rendered.mixed)):
-            if why:
-                detail = f"chat template '{self.renderer.template.name}': {why}"
-                counts.add(kind, "", example.line, example.sub, detail, places=MOST_PLACES)
+        if rendered.unproved:
+            detail = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
+            counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
     def _vocabulary(self) -> int:

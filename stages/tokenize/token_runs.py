@@ -19,7 +19,6 @@ from ...schemas.rows import (
     COMPLETION_KINDS,
     ENCODED,
     END_KINDS,
-    MIXED_KINDS,
     NEXT_STOP_KINDS,
     PART_KINDS,
     RUN,
@@ -47,7 +46,6 @@ IS_COMPLETION = kind_table(COMPLETION_KINDS)
 IS_END = kind_table(END_KINDS)
 IS_UNPROVED = kind_table(UNPROVED_KINDS)
 IS_NEXT_STOP = kind_table(NEXT_STOP_KINDS)
-IS_MIXED = kind_table((*MIXED_KINDS, RunKind.UNPROVED_PARTS))
 IS_SAID = kind_table((RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS))
 """Assistant turns without end-of-turn tokens."""
 

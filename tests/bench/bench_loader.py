@@ -4,8 +4,7 @@
 
 Prints a Markdown table: million tokens a second, from rows to flattened int64 batches, in the order of the shards, in
 one process. The data are made here: texts of lognormal length, packed by `packtrain.run` into rows of 4,096 tokens,
-some 300 MB of shards in the default size, all in the page cache. MosaicML's loader takes part where it is installed:
-`pip install mosaicml-streaming`.
+some 300 MB of shards in the default size, all in the page cache.
 
 Contenders run in turns, for a moment each, in every round, and go on where they stopped; a cell is the median of the
 rounds. Peers get a collator that does no more than it must. The first batch of each turn is not counted. First of all
@@ -18,7 +17,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib.resources import files
 from itertools import chain, count, islice
 from pathlib import Path
@@ -29,7 +27,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from tests.bench.corpus import print_header, print_table, spread
+from tests.bench.tables import print_table, spread
 
 MAX_LENGTH = 4096
 ROWS_A_STEP = (1, 8, 32)
@@ -124,34 +122,15 @@ def trl(folder: Path) -> Passes:
     return through_torch(loaded(folder, ("input_ids", "labels", "seq_lengths")), collate)
 
 
-def mosaic(folder: Path, work: Path) -> Passes:
-    """MosaicML streaming on MDS shards of the same rows."""
-    streaming = importlib.import_module("streaming")
-    out = str(work / "mds")
-    with streaming.MDSWriter(out=out, columns=dict.fromkeys(COLUMNS, "ndarray:int32")) as writer:
-        for row in loaded(folder).with_format("numpy"):
-            writer.write({name: np.asarray(row[name], np.int32) for name in COLUMNS})
-
-    def passes(rows: int) -> Iterator[Batch]:
-        streaming.base.util.clean_stale_shared_memory()
-        dataset = streaming.StreamingDataset(local=out, shuffle=False, batch_size=rows, num_canonical_nodes=1)
-        return through_torch(dataset)(rows)
-
-    return passes
-
-
-def contenders(folder: Path, work: Path) -> dict[str, Passes]:
+def contenders(folder: Path) -> dict[str, Passes]:
     """Everything that can run here by its name."""
-    made = {
+    return {
         "packtrain": ours(folder),
         "packtrain, `prefetch=0`": ours(folder, prefetch=0),
         "datasets, numpy format, map-style": through_torch(loaded(folder).with_format("numpy")),
         "datasets, arrow format, converted by hand": by_hand(folder),
         "datasets, TRL's padding-free collator": trl(folder),
     }
-    with suppress(ImportError):
-        made["MosaicML streaming"] = mosaic(folder, work)
-    return made
 
 
 # Measuring
@@ -209,7 +188,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="packtrain-bench-") as name:
         folder = make_data(Path(name), asked.tokens)
-        made = contenders(folder, Path(name))
+        made = contenders(folder)
         check(made, folder)
         cells: dict[str, list[str]] = {name: [] for name in made}
         for rows in ROWS_A_STEP:
@@ -220,9 +199,12 @@ def main() -> None:
                     rates[name].append(tokens_a_second(batches, asked.moment) / 1e6)
             for name in made:
                 cells[name].append(spread(rates[name], 0))
-    print_header(f"Rows of {MAX_LENGTH:,} tokens to int64 batches", ("packtrain", "torch", "numpy", "datasets", "trl"))
+    title, packages = (
+        f"Rows of {MAX_LENGTH:,} tokens to int64 batches",
+        ("packtrain", "torch", "numpy", "datasets", "trl"),
+    )
     header = ["M tokens/s", *(f"{rows} rows a step" for rows in ROWS_A_STEP)]
-    print_table(header, [[name, *of_one] for name, of_one in cells.items()])
+    print_table(title, packages, header, [[name, *of_one] for name, of_one in cells.items()])
 
 
 if __name__ == "__main__":

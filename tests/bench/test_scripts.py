@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests import kit
+from tests.support import warm
 
 HERE = Path(__file__).parent
 SMALL = {
     "bench_plan.py": "--rows 2000 --fill-rows 500",
     "bench_end_to_end.py": "--copies 1 --runs 1 --memory",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
-    "bench_contamination.py": "--mb 1 --rounds 1",
 }
 
 
 def like_real(folder: Path) -> Path:
-    """The files of which `corpus.py` knows, with a few rows each and a small tokenizer."""
+    """The files of which `bench_end_to_end.py` knows, with a few rows each and a small tokenizer."""
     kit.write(folder / "apps" / "train.jsonl", kit.corpus("apps", 12))
     kit.write(folder / "apps" / "leetcode_apps_schema.jsonl", kit.corpus("apps", 12, seed=1))
     kit.write(folder / "chat" / "gsm8k_train.jsonl", kit.corpus("chats", 20))
@@ -34,14 +34,9 @@ def test_every_script_is_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_script(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    real = ""
-    if name == "bench_contamination.py":
-        real = str(request.getfixturevalue("realdata"))
-    elif name == "bench_end_to_end.py":
-        real = str(like_real(tmp_path / "real"))
+def test_script(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"tests.bench.{Path(name).stem}", *SMALL[name].split()]
-    environment = {**os.environ, "PACKTRAIN_REALDATA": real}
+    environment = {**os.environ, **warm.python(), "PACKTRAIN_REALDATA": str(like_real(tmp_path / "real"))}
     done = subprocess.run(command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|" in done.stdout, done.stdout

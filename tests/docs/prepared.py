@@ -12,10 +12,10 @@ from typing import Any
 from packtrain.pipeline import demo
 from packtrain.pipeline.run.run import run
 
-from tests.docs.markdown_page import ROOT
 from tests.support.faulty import Faulty
 from tests.support.small_models import write_model
 
+ROOT = Path(__file__).parents[2]
 _WORDS = """
 the mules left valley before sun was up nobody had told them how far it would be behind last houses road became path and
 line of stones that someone laid out a long time ago def return for number in range print left right doesn't matter much
@@ -101,7 +101,12 @@ def _problem(chance: random.Random, number: int, solutions: int) -> dict[str, An
 
 
 class Prepared:
-    """Makes what a page may start with, each once, and copies it into the page's folder."""
+    """Makes what a page may start with, each once, and copies it into the page's folder.
+
+    `packed`: what `packtrain run mix.yaml` leaves; `other`: another small packed folder of the same tokenizer; `model`:
+    a tiny model with random weights and its tokenizer, `path/to/model`. Besides, `hub` is a stand-in for the Hugging
+    Face Hub, with a token of `me`, and `bucket` an object store, which holds `packed`, if that is wanted, too.
+    """
 
     def __init__(self, root: Path, mix: str) -> None:
         self.root = root
@@ -114,7 +119,7 @@ class Prepared:
         known = self._folder("packed") / ".packtrain-cache"
         shutil.copytree(known / "engines", self.inputs / known.name / "engines")
 
-    def fill(self, folder: Path, starts: frozenset[str]) -> None:
+    def fill(self, folder: Path, starts: set[str]) -> None:
         """Copies the inputs and the requested items, except `bucket` and `hub`."""
         shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
         for name in sorted(starts - {"bucket", "hub"}):
@@ -157,14 +162,8 @@ def checkout(folder: Path) -> None:
 
 @contextmanager
 def bucket(holds: Path | None = None) -> Iterator[dict[str, str]]:
-    """An S3 server with a bucket named `bucket`; gives the environment in which clients find it.
-
-    The bucket holds what is in a folder, or nothing.
-    """
+    """An object store with a bucket named `bucket`, which holds a folder or nothing; the environment to find it."""
+    files = [path for path in holds.rglob("*") if path.is_file()] if holds is not None else []
     with Faulty() as server:
-        server.client().create_bucket(Bucket="bucket")
-        if holds is not None:
-            for path in filter(Path.is_file, holds.rglob("*")):
-                key = path.relative_to(holds.parent).as_posix()
-                server.client().put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+        server.buckets["bucket"] = {f"packed/{path.relative_to(str(holds))}": path.read_bytes() for path in files}
         yield server.environment

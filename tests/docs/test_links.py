@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.markdown_page import ROOT, names, page
+from tests.docs.page import ROOT, names, text_of
 
 PAGES = names()
 _LINK = re.compile(r"(?P<picture>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>[^()\s]+)(?: \"[^\"]*\")?\)")
@@ -53,12 +53,12 @@ def wrong(name: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
-    assert wrong(name, page(name).text) == []
+    assert wrong(name, text_of(name)) == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_files_that_are_named_are_there(name: str) -> None:
-    text = page(name).text
+    text = text_of(name)
     folders = "tests|schemas|stages|pipeline|training|docs"
     named = set(re.findall(rf"(?<![\w/.-])(?<!no `)((?:{folders})/[\w/.-]+\.(?:py|md|svg))", text))
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
@@ -66,7 +66,7 @@ def test_files_that_are_named_are_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_path_of_a_machine(name: str) -> None:
-    assert re.findall(r"(?<![\w/.])/(?:root|tmp|work|home|Users)/[\w./-]*", page(name).text) == []
+    assert re.findall(r"(?<![\w/.])/(?:root|tmp|work|home|Users)/[\w./-]*", text_of(name)) == []
 
 
 def test_pages_are_found_from_the_readme() -> None:
@@ -78,7 +78,7 @@ def test_pages_are_found_from_the_readme() -> None:
             continue
         found.add(name)
         here = (ROOT / name).parent
-        for link in _LINK.finditer(prose(page(name).text)):
+        for link in _LINK.finditer(prose(text_of(name))):
             target = (here / link["to"].partition("#")[0]).resolve()
             if target.is_file() and target.is_relative_to(ROOT.resolve()):
                 ahead.append(target.relative_to(ROOT.resolve()).as_posix())

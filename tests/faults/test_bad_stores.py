@@ -12,7 +12,6 @@ from tests.support.faulty import BUCKET, Faulty
 from tests.support.whole_run import Whole
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 
 class Far:
@@ -34,15 +33,7 @@ class Far:
 
     def objects(self, name: str) -> list[str]:
         """The keys of what was put into `out` or `cache`."""
-        return sorted(self.faulty.keys(f"{self.place}/{name}/"))
-
-    def put(self, key: str, data: bytes) -> None:
-        """Replace an object."""
-        self.faulty.client().put_object(Bucket=BUCKET, Key=key, Body=data)
-
-    def remove(self, key: str) -> None:
-        """Remove an object."""
-        self.faulty.client().delete_object(Bucket=BUCKET, Key=key)
+        return sorted(key for key in self.faulty.objects if key.startswith(f"{self.place}/{name}/"))
 
 
 @pytest.fixture
@@ -83,7 +74,7 @@ def test_a_store_that_stops_answering_at_any_request(far: Far, faulty: Faulty) -
             assert cli("verify", far.config["out"], "--deep").code == 0
         for key in far.objects("out"):
             if "/lease/" in key:  # which the end of the process would have made void
-                far.remove(key)
+                del faulty.objects[key]
     faulty.calm()
     far.run()
     assert cli("verify", far.config["out"], "--deep").code == 0
@@ -96,22 +87,25 @@ def test_objects_that_are_damaged(far: Far, faulty: Faulty, which: str) -> None:
     far.run()
     chance = random.Random(7)
     keys = far.objects(which)
-    whole = {key: faulty.get(key) for key in keys}
+    whole = {key: faulty.objects[key] for key in keys}
     for number, key in enumerate(keys[::12]):
         data, other = whole[key], whole[keys[(keys.index(key) + 1) % len(keys)]]
         changed = (data[: len(data) // 2], _flipped(data, chance), b"", other, None)[number % 5]
-        far.remove(key) if changed is None else far.put(key, changed)
+        if changed is None:
+            del faulty.objects[key]
+        else:
+            faulty.objects[key] = changed
         if which == "out":
             repaired = cli("verify", far.config["out"], "--repair", _saved(far))
             assert repaired.code == 0 or _names(key, repaired.err), (key, number, repaired)
         else:
             for one in far.objects("out"):
-                far.remove(one)
+                del faulty.objects[one]
         try:
             far.run()
         except PacktrainError as error:
             said = str(error)
-            far.put(key, data)
+            faulty.objects[key] = data
             far.run()
             assert _names(key, said), (key, number, said)
         if which == "out":

@@ -18,8 +18,6 @@ from tests.support.whole_run import Whole
 
 import packtrain  # isort: skip
 
-PROGRAM = Path(sys.executable).parent / "packtrain"
-
 
 def drafts(folder: Path) -> list[str]:
     """Files without a name of their own yet."""
@@ -119,20 +117,12 @@ def test_an_interruption_clears_up_and_the_next_run_goes_on(killing: Killing, nu
 def test_several_drivers_on_one_output_and_one_cache(whole: Whole, tmp_path: Path) -> None:
     config = saved(whole.copy(tmp_path, "user"))
 
-    def start(*more: object) -> "subprocess.Popen[str]":
-        command = [str(word) for word in (PROGRAM, "run", config, *more)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    same = [start() for _ in range(2)]
-    others = [start("--out", tmp_path / f"other-{number}") for number in range(1)]
-    ended = [(process.communicate(timeout=600)[1], process.returncode) for process in same]
-    assert 0 in [code for _, code in ended]
+    runs = [warm.Process(("run", config, *more)) for more in ((), (), ("--out", tmp_path / "other"))]
+    ended = [(process.communicate(timeout=600)[1], process.returncode) for process in runs]
+    assert 0 in [code for _, code in ended[:2]]
     for err, code in ended:
         assert code == 0 or (code == 2 and re.search(r"works on .*out\. Let it finish", err)), err
-    for process in others:
-        err = process.communicate(timeout=600)[1]
-        assert process.returncode == 0, err
-    for out in (tmp_path / "out", tmp_path / "other-0"):
+    for out in (tmp_path / "out", tmp_path / "other"):
         assert tree(out) == whole.files
 
 

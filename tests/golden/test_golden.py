@@ -115,7 +115,6 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     add("message weights", source("chats", name="weighted", path="weighted.jsonl"), mask="assistant")
     add("message weights, all", source("chats", name="weighted", path="weighted.jsonl"), mask="all")
     add("row weights", source("pairs", name="rated", path="rated.jsonl", keys={"weight": "score"}))
-    add("parts", source("chats", name="parts", path="parts.jsonl"), mask="assistant")
 
     add("filters", chats | {"filter": {"min_tokens": 40}}, texts, filter={"max_tokens": 300})
     add("first rows", chats | {"max_rows": 30}, texts | {"max_rows": 7})
@@ -261,16 +260,6 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
                 message["weight"] = (0.0, 0.25, 2.0)[(number + len(message["content"])) % 3]
     yield "weighted", weighted
     yield "rated", [row | {"score": (0.5, 1.0, 3.0)[n % 3]} for n, row in enumerate(kit.corpus("pairs", 60, seed=8))]
-    parts = kit.corpus("chats", 60, seed=9)
-    for number, row in enumerate(parts):
-        answer = row["messages"][-1]
-        answer.pop("train", None)
-        if number % 2:
-            said = answer["content"]
-            half = said.rfind(" ", 0, len(said) // 2 + 1) + 1
-            first, second = {"type": "text", "text": said[:half]}, {"type": "text", "text": said[half:]}
-            answer["content"] = [first | {"train": number % 4 == 1}, second | {"train": True}]
-    yield "parts", parts
     bad: list[Any] = kit.corpus("chats", 40, seed=10)
     bad[3], bad[9] = {"messages": []}, {"messages": "no"}
     bad[14] = {"messages": [{"role": "user", "content": "nobody answers"}]}

@@ -8,7 +8,7 @@ from typing import Any
 from tests import kit
 from tests.oracle.packer import IGNORED, PAD, Example, Packer, Piece, Row, Span, Written
 
-UNKNOWN = ("turns_sampled", "template_dropped", "weight_trained")
+UNKNOWN = ("template_dropped", "weight_trained")
 """What this account does not count."""
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from packtrain.schemas.rows import IGNORE_INDEX
 
 from tests import kit
 from tests.support import warm
-
-PROGRAM = Path(sys.executable).parent / "packtrain"
-
 
 Command = Callable[..., kit.Outcome]
 

@@ -95,8 +95,8 @@ def test_overrides(tmp_path: Path, override: str, key: str, expected: Any) -> No
 def test_a_key_of_the_mask_keeps_a_policy_that_stands_alone(tmp_path: Path) -> None:
     mask = load(tmp_path, GOOD + "mask: last_assistant\n", "mask.train_end=false").mask
     assert (mask.policy, mask.train_end) == ("last_assistant", False)
-    mask = load(tmp_path, GOOD, "mask=assistant", "mask.prove=sampling").mask
-    assert (mask.policy, mask.prove) == ("assistant", "sampling")
+    mask = load(tmp_path, GOOD, "mask=assistant", "mask.stop=auto").mask
+    assert (mask.policy, mask.stop) == ("assistant", "auto")
 
 
 def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

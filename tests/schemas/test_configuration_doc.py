@@ -35,7 +35,7 @@ SMALLEST = {
     "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0, "mask": "all"}],
     "loss": {"column": "always"},
     "decontaminate": {"against": "test.jsonl"},
-    "mask": {"thoughts": "mask", "tool_calls": "mask", "prove": "sampling", "stop": "auto"},
+    "mask": {"thoughts": "mask", "tool_calls": "mask", "stop": "auto"},
     "pack": {"parallel": {"cp": 1, "layout": "ring"}},
 }
 

@@ -74,7 +74,6 @@ TOLD = {
     "template_dropped",
     "examples_contaminated",
     "weight_trained",
-    "turns_sampled",
     "turns_stop_next",
     "unknown_roles",
     "control_tokens",

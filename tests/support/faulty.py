@@ -1,9 +1,9 @@
-"""An S3 server on loopback that has bad days: a proxy in front of moto's.
+"""An object store on loopback that has bad days: what obstore asks of S3, and the same objects for plain HTTP clients.
 
-No checksum or signature is looked at: moto answers as S3 does otherwise, conditional puts included.
+Objects are kept in memory. No checksum and no signature is looked at.
 """
 
-import logging
+import gzip
 import random
 import re
 import socket
@@ -13,22 +13,30 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPResponse
+from html import escape, unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from types import TracebackType
-from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 BUCKET = "mules"
-STATUS = {
-    "500": "InternalError",
-    "503": "SlowDown",
-    "403": "AccessDenied",
-    "429": "TooManyRequests",
-    "501": "NotImplemented",
+CODES = {
+    400: "InvalidRequest",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    412: "PreconditionFailed",
+    416: "InvalidRange",
+    429: "TooManyRequests",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "SlowDown",
 }
 MOST_IN_A_ROW = 3
 """Random faults in a row on one method and path, so that chance alone never exhausts a client's attempts."""
-_CONDITION = re.compile(rb"<Condition>.*?</Condition>")
+DATE = "Thu, 26 Nov 2026 00:00:00 GMT"
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers and body."""
 
 
 @dataclass
@@ -40,18 +48,17 @@ class Asked:
     """With its query."""
     condition: bool
     """Whether it was a put that asks for a free name."""
-    bytes: int
-    """Of its body."""
     fault: str
 
 
 @dataclass
 class Faulty:
-    """The server. Faults come in turn, or at random at a rate, on requests that `wanted` says; each is one of:
+    """The server. Faults come in turn, always the same, or at random at a rate, on requests that `wanted` says:
 
-    a status: `403`, `429`, `500`, `501`, `503`, and the request is not carried out; `reset`: so, and the connection
-    ends; `lost`: it is carried out, and the connection ends in place of the answer; `cut`: the answer ends in the
-    middle of its body; `hang`: nothing comes for a minute; `ok`: none.
+    a status of `CODES`, and the request is not carried out; `reset`: so, and the connection ends; `hang`: so, after a
+    minute of silence; `lost`: it is carried out, and the connection ends in place of the answer; `cut`: the answer ends
+    in the middle of its body; `ok`: none. Of objects that are read also `flip`: one bit is wrong; `short`: half of it
+    comes and nothing says so; `whole`: the range is ignored; `gzip`: compressed, for clients that take that.
     """
 
     latency: float = 0.0
@@ -59,45 +66,29 @@ class Faulty:
     rate: float = 0.0
     """Share of requests on which a fault of `kinds` comes, but at most `MOST_IN_A_ROW` times for one request."""
     kinds: tuple[str, ...] = ("503", "reset", "lost", "cut")
-    seed: int = 0
-    terse: bool = False
-    """A refusal does not say which condition was not met, as some stores do."""
     stale: bool = False
     """Repeat the first listing of a folder, whatever has been put since."""
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.buckets: dict[str, dict[str, bytes]] = {BUCKET: {}}
         self.faults: deque[str] = deque()
         self.always: str | None = None
         self.wanted: Callable[[Asked], bool] = lambda asked: True
         self.released = threading.Event()
-        self.lists: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
-        self._random = random.Random(self.seed)
+        self.lists: dict[str, Answer] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.numbers = count()
+        self.lock = threading.Lock()
+        self._random = random.Random(0)
         self._in_a_row: Counter[tuple[str, str]] = Counter()
-        self._client: Any = None
-        self._lock = threading.Lock()
-        self._moto: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        owner = self
-
-        class Handler(_Handler):
-            faulty = owner
-
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"owner": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
     def address(self) -> str:
         """`http://127.0.0.1:port`"""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def behind(self) -> tuple[str, int]:
-        """Host and port of the server that has no faults."""
-        host, port = self._moto.get_host_and_port()
-        return str(host), int(port)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -110,48 +101,23 @@ class Faulty:
         }
 
     def __enter__(self) -> "Faulty":
-        self._moto.start()
         self._thread.start()
-        self.client().create_bucket(Bucket=BUCKET)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
-        self._moto.stop()
 
-    def client(self) -> Any:
-        """boto3's client of the server behind: sees no fault. One for all threads, because making it takes long."""
-        import boto3
-
-        if self._client is not None:
-            return self._client
-        host, port = self.behind
-        self._client = boto3.client(
-            "s3",
-            endpoint_url=f"http://{host}:{port}",
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        return self._client
-
-    def keys(self, prefix: str = "") -> dict[str, int]:
-        """What the bucket holds, and the bytes of each."""
-        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-        return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
-
-    def get(self, key: str) -> bytes:
-        """An object's content."""
-        data: bytes = self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read()
-        return data
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """What `BUCKET` holds, by key."""
+        return self.buckets[BUCKET]
 
     def calm(self) -> None:
         """No more faults, and nothing remembered."""
         self.faults.clear()
-        self.always, self.wanted, self.rate, self.latency = None, lambda asked: True, 0.0, 0.0
-        self.terse = self.stale = False
+        self.always, self.wanted, self.rate, self.latency, self.stale = None, lambda asked: True, 0.0, 0.0, False
         self.asked.clear()
         self.lists.clear()
         self._in_a_row.clear()
@@ -159,7 +125,7 @@ class Faulty:
     def note(self, asked: Asked) -> str:
         """What this request gets."""
         request = asked.method, asked.path
-        with self._lock:
+        with self.lock:
             if self.wanted(asked):
                 if self.faults:
                     asked.fault = self.faults.popleft()
@@ -183,7 +149,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    faulty: Faulty
+    owner: Faulty
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -191,26 +157,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def _answer(self) -> None:
-        owner = self.faulty
         body = self._body()
-        asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", len(body), "ok")
-        fault = owner.note(asked)
-        time.sleep(owner.latency)
-        if fault in STATUS:
-            return self._refuse(int(fault))
-        if fault == "hang":
-            owner.released.wait(60)
-        if fault in ("reset", "hang"):
-            return reset(self)
-        listing = self.command == "GET" and "list-type" in self.path
-        if listing and owner.stale and self.path in owner.lists:
-            return self._send(*owner.lists[self.path], fault)
-        status, headers, data = self._forward(body)
-        if listing:
-            owner.lists[self.path] = (status, headers, data)
-        if fault == "lost":
-            return reset(self)
-        return self._send(status, headers, data, fault)
+        asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", "ok")
+        fault = self.owner.note(asked)
+        time.sleep(self.owner.latency)
+        if fault.isdigit():
+            self._send(_error(int(fault)))
+        elif fault in ("reset", "hang"):
+            self.owner.released.wait(60 if fault == "hang" else 0)
+            self._reset()
+        else:
+            answer = self._carry_out(body, fault)
+            self._reset() if fault == "lost" else self._send(answer, fault)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - as http.server wants them
 
@@ -218,53 +176,115 @@ class _Handler(BaseHTTPRequestHandler):
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         out = b""
-        while count := int(self.rfile.readline().split(b";")[0], 16):
-            out += self.rfile.read(count)
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            out += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
         return out
 
-    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        drop = {"connection", "transfer-encoding", "expect", "content-length"}
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in drop}
-        connection = HTTPConnection(*self.faulty.behind, timeout=60)
-        try:
-            connection.request(self.command, self.path, body, {**headers, "Content-Length": str(len(body))})
-            answer: HTTPResponse = connection.getresponse()
-            data = answer.read()
-        finally:
-            connection.close()
-        if self.faulty.terse and answer.status == 412:
-            data = _CONDITION.sub(b"", data)
-        kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in drop]
-        if self.command == "HEAD":
-            kept.append(("Content-Length", answer.getheader("Content-Length") or "0"))
-        else:
-            kept.append(("Content-Length", str(len(data))))
-        return answer.status, kept, data
+    def _carry_out(self, body: bytes, fault: str) -> Answer:
+        split = urlsplit(self.path)
+        name, _, key = unquote(split.path).lstrip("/").partition("/")
+        query = {word: values[0] for word, values in parse_qs(split.query, keep_blank_values=True).items()}
+        objects = self.owner.buckets.get(name)
+        if objects is None:
+            return _error(404, "NoSuchBucket")
+        upload = self.owner.uploads.get(query.get("uploadId", ""))
+        if "uploadId" in query and upload is None:
+            return _error(404, "NoSuchUpload")
+        with self.owner.lock:
+            match self.command:
+                case "GET" if "list-type" in query:
+                    return self._list(objects, query)
+                case "GET" | "HEAD":
+                    return self._read(objects[key], fault) if key in objects else _error(404)
+                case "PUT" if upload is not None:
+                    upload[int(query["partNumber"])] = body
+                case "PUT" if key in objects and self.headers.get("If-None-Match") == "*":
+                    return _error(412)
+                case "PUT":
+                    objects[key] = body
+                case "POST" if "uploads" in query:
+                    number = str(next(self.owner.numbers))
+                    self.owner.uploads[number] = {}
+                    return _xml("InitiateMultipartUploadResult", f"<UploadId>{number}</UploadId>")
+                case "POST" if upload is not None:
+                    objects[key] = b"".join(upload[number] for number in sorted(upload))
+                    del self.owner.uploads[query["uploadId"]]
+                    return _xml("CompleteMultipartUploadResult", "<ETag>&quot;0&quot;</ETag>")
+                case "POST" if "delete" in query:
+                    keys = [unescape(one) for one in re.findall("<Key>(.*?)</Key>", body.decode())]
+                    for one in keys:
+                        objects.pop(one, None)
+                    return _xml("DeleteResult", "".join(f"<Deleted><Key>{escape(one)}</Key></Deleted>" for one in keys))
+                case "DELETE" if upload is not None:
+                    del self.owner.uploads[query["uploadId"]]
+                case "DELETE":
+                    objects.pop(key, None)
+        return 200, {"ETag": '"0"'}, b""
 
-    def _send(self, status: int, headers: list[tuple[str, str]], data: bytes, fault: str) -> None:
+    def _list(self, objects: dict[str, bytes], query: dict[str, str]) -> Answer:
+        """All objects below a prefix, or with a delimiter those right there and the folders."""
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+        found, folders = "", dict[str, None]()
+        for key in sorted(one for one in objects if one.startswith(prefix)):
+            inner, mark, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+            if mark:
+                folders[f"{prefix}{inner}{mark}"] = None
+            else:
+                size = f"<Size>{len(objects[key])}</Size><LastModified>2026-11-26T00:00:00.000Z</LastModified>"
+                found += f"<Contents><Key>{escape(key)}</Key>{size}<ETag>{_tag(objects[key])}</ETag></Contents>"
+        found += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
+        answer = _xml("ListBucketResult", found)
+        return self.owner.lists.setdefault(self.path, answer) if self.owner.stale else answer
+
+    def _read(self, data: bytes, fault: str) -> Answer:
+        """An object, or a range of it."""
+        headers = {"Accept-Ranges": "bytes", "ETag": _tag(data), "Last-Modified": DATE}
+        found = _RANGE.fullmatch(self.headers.get("Range", "")) if fault != "whole" else None
+        begin, end = 0, len(data)
+        if found:
+            begin, end = int(found[1]), min(int(found[2] or end) + 1, end)
+            if begin >= len(data):
+                return _error(416)
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(data)}"
+        part = bytearray(data[begin:end])
+        if fault == "short":
+            del part[len(part) // 2 :]
+        if fault == "flip" and part:
+            part[len(part) // 2] ^= 4
+        if fault == "gzip" and "gzip" in self.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"], part = "gzip", bytearray(gzip.compress(part))
+        return 206 if found else 200, headers, bytes(part)
+
+    def _send(self, answer: Answer, fault: str = "ok") -> None:
+        status, headers, data = answer
         self.send_response_only(status)
-        for name, value in headers:
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
-            return None
+            return
+        self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
         if fault == "cut":
-            self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
-            return reset(self)
-        self.wfile.write(data)
-        return None
+            self._reset()
 
-    def _refuse(self, status: int) -> None:
-        code = STATUS[str(status)]
-        text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()
-        self._send(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(text)))], text, "ok")
+    def _reset(self) -> None:
+        """End the connection. Closing with unsent data thrown away sends RST."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
 
 
-def reset(handler: BaseHTTPRequestHandler) -> None:
-    """End the connection. Closing with unsent data thrown away sends RST."""
-    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    handler.connection.close()
-    handler.close_connection = True
+def _tag(data: bytes) -> str:
+    return f'"{hash(data) & 0xFFFFFFFF:x}"'
+
+
+def _xml(name: str, content: str) -> Answer:
+    return 200, {"Content-Type": "application/xml"}, f'<?xml version="1.0"?><{name}>{content}</{name}>'.encode()
+
+
+def _error(status: int, code: str = "") -> Answer:
+    _, headers, data = _xml("Error", f"<Code>{code or CODES[status]}</Code><Message>no</Message>")
+    return status, headers, data

@@ -83,5 +83,5 @@ def mortal(
     kill = {"KILL_AT": str(at), "KILL_WHEN": when, "KILL_WHOM": whom, "KILL_HOW": str(int(how))}
     asked = {**environ, **(environment or {}), **kill, "PUTS": str(puts), "LARGEST": str(largest)}
     process = warm.Process(words, env=asked, patch=HOOK)
-    out, err = process.communicate(600)
+    out, err = process.communicate(timeout=600)
     return Ended(process.wait(), out + err, puts.stat().st_size)

@@ -38,7 +38,7 @@ Make = Callable[[int, Shape], Resumable]
 """`make(rank, shape)` makes a loader at its beginning, with the same data, seed, epochs and order for every shape."""
 
 
-def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> int:
+def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> None:
     """Stop at every step of every shape, continue in every shape, and check that exactly the remaining rows are
     delivered.
 
@@ -48,56 +48,35 @@ def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> 
 
     Args:
         every: stop only after each this many steps; the time grows with the square of the number of stops.
-
-    Returns:
-        Number of steps that were compared; at least one, or the check would prove nothing.
-
-    Raises:
-        AssertionError: a step was wrong; the message says which step, in which shape, after which rows.
     """
     rows = [pieces for pieces, _ in _deliver(make, Shape(1, 1), None)]
-    _require(bool(rows), "the loader delivered nothing at all")
-    compared = 0
+    assert rows
     for shape in shapes:
         stops = [state for number, (_, state) in enumerate(_deliver(make, shape, None)) if number % every == 0]
-        compared += _compare(make, shape, None, rows)
+        assert stops
+        _compare(make, shape, None, rows)
         for state in stops:
             for other in shapes:
-                compared += _compare(make, other, state, rows)
-    _require(compared > 0, "no shape made a step, so there was nothing to compare")
-    return compared
+                _compare(make, other, state, rows)
 
 
-def _compare(make: Make, shape: Shape, state: dict[str, Any] | None, rows: list[Pieces]) -> int:
+def _compare(make: Make, shape: Shape, state: dict[str, Any] | None, rows: list[Pieces]) -> None:
     """Compare the rows that a loader delivers, from a state to the end, with the expected rows."""
-    begin = position = state["rows"] if state else 0
-    compared = 0
-    where = f"{shape}, resumed after {begin:,} rows" if state else f"{shape}, from the beginning"
+    position = state["rows"] if state else 0
+    where = f"{shape}, resumed with {state}"
     for pieces, after in _deliver(make, shape, state):
         end = after["rows"]
         expected = sum(rows[position:end], Counter())
-        _require(
-            end == min(position + shape.rows_per_step, len(rows)),
-            f"{where}: the step at row {position:,} counts {end - position:,} rows",
-        )
+        assert end == min(position + shape.rows_per_step, len(rows)), where
         extra = pieces - expected
-        _require(not expected - pieces, f"{where}: documents of the step at row {position:,} are missing")
+        assert not expected - pieces, f"{where}: documents of the step at row {position} are missing"
         if end - position == shape.rows_per_step:
-            _require(not extra, f"{where}: the step at row {position:,} holds documents of other rows")
-        else:
-            first_rows = sum(rows, Counter())
-            untrained = all(_untrained(labels) for _, labels in extra)
-            _require(
-                untrained or not extra - _times(first_rows, shape.rows_per_step),
-                f"{where}: the last step is filled with what is neither padding nor the first rows",
-            )
+            assert not extra, f"{where}: the step at row {position} holds documents of other rows"
+        elif not all(_untrained(labels) for _, labels in extra):
+            first = Counter({piece: count * shape.rows_per_step for piece, count in sum(rows, Counter()).items()})
+            assert not extra - first, f"{where}: the last step is filled with neither padding nor the first rows"
         position = end
-        compared += 1
-    _require(
-        len(rows) - position < shape.rows_per_step,
-        f"{where}: it ended after row {position:,} of {len(rows):,}, more than a step before the end",
-    )
-    return compared
+    assert len(rows) - position < shape.rows_per_step, f"{where}: it ended after row {position} of {len(rows)}"
 
 
 def _deliver(make: Make, shape: Shape, state: dict[str, Any] | None) -> Iterator[tuple[Pieces, dict[str, Any]]]:
@@ -108,9 +87,8 @@ def _deliver(make: Make, shape: Shape, state: dict[str, Any] | None) -> Iterator
             loader.load_state_dict(json.loads(json.dumps(state)))
     for batches in zip(*loaders, strict=True):
         states = [loader.state_dict() for loader in loaders]
-        _require(all(one == states[0] for one in states), f"{shape}: the ranks have different states: {states}")
-        size = len(json.dumps(states[0]))
-        _require(size < STATE_BYTES, f"{shape}: the state takes {size:,} bytes")
+        assert all(one == states[0] for one in states), f"{shape}: the ranks have different states: {states}"
+        assert len(json.dumps(states[0])) < STATE_BYTES
         yield sum(map(pieces_of, batches), Counter()), states[0]
 
 
@@ -125,12 +103,3 @@ def pieces_of(batch: dict[str, Any]) -> Pieces:
 
 def _untrained(labels: bytes) -> bool:
     return labels == IGNORE_INDEX.to_bytes(8, "little", signed=True) * (len(labels) // 8)
-
-
-def _times(pieces: Pieces, number: int) -> Pieces:
-    return Counter({piece: count * number for piece, count in pieces.items()})
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

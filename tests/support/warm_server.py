@@ -1,4 +1,4 @@
-"""Forks a process for each command that `warm` or `shim` sends: python warm_server.py SOCKET OWNER MODULES...
+"""Forks a process for each program that `site/sitecustomize.py` sends: python warm_server.py SOCKET OWNER MODULES...
 
 Ends with the process OWNER.
 """
@@ -27,7 +27,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-TOKENIZER = "packtrain.pipeline.encode.ask_transformers"
 EXECNET = "import sys;exec(eval(sys.stdin.readline()))"
 """How xdist starts the processes that run tests. What they spawn is not forked."""
 SPAWN = multiprocessing.util.spawnv_passfds
@@ -52,7 +51,7 @@ def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
 
 
 class _Children:
-    """Starts commands, waits for them, and says how they ended. All in one process: a fork of so much takes a while."""
+    """Starts programs, waits for them, and says how they ended. All in one process: a fork of so much takes a while."""
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
         self._waiting = selectors.DefaultSelector()
@@ -130,7 +129,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
-    """In a new process: be that command."""
+    """In a new process: be that program."""
     code = 1
     try:
         os.setsid()
@@ -148,8 +147,6 @@ def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[assignment]
-        if asked["patch"]:
-            exec(asked["patch"], {"__name__": "patch"})
         code = _call(asked["arguments"])
     except BaseException:
         traceback.print_exc()
@@ -157,19 +154,10 @@ def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
 
 
 def _call(arguments: list[str]) -> int:
-    """Run the command, or the Python that was given; the exit code."""
+    """Run the program; its exit code."""
     sys.modules["__main__"] = ModuleType("__main__")
     try:
-        if arguments[:1] == [TOKENIZER]:
-            importlib.import_module(TOKENIZER)._main(arguments[1])
-            sys.stdout.flush()
-        elif arguments[:1] == ["python"]:
-            _python(arguments[1:])
-        else:
-            from packtrain.pipeline.cli.main import main as command
-
-            sys.argv = [str(Path(sys.executable).parent / "packtrain"), *arguments]
-            command()
+        _python(arguments)
     except SystemExit as leave:
         if isinstance(leave.code, str):
             print(leave.code, file=sys.stderr)
@@ -180,8 +168,9 @@ def _call(arguments: list[str]) -> int:
 
 def _python(arguments: list[str]) -> None:
     """As `python ARGUMENTS` does it: `-c CODE ...`, `-m MODULE ...` or `PROGRAM ...`."""
-    while arguments[0] in ("-u", "-B"):
-        sys.stdout.reconfigure(write_through=arguments[0] == "-u")  # type: ignore[union-attr]
+    while arguments[0] in ("-u", "-B", "-P"):
+        if arguments[0] == "-u":
+            sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         arguments = arguments[1:]
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [path for path in more if path and path not in sys.path]

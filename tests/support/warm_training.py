@@ -21,7 +21,6 @@ for name in (
     "trl",
     "peft",
     "lightning",
-    "moto.server",
 ):
     if importlib.util.find_spec(name.partition(".")[0]) is not None:
         importlib.import_module(name)

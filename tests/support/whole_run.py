@@ -42,7 +42,6 @@ def documents(folder: Path) -> Config:
         source("pairs", path="pairs.jsonl.gz"),
         holdout={"fraction": 0.2},
         pack={"window_tokens": 8192},
-        run={"report": True},
     )
 
 

@@ -89,7 +89,7 @@ def test_every_row_once_an_epoch(folder: Path, order: str, balance: int | None) 
 )
 def test_resuming_at_every_step_on_any_other_shape(make_packed: MakePacked, tail: str, options: dict[str, Any]) -> None:
     make = makes(make_packed("other", 60), seed=5, epochs=2, tail=tail, **options)
-    assert check_resumption(make, [Shape(1, 5), Shape(2, 4), Shape(3, 6), Shape(4, 8)], every=3) > 100
+    check_resumption(make, [Shape(1, 5), Shape(2, 4), Shape(3, 6), Shape(4, 8)], every=5)
 
 
 @pytest.mark.parametrize("weights", [(None, None), (0.6, 0.4)], ids=["even", "weighted"])
@@ -97,7 +97,7 @@ def test_a_mixture_resumes_in_any_shape(make_packed: MakePacked, weights: tuple[
     where = make_packed("other", 60), make_packed("fewer", 36)
     sources = [Source(one, weight=weight) for one, weight in zip(where, weights, strict=True)]
     make = makes(sources, epochs=2, tail="pad")
-    assert check_resumption(make, [Shape(1, 7), Shape(2, 6), Shape(4, 4)], every=3) > 50
+    check_resumption(make, [Shape(1, 7), Shape(2, 6), Shape(4, 4)], every=5)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

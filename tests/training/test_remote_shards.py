@@ -1,6 +1,5 @@
 """Remote shards on bad days: every fault ends in the batches of the folder, or in an error that names file and fix."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ from packtrain.training import PackedDataset, PackedLoader, Watchdog
 
 from tests import kit
 from tests.support import warm
-from tests.support.loopback import Store
+from tests.support.faulty import Faulty
 
 PIECE = 32 << 10
 OPTIONS: dict[str, Any] = {"rows_per_step": 4, "rank": 0, "world_size": 1}
@@ -39,16 +38,15 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(folder: Path, tmp_path: Path) -> Iterator[Store]:
+def store(folder: Path) -> Iterator[Faulty]:
     """A server with a copy of the dataset under /bucket/data."""
-    shutil.copytree(folder, tmp_path / "bucket" / "data", ignore=shutil.ignore_patterns("_run"))
-    for path in (tmp_path / "bucket").rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    with Store(tmp_path) as opened:
+    with Faulty() as opened:
+        files = [path for path in folder.rglob("*") if path.is_file() and "_run" not in path.parts]
+        opened.buckets["bucket"] = {f"data/{path.relative_to(folder)}": path.read_bytes() for path in files}
         yield opened
 
 
-def where(store: Store) -> str:
+def where(store: Faulty) -> str:
     return f"{store.address}/bucket/data"
 
 
@@ -56,7 +54,7 @@ def shards(folder: Path) -> list[dict[str, Any]]:
     return kit.Packed(folder).record["splits"]["train"]["shards"]  # type: ignore[no-any-return]
 
 
-def requests(store: Store, name: str) -> int:
+def requests(store: Faulty, name: str) -> int:
     """How often a file was asked for."""
     return sum(each.path.endswith(name) for each in list(store.asked))
 
@@ -78,7 +76,7 @@ def ids(loader: PackedLoader) -> list[list[int]]:
     return [batch["input_ids"][0].tolist() for batch in loader]
 
 
-def test_without_faults_every_byte_is_asked_for_once(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_without_faults_every_byte_is_asked_for_once(store: Faulty, folder: Path, tmp_path: Path) -> None:
     loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", epochs=2)
     assert ids(loader) == ids(PackedLoader(folder, **OPTIONS, epochs=2))
     for shard in shards(folder):
@@ -93,7 +91,7 @@ def test_without_faults_every_byte_is_asked_for_once(store: Store, folder: Path,
     ]
 
 
-def test_faults_that_pass_end_in_the_right_batches(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_faults_that_pass_end_in_the_right_batches(store: Faulty, folder: Path, tmp_path: Path) -> None:
     loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
     faults = ["503", "429", "cut", "whole", "reset", "flip", "gzip", "short"]
     store.faults.extend(faults)
@@ -112,7 +110,7 @@ def test_faults_that_pass_end_in_the_right_batches(store: Store, folder: Path, t
     ],
 )
 def test_a_fault_that_stays_is_an_error(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], message: str
+    store: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], message: str
 ) -> None:
     """What may pass is asked for again, and what will not is said at once."""
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
@@ -130,17 +128,17 @@ def test_a_fault_that_stays_is_an_error(
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer"])
 def test_a_file_that_is_not_what_its_manifest_says(
-    store: Store, folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    store: Faulty, folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    path = tmp_path / "bucket" / "data" / shards(folder)[0]["name"]
-    data = path.read_bytes()
-    path.write_bytes({"flip": data[:-1] + bytes([data[-1] ^ 128]), "cut": data[:-5], "longer": data + b"more"}[damage])
+    objects, name = store.buckets["bucket"], f"data/{shards(folder)[0]['name']}"
+    data = objects[name]
+    objects[name] = {"flip": data[:-1] + bytes([data[-1] ^ 128]), "cut": data[:-5], "longer": data + b"more"}[damage]
     loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", order="sequential", balance=None)
     if damage == "longer":
         assert ids(loader) == ids(PackedLoader(folder, **OPTIONS, order="sequential", balance=None))
         return
-    with pytest.raises(IntegrityError, match=rf"{path.name}.*copy the dataset there again"):
+    with pytest.raises(IntegrityError, match=rf"{name}.*copy the dataset there again"):
         next(iter(loader))
     assert shards(folder)[0]["hash"] not in cached(tmp_path / "cache")
 
@@ -194,7 +192,7 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
 
 
 def test_a_store_that_hangs_is_reported_and_given_up(
-    store: Store, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog = Watchdog(report_after=0.2, give_up_after=1.0)
     options = {**OPTIONS, "world_size": 2, "rank": 1}
@@ -210,7 +208,7 @@ def test_a_store_that_hangs_is_reported_and_given_up(
     assert any("by now" in record.getMessage() for record in caplog.records)
 
 
-def test_a_process_whose_store_hangs_ends(store: Store, tmp_path: Path) -> None:
+def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None:
     """Its threads still wait when it has given up."""
     program = """
 import sys
@@ -232,7 +230,7 @@ next(iter(loader))
     assert not store.released.is_set()
 
 
-def test_an_address_keeps_its_secrets_to_itself(store: Store, tmp_path: Path) -> None:
+def test_an_address_keeps_its_secrets_to_itself(store: Faulty, tmp_path: Path) -> None:
     signed = f"{where(store)}?signature=secret"
     loader = PackedLoader(signed, **OPTIONS, cache=tmp_path / "cache", balance=None, prefetch=0)
     store.always = "403"
@@ -250,14 +248,11 @@ def test_an_address_keeps_its_secrets_to_itself(store: Store, tmp_path: Path) ->
 # The cache.
 
 
-def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Faulty, folder: Path, tmp_path: Path) -> None:
     """With a third of the requests failing."""
     largest = max(shard["bytes"] for shard in shards(folder))
     assert len(shards(folder)) >= 3
-    kinds = ["503", "500", "cut", "reset", "short", "429"]
-    store.most_in_a_row = 4
-    order = hashlib.shake_128(b"loader").digest(4000)
-    store.faults.extend(["ok"] + [kinds[byte % len(kinds)] if byte < 85 else "ok" for byte in order])
+    store.rate, store.kinds = 0.33, ("503", "500", "cut", "reset", "short", "429")
     options = {**OPTIONS, "epochs": 3, "seed": 5}
     there = PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=2 * largest + 100)
     assert ids(there) == ids(PackedLoader(folder, **options))
@@ -269,7 +264,7 @@ def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Store, f
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_file_of_the_cache_is_fetched_again(
-    store: Store, folder: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    store: Faulty, folder: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = ids(PackedLoader(folder, **OPTIONS))
     assert ids(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")) == expected
@@ -286,7 +281,7 @@ def test_a_damaged_file_of_the_cache_is_fetched_again(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
-def test_what_is_no_file_in_the_cache_is_an_error(store: Store, folder: Path, tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_in_the_cache_is_an_error(store: Faulty, folder: Path, tmp_path: Path, kind: str) -> None:
     shard = shards(folder)[0]
     path = tmp_path / "cache" / "copies" / shard["hash"][:2] / shard["hash"]
     path.parent.mkdir(parents=True)
@@ -301,7 +296,7 @@ def test_what_is_no_file_in_the_cache_is_an_error(store: Store, folder: Path, tm
         next(iter(loader))
 
 
-def test_readers_share_one_download(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_readers_share_one_download(store: Faulty, folder: Path, tmp_path: Path) -> None:
     """In threads, whose locks exclude each other as those of processes do."""
     expected = sum(map(sum, ids(PackedLoader(folder, **OPTIONS))))
     store.latency = 0.05
@@ -312,7 +307,7 @@ def test_readers_share_one_download(store: Store, folder: Path, tmp_path: Path) 
         assert requests(store, shard["name"]) == 1
 
 
-def test_after_a_kill_in_mid_download_another_process_goes_on(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_after_a_kill_in_mid_download_another_process_goes_on(store: Faulty, folder: Path, tmp_path: Path) -> None:
     program = f"""
 from packtrain.training import PackedLoader
 loader = PackedLoader({where(store)!r}, rows_per_step=4, cache={str(tmp_path / "cache")!r}, balance=None)
@@ -336,7 +331,7 @@ next(iter(loader))
     assert not [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
 
 
-def test_a_forked_child_downloads_on_connections_of_its_own(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_a_forked_child_downloads_on_connections_of_its_own(store: Faulty, folder: Path, tmp_path: Path) -> None:
     dataset = PackedDataset(where(store), cache=tmp_path / "cache")
     batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
     expected = [row["input_ids"] for row in kit.Packed(folder).rows()]
@@ -344,7 +339,7 @@ def test_a_forked_child_downloads_on_connections_of_its_own(store: Store, folder
     assert dataset[0]["input_ids"].tolist() == expected[0]
 
 
-def test_a_cache_that_cannot_be_made_is_named(store: Store, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_made_is_named(store: Faulty, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     with pytest.raises(StoreError, match=rf"the cache {tmp_path}/cache cannot be used.*PACKTRAIN_CACHE"):
         PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")

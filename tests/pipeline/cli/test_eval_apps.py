@@ -26,7 +26,7 @@ def test_an_interruption_ends_every_program(here: Path) -> None:
     rows = [one | {"text": f"```python\nwhile True: pass\n# {at}\n```"} for at, one in enumerate(sample_rows())]
     write_samples(here / "samples.jsonl", rows)
     process = warm.Process([*LINE, "--timeout", "1000s", "--jobs", 2], cwd=here)
-    me = psutil.Process(process.pid)
+    me = psutil.Process(process.child)
     end = time.monotonic() + 300
     while len(me.children(recursive=True)) < 4:
         assert time.monotonic() < end

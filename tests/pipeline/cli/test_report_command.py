@@ -93,7 +93,7 @@ def test_a_dataset_on_an_object_store(packtrain: Command, finished: Path, tmp_pa
     place = f"s3://mules/{tmp_path.name}"
     run = {"scratch": str(tmp_path / "scratch")}
     kit.packed(configured(finished, f"{place}/out", cache=f"{place}/cache", run=run), tmp_path)
-    written = msgspec.json.decode(faulty.get(f"{tmp_path.name}/out/report.json"), type=Report)
+    written = msgspec.json.decode(faulty.objects[f"{tmp_path.name}/out/report.json"], type=Report)
     near = msgspec.json.decode((finished / "out" / "report.json").read_bytes(), type=Report)
     assert written.absent == {}
     assert (written.choice, written.training, written.packing) == (near.choice, near.training, near.packing)

@@ -1,8 +1,6 @@
 """`packtrain wait`: it ends when the manifest exists, and fails if the run is dead."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -55,16 +53,6 @@ def test_a_run_that_is_killed_is_missed(config: kit.Config, tmp_path: Path, monk
     assert driver.stdout.readline() == "here\n"
     monkeypatch.setattr(wait_module, "_GRACE_SECONDS", 0.5)
     threading.Timer(0.7, driver.send_signal, [signal.SIGKILL]).start()
-    with pytest.raises(RunDiedError, match=rf"process {driver.pid}.*has died"):
+    with pytest.raises(RunDiedError, match=rf"process {driver.child}.*has died"):
         wait(tmp_path / "out", 300)
     driver.wait()
-
-
-def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom packtrain.pipeline import cli\nfrom packtrain.pipeline.dataset.wait import wait\n"
-        "print(*sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
-    heavy = {"torch", "transformers", "datasets", "pandas", "pyarrow", "pydantic", "obstore", "tokenizers"}
-    assert heavy & set(done.stdout.split()) == set()

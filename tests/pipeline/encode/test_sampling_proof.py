@@ -1,4 +1,4 @@
-"""The sampling proof in a run: what is counted and said, from `generation_config.json` to the ledger."""
+"""The sampling proof in a run: what is said of the turns in the first rows, and of the tokens that end them."""
 
 import json
 import shutil
@@ -42,8 +42,10 @@ class Proved:
         self.notes = packed.notes
         return packed
 
-    def outcomes(self, name: str, template: str, mask: Any) -> Any:
-        return self.run(name, template, mask).ledger["chats"].get("turns_sampled", {})
+    def found(self, name: str, template: str, mask: Any) -> list[str]:
+        """What is said of turns that are not what a model would sample."""
+        self.run(name, template, mask)
+        return [one for one in self.notes if "of the assistant in the first rows" in one]
 
 
 @pytest.fixture
@@ -52,36 +54,21 @@ def proved(tmp_path: Path, make_tokenizer: Callable[..., Path]) -> Proved:
 
 
 @pytest.mark.parametrize(
-    ("policy", "template", "outcomes"),
+    ("policy", "template", "says"),
     [
-        ("assistant", CLOSED, {"exact": 3}),
-        ("completion", CLOSED, {"exact": 2}),
-        ("last_assistant", CLOSED, {"exact": 2}),
-        ("all", CLOSED, {}),
-        ("assistant", COUNTING, {"prefix_differs": 3}),
-        ("assistant", UNCLOSED, {"stop_missing": 2, "stop_in_next_header": 1}),
-        ("completion", UNCLOSED, {"stop_missing": 2}),
+        ("assistant", CLOSED, ""),
+        ("all", COUNTING, ""),
+        ("assistant", COUNTING, "of 3 turns of the assistant in the first rows: the text before 3 turns is not"),
+        ("completion", COUNTING, "of 2 turns of the assistant in the first rows: the text before 2 turns is not"),
+        ("assistant", UNCLOSED, "of 3 turns of the assistant in the first rows: no stop token ends 2 turns"),
+        ("completion", UNCLOSED, "of 2 turns of the assistant in the first rows: no stop token ends 2 turns"),
     ],
 )
-def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outcomes: dict[str, int]) -> None:
-    assert proved.outcomes("out", template, {"policy": policy, "prove": "sampling"}) == outcomes
-
-
-def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
-    """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
-    plain = proved.run("plain", CLOSED, "assistant")
-    assert not plain.ledger["chats"].get("turns_sampled")
-    full = proved.run("full", CLOSED, {"policy": "assistant", "prove": "sampling"})
-    assert plain.digest() == full.digest()
-
-
-def test_the_turns_of_the_first_rows_are_proved_in_every_run(proved: Proved) -> None:
+def test_the_turns_of_the_first_rows_are_proved(proved: Proved, policy: str, template: str, says: str) -> None:
     for name in ("first", "again"):  # the look itself, and what the cache keeps of it
-        packed = proved.run(name, COUNTING, "assistant")
-        (said,) = [one for one in proved.notes if "the prompt that a model would be given" in one]
-        assert said.startswith("of 3 turns of the assistant in the first rows: the text before 3 turns is not")
-        assert "chats.jsonl, line 1, message 2" in said
-        assert not packed.ledger["chats"].get("turns_sampled")
+        said = proved.found(name, template, policy)
+        assert len(said) == bool(says)
+        assert not says or (said[0].startswith(says) and "chats.jsonl, line 1, message 2" in said[0])
 
 
 def test_stops_of_generation_config(proved: Proved) -> None:
@@ -90,11 +77,10 @@ def test_stops_of_generation_config(proved: Proved) -> None:
     ids = {one["content"]: one["id"] for one in added}
     path = proved.tokenizer / NAME
     path.write_text(json.dumps({"eos_token_id": [ids["<|im_end|>"], ids["<|im_start|>"]]}))
-    mask = {"policy": "assistant", "prove": "sampling"}
-    assert proved.outcomes("named", CLOSED, mask) == {"exact": 3}
+    assert not proved.found("named", CLOSED, "assistant")
     assert not [one for one in proved.notes if "would not stop" in one]
     path.write_text(json.dumps({"eos_token_id": ids["<|im_start|>"]}))
-    assert proved.outcomes("other", CLOSED, mask) == {"exact": 3}, "the template is believed"
+    assert not proved.found("other", CLOSED, "assistant"), "the template is believed"
     (said,) = [one for one in proved.notes if "would not stop" in one]
     assert f"add {ids['<|im_end|>']} to" in said
 
@@ -110,11 +96,10 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
     assert trained(proved.run("own", UNCLOSED, "assistant")) == ["twosixsix"], "both conversations share a row"
     (said,) = [one for one in proved.notes if "ends no turn" in one]
     assert "stop: auto" in said or "stop=auto" in said
-    own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto", "prove": "sampling"})
+    own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(own) == ["two<|im_start|>sixsix"]
     entry = own.ledger["chats"]
     assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_end")] == [3, 1, 2]
-    assert entry["turns_sampled"] == {"exact": 1, "stop_missing": 2}
     (said,) = [one for one in proved.notes if "ends no turn" in one]
     closed = proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(closed) == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"

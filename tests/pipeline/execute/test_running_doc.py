@@ -18,12 +18,10 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 @pytest.mark.slow
 def test_the_array_and_the_indexed_job_run_what_they_say(tmp_path: Path) -> None:
     kit.saved(kit.configure(tmp_path, "texts"), "config.yaml")
-    (tmp_path / "bin").mkdir()
-    program = warm.install(tmp_path / "bin")
 
     def shell(script: str, **environment: str) -> None:
         known = {name: text for name, text in os.environ.items() if re.match("PACKTRAIN_|PYTHONPATH$", name)}
-        env = {"PATH": f"{program.parent}:/usr/bin:/bin", **known, **environment}
+        env = {"PATH": f"{warm.PROGRAM.parent}:/usr/bin:/bin", **warm.python(warm.PIPELINE), **known, **environment}
         command = ["bash", "-c", script]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert (done.returncode, done.stderr) == (0, "")

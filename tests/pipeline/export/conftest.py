@@ -13,8 +13,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "bfd_split": {"pack": {"strategy": "bfd_split"}, "truncate": {"max_length": 48}},
     "parquet": {"output": {"format": "parquet", "shard_bytes": "64KiB"}},
-    "windows": {"pack": {"window_tokens": 4000}},
-    "aligned": {"pack": {"align": 8}},
     "parallel": {"pack": {"parallel": {"cp": 2, "tp": 2}}},
 }
 

@@ -26,6 +26,7 @@ from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.files.remote import Remote
 from packtrain.stages.prep import make_format
 
+from tests.support.faulty import Faulty
 from tests.support.hub_stand_in import taken_for_the_hub
 
 
@@ -237,32 +238,16 @@ def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.M
         server.shutdown()
 
 
-def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object store as it answers: listing, sizes, and the hash that it keeps."""
-    pytest.importorskip("obstore")
-    server_module = pytest.importorskip("moto.server")
-    for key, value in (("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x"), ("AWS_DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(key, value)
-    server = server_module.ThreadedMotoServer(port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        import boto3
-
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="mules")
-        client.put_object(Bucket="mules", Key="data/b.jsonl", Body=lines("two"))
-        client.put_object(Bucket="mules", Key="data/a.jsonl.gz", Body=gzip.compress(lines("one")))
-        chosen = source("s3://mules/data/*.jsonl*")
-        assert texts(scan(chosen, tmp_path)) == [("a", "one"), ("b", "two")]
-        before = [one.stamp for one in find_inputs(chosen, tmp_path)]
-        client.put_object(Bucket="mules", Key="data/b.jsonl", Body=lines("duo"))
-        after = [one.stamp for one in find_inputs(chosen, tmp_path)]
-        assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
-        assert texts(scan(source("s3://mules/data"), tmp_path))[1] == ("b", "duo")
-    finally:
-        server.stop()
+def test_s3(tmp_path: Path, faulty: Faulty) -> None:
+    """An object store: listing, sizes, and the hash that it keeps."""
+    faulty.objects.update({"data/b.jsonl": lines("two"), "data/a.jsonl.gz": gzip.compress(lines("one"))})
+    chosen = source("s3://mules/data/*.jsonl*")
+    assert texts(scan(chosen, tmp_path)) == [("a", "one"), ("b", "two")]
+    before = [one.stamp for one in find_inputs(chosen, tmp_path)]
+    faulty.objects["data/b.jsonl"] = lines("duo")
+    after = [one.stamp for one in find_inputs(chosen, tmp_path)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+    assert texts(scan(source("s3://mules/data"), tmp_path))[1] == ("b", "duo")
 
 
 # --- datasets by name ---

@@ -6,7 +6,6 @@ import pytest
 from packtrain.pipeline.stream.stream import LiveWindows
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 
 from tests import kit
 from tests.support.faulty import BUCKET, Faulty

@@ -58,8 +58,7 @@ TRACEABLE = {
         "{% else %}{{ message.role + ':' + content }}{% endif %}<end>\n"
     )
     + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}",
-    "generation": each("{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}|"),
-    "default": each("{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"),
+    "lines": each("{% for line in message.content.split('\n') %}{{ line }};{% endfor %}"),
     "absent keys": each(
         "{{ message.tool_calls is defined }}{{ message.content.text is defined }}{{ message['x'] }}"
         "{% if message.content is mapping or message.content is not iterable %}odd{% endif %}"
@@ -116,7 +115,8 @@ OTHERS = {  # rendered by jinja2
     "escaping": "{% autoescape true %}" + each("{{ message.content }}") + "{% endautoescape %}",
     "two contents": "{{ messages[0].content == messages[1].content }}",
     "changed": each("{% if loop.changed(message.content) %}x{% endif %}"),
-    "lines": each("{% for line in message.content.split('\n') %}{{ line }};{% endfor %}"),
+    "generation": each("{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}|"),
+    "default": each("{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"),
     "second part": each("{{ message.content.split('</think>')[1] }}"),
     "chained in": each("{{ 'a' in message.content in ['b'] }}"),
     "replaced by a content": each("{{ message.content.replace('a', message.content) }}"),

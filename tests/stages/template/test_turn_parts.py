@@ -21,13 +21,12 @@ KEPT = (  # writes fields, thoughts of earlier turns too
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 OPENED = KEPT.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>\n' }}{% endif %}")
-LONG = {"T": RunKind.THOUGHT, "A": RunKind.ASSISTANT, "C": RunKind.TOOL_CALL, "M": RunKind.MIXED, "E": RunKind.END}
+LONG = {"T": RunKind.THOUGHT, "A": RunKind.ASSISTANT, "C": RunKind.TOOL_CALL, "E": RunKind.END}
 SHORT = {
     **{kind: letter for letter, kind in LONG.items()},
     RunKind.HISTORY_THOUGHT: "t",
     RunKind.HISTORY: "a",
     RunKind.HISTORY_CALL: "c",
-    RunKind.HISTORY_MIXED: "m",
     RunKind.HISTORY_END: "e",
 }
 
@@ -138,9 +137,7 @@ def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
     write = "message.content | replace('<think>', '(') | replace('</think>', ')')"
     template = kit.CHATML.replace("message.content", f"({write} if message.role == 'assistant' else message.content)")
     message: dict[str, Any] = {"role": "assistant", "content": "<think>Hm.</think>Yes."}
-    got = renderer_of(template)([{"role": "user", "content": "?"}], [message])
-    assert got.mixed
-    assert got.unproved or set(got.runs.kinds) & {RunKind.MIXED}
+    assert renderer_of(template)([{"role": "user", "content": "?"}], [message]).unproved
 
 
 def test_whole_turns_are_as_if_no_part_was_known() -> None:

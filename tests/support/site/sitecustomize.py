@@ -3,8 +3,7 @@
 A test that kills processes loses nothing without fsync, only one that cuts the power would; and on a busy disk most of
 the time of a small run would go there. `PACKTRAIN_TEST_FSYNC=1` leaves it on.
 
-A process that would load a tokenizer folder is forked from one that has transformers loaded: see `loads_tokenizers` in
-`warm`. So is any Python with a program, where a test has put `warm.python()` into its environment.
+Programs are handed over to a server, where a test has asked for that: see `tests/support/warm.py`.
 """
 
 import os
@@ -21,15 +20,6 @@ if not os.environ.get("PACKTRAIN_TEST_FSYNC"):
     os.fsync = _nothing  # type: ignore[assignment]
 
 
-def _hand_over(server: str, arguments: list[str]) -> None:
-    import contextlib
-    import runpy
-    from pathlib import Path
-
-    with contextlib.suppress(ConnectionRefusedError):  # the server has died: this process goes on by itself
-        runpy.run_path(str(Path(__file__).parents[1] / "shim.py"))["hand_over"](server, arguments)
-
-
 def _is_program(arguments: list[str]) -> bool:
     """Whether Python with these arguments runs code, a module or a file, rather than serving `multiprocessing`."""
     while arguments and arguments[0] in ("-u", "-B"):
@@ -39,7 +29,50 @@ def _is_program(arguments: list[str]) -> bool:
     return arguments[0] == "-m" or not arguments[0].startswith("-")
 
 
+def _hand_over(server: str) -> None:
+    """Send this program to the server, wait, and end as it ends. Returns if the server has died."""
+    import json
+    import signal
+    import socket
+    import struct
+
+    size = struct.Struct("<I")
+
+    def number() -> int:
+        data = b""
+        while len(data) < size.size:
+            data += connection.recv(size.size - len(data)) or sys.exit("the server of programs has died")
+        return int(size.unpack(data)[0])
+
+    told = os.environ.pop("PACKTRAIN_TEST_PID", None)
+    asked = {"arguments": sys.orig_argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109
+    data = json.dumps(asked).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(b"\0" + server.encode())
+        except ConnectionRefusedError:
+            return
+        socket.send_fds(connection, [size.pack(len(data))], [0, 1, 2])
+        connection.sendall(data)
+        process = number()
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(one, lambda received, _: os.kill(process, received))
+        if told is not None:
+            os.write(int(told), f"{process}\n".encode())
+            os.close(int(told))
+        status = number()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+_once = os.environ.pop("PACKTRAIN_TEST_ONCE", None)
 if sys.orig_argv[1:4] == _LOADS and os.environ.get("PACKTRAIN_TEST_LOADER"):
-    _hand_over(os.environ["PACKTRAIN_TEST_LOADER"], sys.orig_argv[3:])
+    _hand_over(os.environ["PACKTRAIN_TEST_LOADER"])
+elif _once:
+    _hand_over(_once)
 elif os.environ.get("PACKTRAIN_TEST_PYTHON") and _is_program(sys.orig_argv[1:]):
-    _hand_over(os.environ["PACKTRAIN_TEST_PYTHON"], ["python", *sys.orig_argv[1:]])
+    _hand_over(os.environ["PACKTRAIN_TEST_PYTHON"])

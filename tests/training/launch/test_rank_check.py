@@ -49,7 +49,7 @@ def run_ranks(program: str, environs: Sequence[Mapping[str, str]], limit: int = 
     common = {name: value for name, value in os.environ.items() if name not in CLEAR}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        warm.Process(["python", "-c", RANK, number, program], env=common | dict(environ), modules=warm.RANKS)
+        warm.Process(["python", "-c", RANK, number, program], env=common | dict(environ), modules=warm.TRAINING)
         for number, environ in enumerate(environs)
     ]
     ends = time.monotonic() + limit
@@ -57,7 +57,7 @@ def run_ranks(program: str, environs: Sequence[Mapping[str, str]], limit: int = 
         time.sleep(0.05)
     for rank in ranks:
         rank.kill()
-    return [Ended(*rank.communicate(120)) for rank in ranks]
+    return [Ended(*rank.communicate(timeout=120)) for rank in ranks]
 
 
 def _over(process: warm.Process) -> bool:
@@ -65,7 +65,7 @@ def _over(process: warm.Process) -> bool:
     if process.poll() is not None:
         return True
     try:
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZ"
+        return Path(f"/proc/{process.child}/stat").read_text().rpartition(")")[2].split()[0] in "TZ"
     except OSError:
         return True
 

@@ -227,7 +227,7 @@ def test_workers_end_when_their_launcher_is_killed(settings: Any, tmp_path: Path
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     launcher = warm.Process(words, env=environ, modules=warm.TRAINING)
     assert any(" 2/1,000 " in line for line in launcher.stdout), launcher.stderr.read()[-2000:]
-    (worker,) = map(int, Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split())
+    (worker,) = map(int, Path(f"/proc/{launcher.child}/task/{launcher.child}/children").read_text().split())
     launcher.kill()
     launcher.wait()
     until = time.monotonic() + 300
