@@ -15,8 +15,8 @@ from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
 from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 
-ID_COLUMNS = ("id", "row")
-"""The columns in which rows say which row of other data they belong to."""
+ID_COLUMN = "id"
+"""The column of the id that rows give themselves."""
 
 
 def read_rows(
@@ -137,7 +137,6 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
 
 class _Given(msgspec.Struct):
     id: Any = None
-    row: Any = None
 
 
 _decode = msgspec.json.Decoder(_Given).decode
@@ -152,21 +151,10 @@ def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Blo
         before += file.lines + file.not_taken
 
 
-def given_ids(rows: BlockRows) -> dict[int, tuple[str, int | None]]:
-    """(id, row) that the rows themselves give, by their number within the block: "" and None where they do not.
-
-    An id is a text or a whole number; a row is a number from 0.
-    """
-    given = {number: (row.get("id"), row.get("row")) for number, row in rows.records or ()}
+def given_ids(rows: BlockRows) -> dict[int, str]:
+    """The `id` of rows that have one, a text or a whole number, by their number within the block."""
+    given = {number: row.get(ID_COLUMN) for number, row in rows.records or ()}
     for number, line in rows.lines or ():
-        given[number] = None, None
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the format says what is wrong with it
-            found = _decode(line.removeprefix(BOM))
-            given[number] = found.id, found.row
-    return {
-        number: (
-            str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
-            row if isinstance(row, int) and not isinstance(row, bool) and row >= 0 else None,
-        )
-        for number, (id, row) in given.items()
-    }
+            given[number] = _decode(line.removeprefix(BOM)).id
+    return {number: str(id) for number, id in given.items() if isinstance(id, str | int) and not isinstance(id, bool)}
