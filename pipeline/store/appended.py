@@ -71,7 +71,8 @@ class AppendedFile:
     """A file in the place that `--out` names, made with its folder if it is missing. A context manager.
 
     Args:
-        options: everything that decides what the file holds, as plain data. An empty file binds no command.
+        options: everything that decides what the file holds, as plain data. A file without a whole line binds no
+            command.
 
     Raises:
         OutputError: something else is in its place, or a file in that of its folder; or another command made it.
@@ -113,7 +114,9 @@ class AppendedFile:
         lock.release(self._descriptor)
 
     def _keep_record(self, options: Mapping[str, Any]) -> None:
-        if not os.fstat(self._descriptor).st_size:
+        with self.reader() as file:
+            whole = any(b"\n" in part for part in iter(lambda: file.read(1 << 20), b""))
+        if not whole:
             data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
             LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD, data)
         elif differs := differences(read_record(self.path), options):
