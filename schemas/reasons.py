@@ -12,7 +12,6 @@ UNUSABLE = {
     "bad_tests": "`input_output` is not an object with as many `inputs` as `outputs`; fix the row.",
     "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
-    "bad_trained": "The number of trained flags differs from the number of ids; fix the reader.",
     "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
     "invalid_utf8": "Some bytes are not UTF-8; convert the file.",
@@ -26,7 +25,6 @@ UNUSABLE = {
     "no_tests": "The problem has no tests to judge programs with.",
     "not_a_pair": "The run packs preference pairs, and this row is not one; use a separate run for it.",
     "not_an_object": "The line is JSON but not an object; every row must be an object.",
-    "not_plain": "The plain text cannot hold a column of this row; set `style: chat`.",
     "not_text": "The row has images, sounds or the like, but only text can be packed; remove them or the row.",
     "packed_already": "Several documents share the row already; name the column of their lengths, as "
     "`keys: {lengths: seq_lengths}`, to take them apart.",
@@ -52,7 +50,6 @@ UNUSABLE = {
 }
 """Rows that cannot be used."""
 UNWANTED = {
-    "difficulty": "The problem's difficulty is not among those configured.",
     "no_solution": "The problem has no solution to train on.",
     "not_taken": "The row comes after the first `max_rows` of its source.",
     "not_trained": "The turn is marked as not trained, so no example was made of it.",

@@ -297,7 +297,7 @@ def stream(case: Case, folder: Path) -> Pieces:
     config["sources"] = [one | {"path": str(folder / one["path"])} for one in config["sources"]]
     if "decontaminate" in config:
         config["decontaminate"] |= {"against": str(folder / "held.jsonl")}
-    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, loss_weights=True)
+    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2)
     found: Pieces = Counter()
     for batch in rows:
         row: Row = {

@@ -4,25 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ahead import Watchdog as Watchdog
     from .batch import cp_part as cp_part
     from .loader import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
     from .loader import collate as collate
-    from .packed_rows import Source as Source
     from .stream import PackedStream as PackedStream
-    from .trainer.loss import loss_units as loss_units
-    from .trainer.loss import weighted_loss as weighted_loss
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
 
 _HOMES = {
     **dict.fromkeys(("PackedDataset", "PackedLoader", "collate"), ".loader"),
-    **dict.fromkeys(("loss_units", "weighted_loss"), ".trainer.loss"),
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
-    "Source": ".packed_rows",
-    "Watchdog": ".ahead",
     "cp_part": ".batch",
     "train": ".trainer.train",
 }

@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
@@ -25,40 +24,32 @@ _Task = TypeVar("_Task")
 _Made = TypeVar("_Made")
 
 
-@dataclass(frozen=True, slots=True)
-class Watchdog:
-    """How long a batch may take. Collectives time out after ten minutes (NCCL) or thirty (gloo), and name no reason."""
+REPORT_AFTER = 30.0
+"""Seconds until a warning says what a rank waits for. It is repeated after twice that time, and so on."""
+GIVE_UP_AFTER = 480.0
+"""Seconds until the waiting rank stops with an error: collectives of the others time out after ten minutes (NCCL) or
+thirty (gloo), and name no reason.
+"""
 
-    report_after: float = 30.0
-    """Seconds until a warning says what the rank waits for. The warning is repeated after twice that time, and so
-    on.
+
+def _awaited(made: "Future[_Made]", what: Callable[[], str]) -> _Made:
+    """The result of a task.
+
+    Args:
+        what: describes what the rank waits for; only called if it takes too long.
+
+    Raises:
+        StalledError: nothing came in time.
+        Whatever the task raised.
     """
-    give_up_after: float | None = 480.0
-    """Seconds until the waiting rank stops with an error; None waits forever."""
-
-    def wait(self, made: "Future[_Made]", what: Callable[[], str]) -> _Made:
-        """The result of a task.
-
-        Args:
-            what: describes what the rank waits for; only called if it takes too long.
-
-        Raises:
-            StalledError: nothing came in time.
-            Whatever the task raised.
-        """
-        began, report = time.monotonic(), self.report_after
-        while True:
-            limit = report if self.give_up_after is None else min(report, self.give_up_after)
-            if wait([made], max(0.0, limit - (time.monotonic() - began))).done:
-                return made.result()
-            waited = time.monotonic() - began
-            if self.give_up_after is not None and waited >= self.give_up_after:
-                raise StalledError(
-                    f"{what()}; gave up after {duration(waited)}, to report this before other ranks time out. Check "
-                    "the store that is named, or give Watchdog(give_up_after=...) more time"
-                )
-            _LOG.warning("%s; %s by now", what(), duration(waited))
-            report *= 2
+    began, report = time.monotonic(), REPORT_AFTER
+    while not wait([made], max(0.0, min(report, GIVE_UP_AFTER) - (time.monotonic() - began))).done:
+        waited = time.monotonic() - began
+        if waited >= GIVE_UP_AFTER:
+            raise StalledError(f"{what()}; gave up after {duration(waited)}. Check the store that is named")
+        _LOG.warning("%s; %s by now", what(), duration(waited))
+        report *= 2
+    return made.result()
 
 
 class Threads:
@@ -115,16 +106,16 @@ def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", cl
 
 
 def made_ahead(
-    make: Callable[[_Task], _Made], tasks: Iterable[_Task], count: int, watchdog: Watchdog, what: Callable[[_Task], str]
+    make: Callable[[_Task], _Made], tasks: Iterable[_Task], count: int, what: Callable[[_Task], str]
 ) -> Iterator[_Made]:
     """Yield `make(task)` for every task, in order, while a thread makes the next `count`.
 
     Args:
-        count: with 0, each is made when it is asked for, without a watchdog.
+        count: with 0, each is made when it is asked for, however long that takes.
         what: describes what a task waits for.
 
     Raises:
-        StalledError: see `Watchdog.wait`. Errors of `make` come when their turn comes.
+        StalledError: nothing came for a long time. Errors of `make` come when their turn comes.
     """
     if not count:
         yield from map(make, tasks)
@@ -137,7 +128,7 @@ def made_ahead(
                 waiting.append((threads.submit(partial(make, task)), partial(what, task)))
             if not waiting:
                 return
-            yield watchdog.wait(*waiting.popleft())
+            yield _awaited(*waiting.popleft())
     finally:
         threads.close()
 
@@ -158,7 +149,7 @@ class ShardsAhead:
             return
         corpus = self._steps.corpus
         shards = map(corpus.shard_of, self._steps.rows(position, position + self._rows).tolist())
-        wanted = list(dict.fromkeys(shard for shard in shards if not corpus.is_local(shard)))[: corpus.most]
+        wanted = list(dict.fromkeys(shards))[: corpus.most]
         for shard in wanted:
             if shard not in self._asked:
                 self._threads.submit(partial(self._fetch, shard))

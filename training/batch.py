@@ -38,30 +38,21 @@ class FixedShape(NamedTuple):
         return Row(ids, labels, np.arange(left, dtype=np.int32), lengths, seq_lengths_unpadded=np.zeros_like(lengths))
 
 
-def flatten(
-    rows: Sequence[Row],
-    *,
-    seq_idx: bool = False,
-    weights: bool | None = None,
-    unpadded: bool | None = None,
-    shape: FixedShape | None = None,
-) -> dict[str, Any]:
+def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | None = None) -> dict[str, Any]:
     """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
 
     Args:
         seq_idx: also return the number of each token's document, for convolution and state-space layers.
-        weights: also return the weight of each label, at the label's own token, 0 where there is none; rows without
-            weights count 1. None does so if a row has some.
-        unpadded: also return the running sum of lengths without padding. None does so if a row says them.
         shape: pad every row to this.
 
     Returns:
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
         `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
         `use_cache`: False, because the cache's mask lets documents see each other; if asked for, `seq_idx`: int32
-        (1, T), `loss_weights`: float32 (1, T), `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask.
+        (1, T); of rows with weights, `loss_weights`: float32 (1, T), each at its label; of rows that say their lengths
+        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask.
     """
-    unpadded = any(row.seq_lengths_unpadded is not None for row in rows) if unpadded is None else unpadded
+    unpadded = rows[0].seq_lengths_unpadded is not None
     if shape is not None:
         rows = [one for row in rows for one in (row, shape.padding(row))]
     lengths = np.concatenate([row.seq_lengths for row in rows])
@@ -77,15 +68,15 @@ def flatten(
     }
     if seq_idx:
         batch["seq_idx"] = torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None])
-    if _any_weighted(rows) if weights is None else weights:
-        batch["loss_weights"] = torch.from_numpy(np.concatenate(list(map(_weights_of, rows)))[None])
+    if (weights := _weights_of(rows)) is not None:
+        batch["loss_weights"] = torch.from_numpy(np.concatenate(weights)[None])
     if unpadded:
         own = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(own, np.int32))
     return batch
 
 
-def unpack(rows: Sequence[Row], pad_id: int, *, weights: bool | None = None) -> dict[str, Any]:
+def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
 
     Returns:
@@ -109,8 +100,8 @@ def unpack(rows: Sequence[Row], pad_id: int, *, weights: bool | None = None) -> 
         "attention_mask": torch.from_numpy(mask.astype(np.int64)),
         "use_cache": False,
     }
-    if _any_weighted(rows) if weights is None else weights:
-        batch["loss_weights"] = spread(list(map(_weights_of, rows)), 0, np.float32)
+    if (weights := _weights_of(rows)) is not None:
+        batch["loss_weights"] = spread(weights, 0, np.float32)
     return batch
 
 
@@ -167,16 +158,11 @@ def pinned(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
-def _any_weighted(rows: Sequence[Row]) -> bool:
-    return any(row.loss_weights is not None for row in rows)
-
-
-def _weights_of(row: Row) -> NDArray[np.float32]:
-    """(T,) the weight of each token's label; 1 for every label if the dataset has no weights."""
-    if row.loss_weights is not None:
-        return row.loss_weights
-    ones: NDArray[np.float32] = (row.labels != IGNORE_INDEX).astype(np.float32)
-    return ones
+def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:
+    """The weights of each row's labels, (T,); None if the dataset has none. Padding has none, and weighs nothing."""
+    if rows[0].loss_weights is None:
+        return None
+    return [np.zeros(len(row.labels), np.float32) if row.loss_weights is None else row.loss_weights for row in rows]
 
 
 def _widened(parts: list[NDArray[np.int32]]) -> torch.Tensor:

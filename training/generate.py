@@ -103,7 +103,7 @@ def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.devic
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    model = load_weights(place.folder, dtype=kind, trust_remote_code=False, local_files_only=True)
+    model = load_weights(place.folder, dtype=kind)
     if place.adapter is not None:
         model = put_adapter(model, place.adapter).merge_and_unload()
     model.generation_config = GenerationConfig()  # its top_k or penalties would change what is drawn

@@ -16,16 +16,18 @@ import torch
 from torch.utils.data import Dataset
 
 from ..schemas.errors import ConfigError, choice
-from .ahead import ShardsAhead, Watchdog, made_ahead
+from .ahead import ShardsAhead, made_ahead
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
 from .mapped_shard import Row
 from .order import Order
-from .packed_rows import PackedRows, Part, Source
+from .packed_rows import PackedRows
 from .place import detect_rank, divisible
 from .steps import Steps, Tail, read_state
 
 _LOG = logging.getLogger(__name__)
+_COLUMNS = ("input_ids", "labels", "position_ids", "seq_lengths")
+"""Of a PackedDataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,8 @@ class StepDocument:
     """A document piece in a step."""
 
     rank: int
-    dataset: str
-    """Folder or URL of the dataset."""
     row: int
-    """Number of the packed row in its dataset's split."""
+    """Number of the packed row in its split."""
     doc_id: int
     id: str
     source: str
@@ -47,12 +47,12 @@ class StepDocument:
 
 
 class PackedLoader:
-    """Iterates over one rank's batches of a packed dataset, or of a mixture of several.
+    """Iterates over one rank's batches of a packed dataset.
 
     Args:
-        data: folder or URL that `packtrain run` wrote; or a list of `Source`.
+        data: folder or URL that `packtrain run` wrote.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`; each `Source` has its own.
+        split: `train` or `holdout`.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which. Devices
             that share a sequence take the same batches: they have one rank, and each takes its part by `cp_part`.
         seed: seed of the order.
@@ -63,21 +63,18 @@ class PackedLoader:
         balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
             ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
             row a rank on more than 64 ranks, give their number. None keeps the order.
-        prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, without a
-            watchdog.
+        prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
+            warns if that takes long.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
-        loss_weights: return the loss weights of data that has some; in a mixture, labels of other data weigh 1.
-            `model(**batch)` ignores them.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
         cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
-        watchdog: when to warn, and when to give up, if a batch takes long.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks (the message names numbers that can), or another
@@ -87,7 +84,7 @@ class PackedLoader:
 
     def __init__(
         self,
-        data: str | Path | Sequence[Source],
+        data: str | Path,
         *,
         rows_per_step: int,
         split: str = "train",
@@ -103,12 +100,10 @@ class PackedLoader:
         static_shapes: bool = False,
         unpacked: bool = False,
         seq_idx: bool = False,
-        loss_weights: bool = True,
         accumulate: int = 1,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
-        watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
     ) -> None:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
@@ -125,23 +120,18 @@ class PackedLoader:
             )
         tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
         self.corpus = PackedRows(data, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
-        for part in self.corpus.parts:
-            if not part.rows:
-                raise ConfigError(
-                    f"{part.where}: the split {part.split!r} has no rows; name another split, or leave the source out"
-                )
+        if not len(self.corpus):
+            raise ConfigError(f"{data}: the split {split!r} has no rows; name another split")
         self.steps = Steps(
             self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance,
             rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
         )  # fmt: skip
         """The order, cut into steps and divided among the ranks."""
-        self.accumulate, self.prefetch, self.watchdog = accumulate, prefetch, watchdog
+        self.accumulate, self.prefetch = accumulate, prefetch
         self.pin_memory, self.unpacked, self.seq_idx = pin_memory, unpacked, seq_idx
-        self._pad_id = self.corpus.parts[0].manifest.pad_id
+        self._pad_id = self.corpus.manifest.pad_id
         self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, self._pad_id) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
-        self._weights = loss_weights and self.corpus.weighted
-        self._unpadded = any(part.manifest.parallel for part in self.corpus.parts)
         self._rows, self._ended = 0, False
 
     @property
@@ -164,8 +154,8 @@ class PackedLoader:
         positions = range(first, first + self.steps.left(first) * width, width)
         if not positions and self._ended:
             _LOG.warning("this loader has been read to its end; make one with more epochs")
-        shards = None if all(part.files.is_local for part in self.corpus.parts) else ShardsAhead(self.steps)
-        made = made_ahead(self._batches, positions, self.prefetch, self.watchdog, self._whereabouts)
+        shards = None if self.corpus.files.is_local else ShardsAhead(self.steps)
+        made = made_ahead(self._batches, positions, self.prefetch, self._whereabouts)
         try:
             for position, batches in zip(positions, made, strict=True):
                 if shards is not None:
@@ -208,14 +198,10 @@ class PackedLoader:
         found = self.steps.at(step * self.rows_per_step)
         hands = [(rank, index) for rank, hand in enumerate(found.hands) for index in found.rows[hand].tolist()]
         rows = {index: self.corpus.row(index) for _, index in hands}
-        ids: dict[Part, list[int]] = {}
-        for index, row in rows.items():
-            ids.setdefault(self.corpus.locate(index)[0], []).extend(row.doc_ids.tolist())
-        names = {part: part.names(some) for part, some in ids.items()}
+        names = self.corpus.names([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
         return [
-            StepDocument(rank, str(part.where), index - part.first, doc_id, *names[part][doc_id], tokens)
+            StepDocument(rank, index, doc_id, *names[doc_id], tokens)
             for rank, index in hands
-            for part in [self.corpus.locate(index)[0]]
             for doc_id, tokens in zip(rows[index].doc_ids.tolist(), rows[index].own_lengths.tolist(), strict=True)
         ]
 
@@ -230,12 +216,7 @@ class PackedLoader:
         return [self._batch(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
 
     def _batch(self, rows: list[Row]) -> dict[str, Any]:
-        if self.unpacked:
-            batch = unpack(rows, self._pad_id, weights=self._weights)
-        else:
-            batch = flatten(
-                rows, seq_idx=self.seq_idx, weights=self._weights, unpadded=self._unpadded, shape=self.shape
-            )
+        batch = unpack(rows, self._pad_id) if self.unpacked else flatten(rows, seq_idx=self.seq_idx, shape=self.shape)
         return pinned(batch) if self.pin_memory else batch
 
     def _whereabouts(self, position: int) -> str:
@@ -256,16 +237,14 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
     Args:
         where: folder or URL that `packtrain run` wrote.
         split: `train` or `holdout`.
-        loss_weights: as in `PackedLoader`.
         remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
     """
 
-    def __init__(self, where: str | Path, split: str = "train", *, loss_weights: bool = True, **remote: Any) -> None:
+    def __init__(self, where: str | Path, split: str = "train", **remote: Any) -> None:
         self.rows = PackedRows(where, split, **remote)
-        self.weights = loss_weights and self.rows.weighted
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -275,20 +254,18 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         `loss_weights`, float32 (T,).
         """
         row = self.rows.row(index if index >= 0 else index + len(self))
-        names = ("input_ids", "labels", "position_ids", "seq_lengths")
-        found = {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in names}
-        if self.weights and row.loss_weights is not None:
+        found = {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in _COLUMNS}
+        if row.loss_weights is not None:
             found["loss_weights"] = torch.from_numpy(row.loss_weights.copy())
         return found
 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
     """A `collate_fn` that turns rows of a PackedDataset into one flattened batch; see `batch.flatten`."""
-    names = ("input_ids", "labels", "position_ids", "seq_lengths")
     return flatten(
         [
             Row(
-                *(example[name].numpy().astype(np.int32) for name in names),
+                *(example[name].numpy().astype(np.int32) for name in _COLUMNS),
                 loss_weights=example["loss_weights"].numpy() if "loss_weights" in example else None,
             )
             for example in examples

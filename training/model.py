@@ -1,7 +1,7 @@
 """A causal language model of transformers: found, read, loaded or drawn at random, adapted, and what it can take.
 
 `train`, `probe`, `sample` and `explain-loss` all get their model here. Weights are read as tensors alone, and nothing
-that a folder names is imported or fetched, unless a training's configuration says `trust_remote_code`.
+that a folder names is imported or fetched.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..schemas.errors import ConfigError, InputError, did_you_mean
+from ..schemas.errors import ConfigError, InputError
 from ..schemas.model_facts import Limit, stretching
 from .attention.apply import configs_of, refuse_foreign_attention, unwrap
 from .packed_rows import PackedRows
@@ -28,62 +28,28 @@ _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embeddi
 """Attribute names of position embeddings in transformers' models."""
 
 
-def choose_device(named: str | None) -> torch.device:
-    """The device to compute on: the one named, else CUDA where there is any.
-
-    Raises:
-        ConfigError: that device is not here.
-    """
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if named is None:
-        return torch.device("cuda" if found else "cpu")
-    try:
-        device = torch.device(named)
-    except RuntimeError:
-        raise ConfigError(f"--device {named}: choose one of cpu, cuda, such as cuda:0") from None
-    if device.type == "cuda" and (device.index or 0) >= found:
-        here = f"{found} here, from cuda:0; give one of them" if found else "no CUDA here; leave it out, or give cpu"
-        raise ConfigError(f"--device {named}: torch finds {here}")
-    return device
+def default_device() -> torch.device:
+    """CUDA where there is any, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 # Configurations and weights
 
 
-def read_config(
-    place: str | Path,
-    *,
-    where: str = "",
-    overrides: Mapping[str, Any] | None = None,
-    hub: bool = False,
-    trust: bool = False,
-) -> Any:
+def read_config(folder: Path) -> Any:
     """A model's configuration (transformers.PretrainedConfig), which cannot name code.
 
-    Args:
-        where: names it in errors; by default by its folder.
-        overrides: keys to change.
-        hub: `place` may be a name on the hub.
-        trust: run the Python code of the folder.
-
     Raises:
-        ConfigError: it cannot be read, wants code that is not installed, or has no such key.
+        ConfigError: it cannot be read, or wants code that is not installed.
     """
     from transformers import AutoConfig
 
-    where, changes = where or f"the configuration of {place}", dict(overrides or {})
+    where = folder / "config.json"
     try:
-        found, unknown = AutoConfig.from_pretrained(
-            str(place), trust_remote_code=trust, local_files_only=not hub, return_unused_kwargs=True, **changes
-        )
+        found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
-        raise ConfigError(f"model: {where} cannot be read: {message_of(error)}") from error
-    for key in changes.keys() & unknown.keys():
-        raise ConfigError(
-            f"model.overrides.{key}: the model has no such key; check it{did_you_mean(key, found.to_dict())}"
-        )
-    if not trust:
-        refuse_foreign_attention(found, where)
+        raise ConfigError(f"model: the configuration {where} cannot be read: {message_of(error)}") from error
+    refuse_foreign_attention(found, where)
     return found
 
 
@@ -108,7 +74,7 @@ def draw_weights(config: Any, seed: int, **options: Any) -> Any:
         ) from error
 
 
-def load_weights(place: str | Path, **options: Any) -> Any:
+def load_weights(folder: Path, **options: Any) -> Any:
     """A model (transformers.PreTrainedModel) with its weights, all of which must be there.
 
     Args:
@@ -119,14 +85,15 @@ def load_weights(place: str | Path, **options: Any) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(str(place), output_loading_info=True, **options)
+        model, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # of a damaged or hostile folder, and of any architecture
-        raise _not_loaded(place, error) from error
+        raise _not_loaded(folder, error) from error
     if (missing := sorted(report["missing_keys"])) and "quantization_config" not in options:
         raise ConfigError(  # transformers draws them at random, and only prints a table of them
-            f"model: {place} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give the "
-            "complete folder of a causal language model"
+            f"model: {folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give "
+            "the complete folder of a causal language model"
         )
     return model
 
@@ -152,12 +119,12 @@ def _peft() -> Any:
     return peft
 
 
-def _not_loaded(place: str | Path, error: Exception) -> ConfigError:
+def _not_loaded(folder: Path, error: Exception) -> ConfigError:
     if isinstance(error, UnpicklingError):  # torch reads tensors alone, and advises otherwise
         return ConfigError(
-            f"model: {place} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
+            f"model: {folder} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
         )
-    return ConfigError(f"model: transformers cannot load {place} as a causal language model: {message_of(error)}")
+    return ConfigError(f"model: transformers cannot load {folder} as a causal language model: {message_of(error)}")
 
 
 def message_of(error: Exception) -> str:
@@ -176,45 +143,29 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
         seed: of random weights.
 
     Raises:
-        ConfigError: the folder or a key does not exist, or transformers cannot make a causal model of it.
+        ConfigError: there is no such folder, or transformers cannot make a causal model of it.
     """
+    from transformers import AutoConfig
     from transformers.quantizers import AutoQuantizationConfig
 
-    found, options = read_model_config(config, base), {"trust_remote_code": config.trust_remote_code}
+    options: dict[str, Any] = {}
     if config.quantization:
         options["quantization_config"] = AutoQuantizationConfig.from_dict(dict(config.quantization))
     if config.dtype != "auto" or not config.quantization:
         options["dtype"] = getattr(torch, "float32" if config.dtype == "auto" else config.dtype)
-    if config.random or config.path is None:
-        return draw_weights(found, seed, **options)
-    return load_weights(_place(config.path, base), config=found, **options)
-
-
-def read_model_config(config: "ModelConfig", base: Path) -> Any:
-    """The configuration of the model to train (transformers.PretrainedConfig), with overrides.
-
-    Raises:
-        ConfigError: see `load_model`.
-    """
-    from transformers import AutoConfig
-
     if config.path is not None:
-        where, trust = f"the configuration of {config.path}", config.trust_remote_code
-        return read_config(_place(config.path, base), where=where, overrides=config.overrides, hub=True, trust=trust)
+        folder = base / Path(config.path).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(
+                f"model.path: there is no folder {folder}; give one that holds config.json and weights, such as "
+                "`hf download OWNER/NAME --local-dir FOLDER` makes"
+            )
+        return load_weights(folder, **options)
     try:
-        return AutoConfig.for_model(**{**(config.config or {}), **config.overrides})
+        made = AutoConfig.for_model(**(config.config or {}))
     except Exception as error:  # as in `read_config`
         raise ConfigError(f"model: the configuration of model.config cannot be read: {message_of(error)}") from error
-
-
-def _place(text: str, base: Path) -> str:
-    """The path of a local folder, or a name on the hub."""
-    folder = base / Path(text).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if text.startswith((".", "/", "~")) or folder.parent.is_dir() or text.count("/") != 1:
-        raise ConfigError(f"model.path: there is no folder {folder}; give one that holds config.json and weights")
-    return text
+    return draw_weights(made, seed, **options)
 
 
 def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
@@ -253,8 +204,6 @@ class ModelLimits:
     """Number of token ids with embeddings."""
     document: Limit | None
     """The longest document, and what happens to longer ones; None where there is no limit."""
-    row: Limit | None
-    """The longest row of a batch, likewise."""
     trained: int | None
     """`max_position_embeddings`: positions beyond may never have been trained; None if the model does not say."""
 
@@ -262,42 +211,28 @@ class ModelLimits:
     def of(cls, model: Any) -> "ModelLimits":
         """Read them from the configuration and embeddings of a model.
 
-        Documents: rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones
-        end. Rows: Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale`
-        tokens.
+        Rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones end.
         """
-        model, limits, row = unwrap(model), list[Limit](), None
-        for config in configs_of(model.config):
-            limits += stretching(config)
-            rotated = all(getattr(config, "no_rope_layers", None) or [1])
-            if getattr(config, "attn_temperature_tuning", False) and not rotated:
-                scale = int(getattr(config, "floor_scale", 8192))
-                why = f"queries are scaled by their place in the row from token {scale:,} (floor_scale)"
-                row = row or Limit(scale - 1, why)
+        model = unwrap(model)
+        limits = [limit for config in configs_of(model.config) for limit in stretching(config)]
         trained = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
                 learned = min(_rows(module.weight), trained or _rows(module.weight))
                 limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest, row, trained)
+        return cls(_rows(model.get_input_embeddings().weight), shortest, trained)
 
-    def check_rows(self, name: str, rows: PackedRows, rows_per_device: int = 1, *, padded: bool = False) -> None:
+    def check_rows(self, name: str, rows: PackedRows, *, padded: bool = False) -> None:
         """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
 
         Args:
             name: what the rows are called in the error.
-            rows_per_device: rows of one batch.
             padded: the rest of every row is padding, a document of its own, which may be as long as a row.
 
         Raises:
             InputError: says how long the longest document is, and how long it may be.
         """
-        if self.row is not None and (size := rows_per_device * rows.max_length) > self.row.tokens:
-            raise InputError(
-                f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
-                f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
-            )
         known = [self.document.tokens if self.document else None, self.trained]
         within = all(limit is None or rows.max_length <= limit for limit in known)  # as nearly always
         longest = rows.max_length if padded or within else rows.longest

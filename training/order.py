@@ -1,25 +1,17 @@
-"""Which row is at a position: a keyed order of one or several datasets, in O(1) for any position of any epoch.
+"""Which row is at a position of an epoch: a keyed order, in O(1).
 
 A permutation passes a position through a Feistel network (Luby and Rackoff, 1988) over the smallest power of two that
 holds the rows, with SplitMix64's finaliser as its round function. A result outside of the rows passes through again
 until it is inside (cycle walking; Black and Rogaway, 2002): fewer than two passes on average.
-
-A mixture gives the first dataset, of weight a out of d, k·a/d of the first k positions, rounded to the nearest integer
-(Bresenham's line), and divides the remaining positions among the other datasets in the same way. If the weights are
-the datasets' numbers of rows, all datasets end at the last position, and each row is used once.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.errors import ConfigError
 from ..schemas.fingerprint import GOLDEN, mix
-from .packed_rows import PackedRows
 
 SHUFFLE_BLOCK = 4096
 """Number of neighbouring rows in a block of `Order.BLOCKS`."""
@@ -27,8 +19,6 @@ ROUNDS = 6
 """Rounds of the Feistel network. In theory three give a pseudorandom permutation; with six, tests of a million
 positions find no pattern.
 """
-_UNITS = 2**40
-"""Weights of a mixture are integers that sum to about this."""
 
 
 class Order(StrEnum):
@@ -77,7 +67,7 @@ class Permutation:
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
-    """The row of one dataset at each position; positions continue over the epochs."""
+    """The row at each place of an epoch."""
 
     size: int
     """Number of rows of an epoch."""
@@ -85,120 +75,28 @@ class EpochOrder:
     order: Order
     first_sequential: bool
     """Whether epoch 0 is in the order of the shards, whatever `order` is."""
-    name: str = "rows"
-    """Distinguishes datasets of a mixture, so that each has its own keys."""
 
-    def __call__(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1."""
-        pieces = [np.zeros(0, np.int64)]
-        while first < last:
-            epoch, begin = divmod(first, self.size)
-            end = min(self.size, begin + last - first)
-            pieces.append(self._epoch(epoch, np.arange(begin, end, dtype=np.int64)))
-            first += end - begin
-        return np.concatenate(pieces)
-
-    def _epoch(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def __call__(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(N,) the rows at these places."""
         if self.order is Order.SEQUENTIAL or (epoch == 0 and self.first_sequential):
-            return positions
+            return places
         if self.order is Order.FULL:
-            return Permutation(self.size, epoch_key(self.seed, epoch, self.name))(positions)
-        return self._in_blocks(epoch, positions)
+            return Permutation(self.size, epoch_key(self.seed, epoch, "rows"))(places)
+        return self._in_blocks(epoch, places)
 
-    def _in_blocks(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _in_blocks(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Permute whole blocks, and rows within each; an incomplete last block keeps its place."""
         whole = self.size // SHUFFLE_BLOCK
-        out = np.empty_like(positions)
-        blocks = positions // SHUFFLE_BLOCK
-        order = Permutation(max(whole, 1), epoch_key(self.seed, epoch, f"{self.name} blocks"))
+        out = np.empty_like(places)
+        blocks = places // SHUFFLE_BLOCK
+        order = Permutation(max(whole, 1), epoch_key(self.seed, epoch, "rows blocks"))
         for block in np.unique(blocks).tolist():
             here = blocks == block
             target = int(order(np.array([block]))[0]) if block < whole else block
             size = SHUFFLE_BLOCK if block < whole else self.size - whole * SHUFFLE_BLOCK
-            inner = Permutation(size, epoch_key(self.seed, epoch * 2**32 + target, f"{self.name} within"))
-            out[here] = target * SHUFFLE_BLOCK + inner(positions[here] - block * SHUFFLE_BLOCK)
+            inner = Permutation(size, epoch_key(self.seed, epoch * 2**32 + target, "rows within"))
+            out[here] = target * SHUFFLE_BLOCK + inner(places[here] - block * SHUFFLE_BLOCK)
         return out
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """Divides positions among S datasets in proportion to their weights."""
-
-    weights: tuple[int, ...]
-    """(S,) positive."""
-    total: int
-    """Number of positions."""
-
-    def counts(self, position: int) -> list[int]:
-        """(S,) how many of the first `position` positions belong to each dataset. They add up to `position`."""
-        counts = []
-        left, weight = position, sum(self.weights)
-        for mine in self.weights[:-1]:
-            count = (2 * left * mine + weight) // (2 * weight)
-            counts.append(count)
-            left, weight = left - count, weight - mine
-        return [*counts, left]
-
-    def owners(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the dataset at each position. A dataset's positions are consecutive in its own order."""
-        out = np.full(last - first, len(self.weights) - 1, dtype=np.int64)
-        left = np.arange(last - first)  # positions that no dataset has taken yet
-        weight = sum(self.weights)
-        for number, mine in enumerate(self.weights[:-1]):
-            # Positions are too large to multiply in 64 bits; offsets from the first one are small.
-            before, rest = divmod(2 * first * mine + weight, 2 * weight)
-            counts = (rest + 2 * mine * np.arange(len(left) + 1)) // (2 * weight)
-            taken = np.diff(counts) > 0
-            out[left[taken]] = number
-            left = left[~taken]
-            first, weight = first - before, weight - mine
-        return out
-
-
-def mixture_of(corpus: PackedRows, epochs: int) -> Mixture | None:
-    """How the sources of a corpus are mixed; None for one.
-
-    Args:
-        epochs: of sources that do not say theirs.
-
-    Raises:
-        ConfigError: some have a weight and others do not, or one is too small compared with the others.
-    """
-    if len(corpus.parts) == 1:
-        return None
-    pairs = list(zip(corpus.sources, corpus.parts, strict=True))
-    limits = [part.rows * (source.epochs or epochs) for source, part in pairs]
-    # By the average tokens per row: sources with fuller rows get fewer rows.
-    shares = [source.weight * part.rows / max(part.tokens, 1) for source, part in pairs if source.weight is not None]
-    if not shares:
-        return Mixture(tuple(limits), sum(limits))
-    if len(shares) != len(pairs):
-        raise ConfigError(
-            "some sources of the mixture have a weight and others do not; give all of them a weight, or none"
-        )
-    return weighted_mixture(shares, limits)
-
-
-def weighted_mixture(shares: Sequence[float], limits: Sequence[int]) -> Mixture:
-    """Mix datasets in given shares of the rows, until one is used up.
-
-    Args:
-        shares: (S,) positive; only the proportions count.
-        limits: (S,) how many rows of each dataset are read.
-
-    Raises:
-        ConfigError: a share is too small compared with the others.
-    """
-    whole = tuple(round(share / sum(shares) * _UNITS) for share in shares)
-    if not all(whole):
-        raise ConfigError(f"a source has the share {min(shares) / sum(shares):.1e} of the mixture: leave it out")
-    endless = Mixture(whole, 0)
-
-    def over(position: int) -> bool:
-        return any(count > limit for count, limit in zip(endless.counts(position), limits, strict=True))
-
-    # The first position by which a source would have given more than it has.
-    return Mixture(whole, bisect_left(range(sum(limits) + 1), True, key=over) - 1)
 
 
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:

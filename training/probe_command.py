@@ -1,24 +1,19 @@
 """`packtrain probe MODEL`: finds out whether an architecture keeps packed documents apart, before a run is planned.
 
-Needs no tokenizer, data, GPU or weights, because only code decides what leaks. With `tiny`, a model of any size can
-be probed on a laptop, as a tiny model of the same architecture: widths shrink, heads stay grouped, and some layers of
-every kind remain. Lengths in the configuration (sliding windows, chunks) shrink as well, so that documents of a probe
-are longer than a window.
+Needs no tokenizer, data, GPU or weights, because only code decides what leaks. Without weights it is probed as a tiny
+model of the same architecture: widths shrink, heads stay grouped, and some layers of every kind remain. Lengths in the
+configuration (sliding windows, chunks) shrink as well, so that documents of a probe are longer than a window.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..schemas.errors import ConfigError
-from ..schemas.units import size
 from .attention.apply import Applied, use_packed
-from .model import ModelLimits, choose_device, draw_weights, load_weights, message_of, read_config
-from .packed_rows import PackedRows
+from .model import default_device, draw_weights, load_weights, message_of, read_config
 from .probe import ProbeReport, probe
-from .probe_setup import random_documents
 
 WIDTH, HEAD, HEADS, LAYERS, VOCABULARY, WINDOW = 64, 16, 4, 2, 512, 8
 
@@ -57,32 +52,20 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
-def probe_model(
-    where: Path,
-    *,
-    attention: str = "auto",
-    dtype: str | None = None,
-    device: str | None = None,
-    random: bool = False,
-    tiny: bool = False,
-    data: Path | None = None,
-) -> tuple[ProbeReport, Applied, str]:
+def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = None) -> tuple[ProbeReport, Applied, str]:
     """Build the model and probe it as the trainer would.
 
     Args:
-        where: a folder with config.json, with or without weights.
+        where: a folder with config.json and weights; or a config.json, or a folder without weights, for a tiny model of
+            this architecture with random weights.
         attention: as in the trainer's configuration.
         dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
-        random: use random weights, even if the folder has weights.
-        tiny: use a tiny model of the same architecture, with random weights.
-        data: a packed dataset; the probe also tests a row as long as its longest, of documents as long as its longest.
 
     Returns:
         The report, the attention that was applied, and a description of how the model was made.
 
     Raises:
-        InputError, IntegrityError: see `PackedRows`; or its documents are longer than the model takes.
-        ConfigError: there is no model, transformers does not know it as a causal language model, or it is too large.
+        ConfigError: there is no model, or transformers does not know it as a causal language model.
         AttentionError: the attention cannot be applied.
     """
     try:
@@ -92,54 +75,24 @@ def probe_model(
     folder = where.parent if where.name == "config.json" else where
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
-    place = choose_device(device)
+    place = default_device()
     dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
     logging.disable_progress_bar()
-    config = read_config(folder, where=f"{folder}/config.json")
-    if tiny:
+    kind = getattr(torch, dtype)
+    if folder == where and any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        made, model = "its own weights", load_weights(folder, dtype=kind)
+    else:
+        config = read_config(folder)
         try:
-            config = shrink(config)
+            small = shrink(config)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             said = f"{config.model_type} cannot be shrunk ({message_of(error)})"
-            raise ConfigError(f"--tiny: {said}; leave it out") from error
-    kind = getattr(torch, dtype)
-    if not (tiny or random) and any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
-        made, model = (
-            "its own weights",
-            load_weights(folder, dtype=kind, trust_remote_code=False, local_files_only=True),
-        )
-    else:
-        made = "tiny, weights at random" if tiny else "weights at random"
-        _refuse_too_large(config, kind, place)
-        model = draw_weights(config, 0, dtype=kind)
+            raise ConfigError(f"{where}: {said}; give a folder with weights") from error
+        made, model = "tiny, weights at random", draw_weights(small, 0, dtype=kind)
     model.to(place)
     applied = use_packed(model, attention)
-    batch = None
-    if data is not None:
-        rows = PackedRows(data)
-        ModelLimits.of(model).check_rows(str(data), rows)
-        longest, room = rows.longest, rows.max_length
-        lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
-        batch = random_documents(model.config, lengths, 1, place)
-    return probe(model, batch=batch), applied, f"{made}, {dtype} on {place.type}"
-
-
-def _refuse_too_large(config: Any, dtype: torch.dtype, device: torch.device) -> None:
-    with torch.device("meta"):
-        count = sum(weight.numel() for weight in draw_weights(config, 0).parameters())
-    needed = count * torch.finfo(dtype).bits // 8
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return
-    if device.type == "cuda":
-        free = min(free, torch.cuda.mem_get_info(device)[0])
-    if needed > 0.8 * free:
-        raise ConfigError(
-            f"{count / 1e9:,.1f} billion parameters take {size(needed)}, and {size(free)} are free; "
-            "add --tiny, which probes the same architecture"
-        )
+    return probe(model), applied, f"{made}, {dtype} on {place.type}"
 
 
 def shrink(config: Any) -> Any:

@@ -56,19 +56,10 @@ class ExportedModel:
     """Of all weights."""
 
 
-def export_checkpoint(
-    checkpoint: Path,
-    out: Path,
-    *,
-    base: Path | None = None,
-    tokenizer: Path | None = None,
-    file_bytes: int = 5 << 30,
-) -> ExportedModel:
+def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30) -> ExportedModel:
     """Gather a checkpoint's weights into a folder that transformers loads. The whole model must fit into memory.
 
     Args:
-        base: the model that was trained, for checkpoints without a config.json.
-        tokenizer: a folder whose tokenizer is copied beside the weights.
         file_bytes: most bytes of weights in one file, unless one tensor has more.
 
     Raises:
@@ -80,27 +71,25 @@ def export_checkpoint(
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
-    shards = _require_shards(checkpoint)
+    if (shards := find_shards(checkpoint)) is None:
+        raise ConfigError(
+            f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such "
+            "as trained/checkpoint-100. Whole weights (*.safetensors) need no export; pieces of DeepSpeed's ZeRO are "
+            "gathered by the zero_to_fp32.py that lies beside them"
+        )
     if out.exists():
         raise OutputError(f"--out {out} exists; remove it, or choose another folder")
-    home = next((one for one in (base, checkpoint) if one is not None and (one / "config.json").is_file()), None)
-    if home is None:
-        raise ConfigError(
-            f"{base or checkpoint} has no config.json, which a model needs; give --base FOLDER, the model that the "
-            "training started from"
-        )
-    if tokenizer is not None and not tokenizer.is_dir():
-        raise ConfigError(f"--tokenizer: there is no folder {tokenizer}; check the spelling")
-    read_config(home)  # refused before gigabytes are read
+    if not (checkpoint / "config.json").is_file():
+        raise ConfigError(f"{checkpoint} has no config.json; copy that of the model that was trained into it")
+    read_config(checkpoint)  # refused before gigabytes are read
     weights = read_weights(shards)
     draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
     try:
         draft.mkdir(parents=True)
         save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors", max_shard_size=file_bytes)
-        for source in (home,) if tokenizer is None else (tokenizer, home):
-            for name in _BESIDE[source is not home :]:  # the model's own configuration
-                if (source / name).is_file() and not (draft / name).exists():
-                    shutil.copyfile(source / name, draft / name)
+        for name in _BESIDE:
+            if (checkpoint / name).is_file():
+                shutil.copyfile(checkpoint / name, draft / name)
         for written in draft.iterdir():
             with written.open("rb") as file:
                 os.fsync(file.fileno())
@@ -111,32 +100,6 @@ def export_checkpoint(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return ExportedModel(out, files, len(weights), sum(one.nbytes for one in weights.values()))
-
-
-def _require_shards(checkpoint: Path) -> Path:
-    """The folder with a checkpoint's shards.
-
-    Raises:
-        ConfigError: it has none; says what it is instead.
-    """
-    if (shards := find_shards(checkpoint)) is not None:
-        return shards
-    if not checkpoint.is_dir():
-        said = f"there is no folder {checkpoint}; give one such as trained/checkpoint-100"
-    elif any(checkpoint.glob("*.safetensors")):
-        said = f"{checkpoint} holds whole weights already; use it as it is"
-    elif any(checkpoint.glob("**/*zero_pp_rank_*")):
-        said = (
-            f"{checkpoint} holds pieces of DeepSpeed's ZeRO, which packtrain does not gather: run the zero_to_fp32.py "
-            "that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain train --recipe zero3, "
-            "checkpoints hold whole weights"
-        )
-    else:
-        said = (
-            f"{checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "
-            "trained/checkpoint-100"
-        )
-    raise ConfigError(f"CHECKPOINT: {said}")
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

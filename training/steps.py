@@ -20,7 +20,7 @@ from ..schemas.errors import ConfigError
 from ..schemas.escape import escape_line
 from ..schemas.fingerprint import mix
 from ..schemas.units import plural
-from .order import EpochOrder, Order, Permutation, epoch_key, mixture_of
+from .order import EpochOrder, Order, Permutation, epoch_key
 from .packed_rows import PackedRows
 
 GROUP, BLOCK = 64, 8
@@ -136,15 +136,14 @@ class Steps:
     Epoch 0 is in stored order if packing shuffled the rows.
 
     Args:
-        corpus: the rows; each dataset has some.
         seed, order: of the rows; see `Order`.
-        epochs: how often each dataset is read that does not say so itself.
+        epochs: how often the rows are read.
         balance: rows of a group of similar cost; `auto` groups them if that saves time; None keeps the order, and then
             each rank takes consecutive rows, too.
         rows_per_step: over all ranks, a multiple of `ranks`.
 
     Raises:
-        ConfigError: the weights of the datasets do not go together, or no step would be full.
+        ConfigError: no step would be full.
     """
 
     def __init__(
@@ -161,16 +160,9 @@ class Steps:
     ) -> None:
         self.corpus, self.seed, self.order = corpus, seed, order
         self.rows_per_step, self.ranks, self.tail, self.dealt = rows_per_step, ranks, tail, balance is not None
-        self.mixture = mixture_of(corpus, epochs)
-        stored = all(part.manifest.plan["config"]["pack"]["shuffle"] for part in corpus.parts)
-        names = ["rows"] if self.mixture is None else [f"rows {number}" for number in range(len(corpus.parts))]
-        self._orders = [
-            EpochOrder(part.rows, seed, order, stored, name) for part, name in zip(corpus.parts, names, strict=True)
-        ]
-        # A mixture counts as one epoch, because its datasets end theirs at different places.
-        self.period = len(corpus) if self.mixture is None else self.mixture.total
-        """Number of rows of an epoch."""
-        self.total = self.period * ((corpus.sources[0].epochs or epochs) if self.mixture is None else 1)
+        stored = bool(corpus.manifest.plan["config"]["pack"]["shuffle"])
+        self._order = EpochOrder(len(corpus), seed, order, stored)
+        self.total = len(corpus) * epochs
         """Number of positions."""
         if tail is Tail.DROP and self.total < rows_per_step:
             raise ConfigError(
@@ -180,7 +172,7 @@ class Steps:
         self.note = f"rows are in groups of {balance} by cost" if balance else "rows are not grouped by cost"
         """Whether rows are grouped by cost, and why."""
         if isinstance(balance, str):
-            balance, self.note = choose_balance(self.corpus.costs(self._plain(0, 0, min(SAMPLE, self.period))))
+            balance, self.note = choose_balance(self.corpus.costs(self._order(0, np.arange(min(SAMPLE, len(corpus))))))
         self.balance = balance
         # Blocks begin at multiples of their size, as steps do, counted over all epochs. But they end with an epoch, so
         # that each epoch has the same rows.
@@ -192,15 +184,8 @@ class Steps:
         """The state before the first step: what the order depends on, and the rows returned by then. It is equal on all
         ranks, for any number of ranks and rows per step.
         """
-        mixture = () if self.mixture is None else self.mixture.weights
-        depends = {"seed": self.seed, "order": self.order.value, "mixture": ":".join(map(str, mixture))}
-        return {
-            "format": FORMAT,
-            "dataset": self.corpus.fingerprint,
-            **depends,
-            "balance": self.balance or 0,
-            "rows": 0,
-        }
+        depends = {"dataset": self.corpus.fingerprint, "seed": self.seed, "order": self.order.value}
+        return {"format": FORMAT, **depends, "balance": self.balance or 0, "rows": 0}
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
@@ -222,34 +207,22 @@ class Steps:
         """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
         pieces, last = [np.zeros(0, np.int64)], min(last, self.total)
         while first < last:
-            epoch, block = first // self.period, first // self._size
-            begin = max(block * self._size, epoch * self.period)
+            epoch, block = first // len(self.corpus), first // self._size
+            begin = max(block * self._size, epoch * len(self.corpus))
             pieces.append(self._block(epoch, block)[first - begin : last - begin])
             first += len(pieces[-1])
         return np.concatenate(pieces)
 
     def _block_of(self, epoch: int, block: int) -> NDArray[np.int64]:
         """The rows of one block of positions within an epoch, grouped if there is a balance."""
-        start = epoch * self.period
+        start = epoch * len(self.corpus)
         begin = max(block * self._size, start)
-        end = min((block + 1) * self._size, start + self.period)
-        rows = self._plain(epoch, begin - start, end - start)
+        end = min((block + 1) * self._size, start + len(self.corpus))
+        rows = self._order(epoch, np.arange(begin - start, end - start))
         if self.balance is not None:
             key = epoch_key(self.seed, epoch * 2**32 + block - start // self._size, "groups")
             rows = grouped(rows, self.corpus.costs(rows), self.balance, key, begin)
         return rows
-
-    def _plain(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:
-        """The rows at places begin .. end - 1 of an epoch, before grouping."""
-        if self.mixture is None:
-            first = epoch * self.period
-            return self._orders[0](first + begin, first + end)
-        owners = self.mixture.owners(begin, end)
-        out = np.empty(end - begin, dtype=np.int64)
-        for number, (order, before) in enumerate(zip(self._orders, self.mixture.counts(begin), strict=True)):
-            mine = np.flatnonzero(owners == number)
-            out[mine] = order(before, before + len(mine)) + self.corpus.parts[number].first
-        return out
 
 
 def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str]) -> dict[str, Any]:

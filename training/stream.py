@@ -50,7 +50,6 @@ class PackedStream:
         tail: see `Tail`. The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
-        loss_weights: as in `PackedLoader`.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
@@ -72,7 +71,6 @@ class PackedStream:
         tail: str = "drop",
         pin_memory: bool = False,
         seq_idx: bool = False,
-        loss_weights: bool = True,
     ) -> None:
         self.place = detect_rank(rank, world_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
@@ -80,7 +78,6 @@ class PackedStream:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
-        self._weights = None if loss_weights else False
         self._windows: Any = data
         if not hasattr(data, "fingerprint"):
             # imported late, because a trainer's image may lack the pipeline
@@ -180,7 +177,7 @@ class PackedStream:
             window, at = step[number]
             row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
-        batch = flatten(rows, seq_idx=self.seq_idx, weights=self._weights)
+        batch = flatten(rows, seq_idx=self.seq_idx)
         return pinned(batch) if self.pin_memory else batch
 
     def _count(self, begun: "list[PlannedWindow]") -> None:

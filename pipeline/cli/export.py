@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _ONLY = {
     "a format": ("--eos-id",),
     "hf://OWNER/NAME": ("--private", "--dry-run"),
-    "model": ("--base", "--tokenizer"),
 }
 """What --to can be → the options that only this has."""
 _TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "datasets", "model", "hf://")
@@ -37,8 +36,6 @@ def export(
     eos_id: int | None = None,
     private: bool = False,
     dry_run: bool = False,
-    base: Path | None = None,
-    tokenizer: Path | None = None,
 ) -> None:
     """Write a dataset in another trainer's format, publish it on the Hub, or gather a sharded checkpoint into a model.
 
@@ -53,12 +50,10 @@ def export(
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
-        base: model: the folder of the model that was trained, for checkpoints without a config.json.
-        tokenizer: model: a tokenizer's folder, to copy beside the weights.
     """
     kind = "hf://OWNER/NAME" if to.startswith("hf://") else "model" if to == "model" else "a format"
     given = {
-        "--eos-id": eos_id, "--private": private, "--dry-run": dry_run, "--base": base, "--tokenizer": tokenizer,
+        "--eos-id": eos_id, "--private": private, "--dry-run": dry_run,
     }  # fmt: skip
     for owner, names in _ONLY.items():
         wrong = next((name for name in names if given[name] not in (None, False)), None)
@@ -68,7 +63,7 @@ def export(
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
     if kind == "model":
-        show(partial(_gather, Path(folder), Path(str(out)), base, tokenizer), partial(_model_lines, str(out)))
+        show(partial(_gather, Path(folder), Path(str(out))), partial(_model_lines, str(out)))
     elif out is None:
         from ..export.publish import publish
 
@@ -103,15 +98,13 @@ def _published_lines(target: str, done: "Published") -> "Lines":
     yield f"{done.url}: commit {done.commit[:12]}" if done.commit is not None else "nothing was published: --dry-run"
 
 
-def _gather(
-    checkpoint: Path, out: Path, base: Path | None, tokenizer: Path | None, observer: "Observer"
-) -> "ExportedModel":
+def _gather(checkpoint: Path, out: Path, observer: "Observer") -> "ExportedModel":
     try:
         from ...training.sharded import export_checkpoint
     except ImportError as error:
         raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
     observer.begin("gather", 0, "B")
-    made = export_checkpoint(checkpoint, out, base=base, tokenizer=tokenizer)
+    made = export_checkpoint(checkpoint, out)
     observer.end()
     return made
 

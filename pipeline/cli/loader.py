@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import duration, plural, rate
-from .options import Count
+from .options import Count, Folder
 from .output import show
 
 if TYPE_CHECKING:
@@ -17,12 +17,11 @@ _HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "r
 
 
 def loader(
-    folders: list[str], steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None, explain: bool = False
+    folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None, explain: bool = False
 ) -> None:
     """Show what a trainer would get: batches, their fill and balance, and how fast they come.
 
     Args:
-        folders (DIR): finished datasets, or their URLs; all are mixed.
         steps: how many batches to take.
         rows_per_step: rows per step, over all ranks.
         rank (I/N): rank I, from 0, of N; by default from the environment.
@@ -30,7 +29,6 @@ def loader(
     """
     try:
         from ...training.loader import PackedLoader
-        from ...training.packed_rows import Source
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the loader needs {error.name}, which is not installed; pip install 'packtrain[train]'"
@@ -39,12 +37,7 @@ def loader(
 
     def make(_: "Observer") -> "Lines":
         began = time.perf_counter()
-        given = PackedLoader(
-            folders[0] if len(folders) == 1 else [Source(one) for one in folders],
-            rows_per_step=rows_per_step,
-            rank=mine,
-            world_size=every,
-        )
+        given = PackedLoader(folder, rows_per_step=rows_per_step, rank=mine, world_size=every)
         return _lines(given, steps, time.perf_counter() - began, explain=explain)
 
     show(make, lambda lines: lines)

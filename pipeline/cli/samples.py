@@ -89,7 +89,7 @@ def sample(
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
-            found, on, size = _place(Path(model), base, folder, out, batch, observer)
+            found, on, size = _place(Path(model), base, out, batch, observer)
         prompts = read_prompts(Path(data), config.tokenizer, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
@@ -139,24 +139,24 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _place(
-    model: Path, base: Path | None, tokenizer: Path, out: Path, batch: int | None, observer: "Observer"
-) -> "tuple[ModelFolder, torch.device, int]":  # fmt: skip
+    model: Path, base: Path | None, out: Path, batch: int | None, observer: "Observer"
+) -> "tuple[ModelFolder, torch.device, int]":
     """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
     try:
         from ...training.generate import SEQUENCES, find_model
-        from ...training.model import choose_device
+        from ...training.model import default_device
         from ...training.sharded import export_checkpoint, find_shards
     except ImportError as error:
         raise ConfigError(
             f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
         ) from None
-    on = choose_device(None)
+    on = default_device()
     size = batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
     if find_shards(model) is None:
         return find_model(model, base), on, size
     gathered = out.with_name(f"{out.name}.model")
     if not gathered.exists():
-        export_checkpoint(model, gathered, base=base, tokenizer=tokenizer)
+        export_checkpoint(model, gathered)
     observer.note(f"{model} is sharded; its weights, gathered, are in {gathered}")
     return find_model(gathered), on, size
 

@@ -10,7 +10,7 @@ import typer
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
-from .options import Config, TrainSet, lasting
+from .options import Config, TrainSet
 from .output import print_line, show
 
 if TYPE_CHECKING:
@@ -32,14 +32,12 @@ def train(
     config: Config = None,
     settings: TrainSet = None,
     demo: bool = False,
-    dry_run: bool = False,
     recipe: Literal["ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes"] | None = None,
 ) -> None:
     """Train a model on packed shards. Document isolation is checked first; use torchrun for many devices.
 
     Args:
         demo: train a tiny random model on the output of packtrain run --demo.
-        dry_run: check configuration, data and model, and stop.
         recipe: print a configuration for accelerate (ddp, fsdp2, zero3) or a script for Slurm (slurm-node,
             slurm-nodes) that starts a training, and stop.
     """
@@ -55,17 +53,12 @@ def train(
             f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
             "machine, then pip install 'packtrain[train]'"
         ) from error
-    from ...training.trainer.train import check
     from ...training.trainer.train import train as start
 
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
         torch.set_num_threads(1)
     loaded, base = load_training(config, demo, settings or [])
-    if dry_run:
-        check(loaded, base)
-        print_line(f"the configuration, its data and its model are valid; training would write to {base / loaded.out}")
-        return
     start(loaded, base, say=partial(print_line, flush=True))
 
 
@@ -85,8 +78,8 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
     if not demo:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
     loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
-    if not (base / loaded.data[0].path / "manifest.json").is_file():
-        raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
+    if not (base / loaded.data / "manifest.json").is_file():
+        raise ConfigError(f"there is no dataset in {loaded.data}; packtrain run --demo makes it")
     return loaded, base
 
 
@@ -126,17 +119,13 @@ def _step_lines(step: "StepLoss") -> "Lines":
     weights = step.checkpoint or "the weights that training starts from"
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
-    words = ("source", "id", "dataset") if len({one.dataset for one in step.documents}) > 1 else ("source", "id")
     rows = [
-        (
-            *(str(getattr(one, word)) for word in words),
-            *(f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}"),
-        )
+        (one.source, one.id, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
         for one in step.documents[:_DOCUMENTS]
     ]
-    yield Grid("", (*words, "loss", "tokens", "share", "row"), rows, len(words))
+    yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
     if step.documents:
-        first = shlex.join(["packtrain", "inspect", step.documents[0].dataset, "--id", step.documents[0].id])
+        first = shlex.join(["packtrain", "inspect", step.data, "--id", step.documents[0].id])
         yield f"the first: {escape_line(first)}"
 
 
@@ -144,17 +133,13 @@ def probe(
     model: Path,
     attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
-    tiny: bool = False,
-    data: Path | None = None,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does.
 
     Args:
-        model (MODEL): a model's folder: its config.json is enough.
+        model (MODEL): a model's folder; or its config.json, for a tiny model of the same architecture.
         attention: which attention.
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
-        tiny: use a tiny model of the same architecture.
-        data (PACKED): a packed dataset: also probe with documents as long as its longest.
     """
     try:
         from ...training.probe_command import probe_model
@@ -165,7 +150,7 @@ def probe(
 
     def look(_: object) -> "Probed":
         try:
-            return probe_model(model, attention=attention, dtype=dtype, tiny=tiny, data=data)
+            return probe_model(model, attention=attention, dtype=dtype)
         except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
             return error
 
@@ -193,22 +178,9 @@ def _probe_lines(found: "Probed") -> "Lines":
         yield f"  fix: {report.hint}"
 
 
-def doctor(ranks: bool = False, timeout: Annotated[float, lasting(default="1min")] = 60.0) -> None:
-    """Check what is installed for training, what is wrong with it, and how to fix it.
-
-    Args:
-        ranks: under torchrun or accelerate launch: do all ranks reach each other?
-        timeout: with --ranks: how long to wait for a rank.
-    """
+def doctor() -> None:
+    """Check what is installed for training, what is wrong with it, and how to fix it."""
     from ...training.launch.doctor import report
 
-    if ranks:
-        from ...training.launch.ranks import report_ranks
-
-        report_ranks(timeout=timeout, say=print_line)
-        return
-    from .console import make_console
-
-    # Plain lines: a rich table would have no room for the advice.
-    if not report(width=make_console().width, say=print_line):
+    if not report(print_line):
         raise typer.Exit(1)

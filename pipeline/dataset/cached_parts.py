@@ -9,7 +9,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.names import part_record
 from ...stages.arrays import list_lengths, view
 from ...stages.tokenize.encode import UNPROVED
-from ..encode.parts import EncodedPart, decode_record
+from ..encode.parts import EncodedPart, read_record
 from ..store.open_store import Store
 from .documents import Address
 from .open_dataset import Finished
@@ -89,7 +89,7 @@ class CachedParts:
 
     def unproved_detail(self, doc_id: int) -> str:
         """Return why turns of a document could not be located, from its part's record, or ""."""
-        record = decode_record(self.store.read(part_record(self.of_document(doc_id).place.part.name)))
+        record = read_record(self.store, part_record(self.of_document(doc_id).place.part.name))
         one = self.document(doc_id)
         rows = (place for place in record.counts.places if place.kind == UNPROVED) if record else ()
         return next((place.detail for place in rows if (place.line, place.sub) == (one.line, one.sub)), "")

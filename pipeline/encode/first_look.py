@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ...schemas.errors import EngineMismatchError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
+from ...schemas.rows import Example
+from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import Findings
+from ...stages.tokenize.encode_counts import EncodeCounts, Findings
 from ...stages.tokenize.engine_check import compare, fuzz_texts, samples_of
 from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engine, tokenizer_head
+from ...stages.tokenize.preference_tokens import encode_pairs
+from ...stages.tokenize.prompts_alone import prompts_alone
 from ..execute.executor import Executor, perform
 from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
@@ -27,7 +33,6 @@ from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
-from .sampled import encoded_batches
 from .task import EncodeTask, load_spec, make_encoder, noted
 
 if TYPE_CHECKING:
@@ -35,7 +40,10 @@ if TYPE_CHECKING:
 
 LOOKS = "engines"
 """The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
-_FORMAT = 3
+SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
+"""The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
+numbers of messages."""
+_FORMAT = 4
 """Version of the look; increase it when other texts are compared."""
 _SHIFT = 40
 """Rows are noted with the number of their task, shifted left by this many bits."""
@@ -51,42 +59,43 @@ _ROW_BYTES = 1 << 20
 class LookTask:
     """Encode the known texts and the first rows, compare with the reference, and measure."""
 
-    requested: str
-    """An engine, or `auto`."""
     tasks: tuple[EncodeTask, ...]
     """The task of the first block of each source."""
 
     def run(self) -> Look:
-        """Look at the sources.
+        """Look at the sources, with the reference if the fast engine refuses the tokenizer, or is wrong.
 
         Raises:
-            TokenizerError: an engine that was asked for by name refuses the tokenizer, or is wrong; or `tokenizers`
-                cannot load it.
+            TokenizerError: `tokenizers` cannot load the tokenizer.
         """
         spec = load_spec(self.tasks[0].cache, self.tasks[0].spec)
-        reference = make_engine(REFERENCE, spec.tokenizer_json)
+        reference = make_engine(REFERENCE, spec.tokenizer.json)
+        if spec.engine == REFERENCE:
+            return self._look(spec, reference, reference)
         try:
-            engine = load_engine(spec.engine, spec.tokenizer_json) if spec.engine != REFERENCE else reference
-            return self._look(spec, engine, reference)
-        except (TokenizerError, EngineMismatchError) as error:
+            return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
+        except TokenizerError as error:
             why = str(error)
-            if isinstance(error, EngineMismatchError):  # found by the reference that places boundaries
-                why = f"the tokenizer engine {spec.engine} differs from {REFERENCE} on {why!r}"
-            if self.requested != "auto" or spec.engine == REFERENCE:
-                raise TokenizerError(f"{why}; use tokenizer.engine=auto") from error
-            return replace(self._look(spec, reference, reference), why=why)
+        except EngineMismatchError as error:  # found by the reference that places boundaries
+            why = f"the tokenizer engine {spec.engine} differs from {REFERENCE} on {str(error)!r}"
+        return replace(self._look(spec, reference, reference), why=why)
 
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
         agreed = f"{LOOKS}/{fingerprint(_about(spec))}.json"
         known = engine is reference or get_user_note(agreed, dict) is not None
-        added = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens]
+        added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
+        header: tuple[str, ...] = ()
+        endings: tuple[str, ...] = ()
+        if encoder.renderer is not None and any(task.conversational for task in self.tasks):
+            header, endings = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
+        stops, _ = spec.stop_ids(endings)
         size, rows = 0.0, []
         with rows_of(self.at):
             for number, task in enumerate(self.tasks):
                 rows.append(Findings())
-                size += _encode_first(task, encoder, spec, rows[-1], number << _SHIFT)
+                size += _encode_first(task, encoder, stops, rows[-1], number << _SHIFT)
                 samples += rows[-1].samples
         if engine is not reference:
             found = compare(samples, reference)
@@ -95,20 +104,16 @@ class LookTask:
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} on {texts}")
         if not known:
             put_user_note(agreed, _about(spec))
-        header: tuple[str, ...] = ()
-        stops: tuple[str, ...] = ()
-        if encoder.renderer is not None and any(task.conversational for task in self.tasks):
-            header, stops = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
         tokens = sum(one.counts.tokens for one in rows)
         counts = tuple(one.counts for one in rows)
-        return Look(engine.name, engine.version, tokens / size if size else 0.0, "", header, stops, counts)
+        return Look(engine.name, engine.version, tokens / size if size else 0.0, "", header, endings, counts)
 
     def at(self, number: int) -> str:
         """The file and the number of a row, for messages."""
         return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
 
     def __str__(self) -> str:
-        return f"the first look at the rows, with the tokenizer engine {self.requested}"
+        return "the first look at the rows"
 
 
 def first_blocks(files: Sequence[InputFile]) -> list[InputFile]:
@@ -127,14 +132,14 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         TokenizerError: see `LookTask.run`.
     """
     tasks = prepared.tasks(cache, first_blocks(prepared.joined))
-    about = [_FORMAT, prepared.engine, version(REFERENCE), *[task.key for task in tasks]]
+    about = [_FORMAT, version(REFERENCE), *[task.key for task in tasks]]
     name = f"{LOOKS}/{fingerprint(about)}.json"
     if (known := get_note(cache, name, Look)) is not None:
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
     share_tokenizer(prepared.spec, scratch_of(cache))
-    (look,) = executor.map(perform, [LookTask(prepared.engine, tuple(tasks))])
+    (look,) = executor.map(perform, [LookTask(tuple(tasks))])
     assert isinstance(look, Look)
     observer.end()
     if look.why:
@@ -147,18 +152,19 @@ def _about(spec: EncodeSpec) -> dict[str, str | int]:
     """Everything that the comparison on the known texts depends on."""
     return {
         "format": _FORMAT,
-        "tokenizer": spec.tokenizer_hash,
+        "tokenizer": spec.tokenizer.hash,
         "engine": spec.engine,
         "version": spec.engine_version,
         "reference": version(REFERENCE),
     }
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: Findings, base: int) -> float:
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> float:
     """Encode the first rows of a block; return how many bytes they have. Rows that cannot be used are left out:
     encoding will reject them, and name their lines.
 
     Args:
+        stops: ids that end a generation.
         base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
@@ -170,9 +176,27 @@ def _encode_first(task: EncodeTask, encoder: Encoder, spec: EncodeSpec, found: F
     for size, prepared in chain(lines, records):
         done, total = len(found.samples), total + size
         examples = noted(base + block.first_line, prepared.examples)
-        for _ in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
-            pass
+        for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
+            if not task.pairs:  # a preference loss does not depend on turns
+                _count_turns(batch, prepared.examples, encoder, stops, found.counts)
         characters += sum(len(sample.text) for sample in found.samples[done:])
         if characters > _CHARACTERS:
             break
     return total
+
+
+def _count_turns(
+    batch: pa.RecordBatch, examples: Sequence[Example], encoder: Encoder, stops: frozenset[int], counts: EncodeCounts
+) -> None:
+    """Count whether the turns of a batch are what a model would sample; see `prove`.
+
+    Args:
+        examples: those that the batch was made of, refused ones included.
+    """
+    if encoder.renderer is None:
+        return
+    made = {(one.line, one.sub): one for one in examples}
+    places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
+    alone = prompts_alone([made[place] for place in places], encoder.renderer, encoder.engine)
+    for document, message, earlier, outcome in prove(batch, alone, stops):
+        counts.add(EARLIER if earlier else SAMPLED, outcome.value, *places[document], str(message + 1))

@@ -5,24 +5,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from ...schemas.errors import IntegrityError
-from ...schemas.names import part_record, record_name
+from ...schemas.names import record_name
 from ...stages.tokenize.engine_check import compare
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..observer import Observer
-from ..store.checksummed import seal
+from ..store.checksummed import put_note
 from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile, ask_all, damaged
 from .encode_spec import EncodeSpec
-from .parts import PartRecord, decode_record
+from .parts import PartRecord, read_record
 from .task import EncodeResult, EncodeTask
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 _DAY = 86_400.0
 
@@ -32,27 +26,17 @@ class KnownParts:
 
     def __init__(self, cache: Store) -> None:
         self.cache = cache
-        self.reference: Tokenizer | None = None
-        """The reference tokenizer, if this process has compared samples."""
         self._whole: set[str] = set()
         """Parts that this process has made or checked."""
-        self._far: dict[str, PartRecord] = {}
-        """Records found so far in a remote store."""
 
     def records(self, tasks: Sequence[EncodeTask]) -> dict[str, PartRecord]:
         """The records of the tasks, by key; tasks whose parts are not in the cache have none."""
         keys = list(dict.fromkeys(task.key for task in tasks))
-        unknown = [key for key in keys if key not in self._far]
-        asked = zip(unknown, ask_all(self.cache, self._record, unknown), strict=True)
-        found = {key: record for key, record in asked if record is not None}
-        if not isinstance(self.cache, LocalStore):
-            # Asking a remote store again would cost two requests per block. A local folder is asked again, because
-            # parts may have been removed.
-            self._far.update(found)
-        return {key: record for key in keys if (record := self._far.get(key) or found.get(key)) is not None}
+        asked = zip(keys, ask_all(self.cache, self._record, keys), strict=True)
+        return {key: record for key, record in asked if record is not None}
 
     def holds(self, task: EncodeTask) -> bool:
-        """Whether the cache has the part of a task now; asks the store again."""
+        """Whether the cache has the part of a task now."""
         return self._record(task.key) is not None
 
     def intact(self, tasks: Sequence[EncodeTask], observer: Observer) -> dict[str, PartRecord]:
@@ -77,8 +61,7 @@ class KnownParts:
         """Check a new part's samples against the reference, then write its record.
 
         Raises:
-            IntegrityError: a sample or a rendering differs from the reference, and the part is not used; or the same
-                block gave a different part before.
+            IntegrityError: a sample or a rendering differs from the reference, and the part is not used.
         """
         if result.mismatches:
             raise IntegrityError(
@@ -86,35 +69,20 @@ class KnownParts:
                 f"the template, and meanwhile use tokenizer.trace=false"
             )
         if spec.engine != REFERENCE and result.samples:
-            engine = TokenizersEngine(spec.tokenizer_json)  # loaded once, see `reference_tokenizer`
-            self.reference = engine.tokenizer
-            found = compare(result.samples, engine)
+            found = compare(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
             if found.differing:
                 raise wrong_engine(spec, found.first)
-        name, data = record_name(result.key), seal(msgspec.json.encode(result.record))
-        if not self.cache.put_bytes(name, data):
-            earlier = self._noted(result.key)  # if missing or malformed, it is replaced
-            if earlier is not None and earlier.hash != result.record.hash:
-                raise IntegrityError(
-                    f"encoding is not deterministic: {name} was made before with other content "
-                    f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
-                )
-            self.cache.replace_bytes(name, data)
+        put_note(self.cache, record_name(result.key), result.record)
         self._whole.add(result.record.part)
 
     def _record(self, key: str) -> PartRecord | None:
-        record = self._noted(key)
+        record = read_record(self.cache, record_name(key))
         if record is None or self.cache.size(record.part) != record.bytes:
             return None  # or the part does not match its record: it is made again
         if isinstance(self.cache, LocalStore):
             for name in (record.part, record_name(key)):
                 _note_use(self.cache.path(name))
         return record
-
-    def _noted(self, key: str) -> PartRecord | None:
-        """The record of a key; None if it is missing, malformed, or the record of another key."""
-        record = decode_record(self.cache.read(record_name(key)))
-        return record if record is not None and part_record(record.part) == record_name(key) else None
 
 
 def _note_use(path: Path) -> None:

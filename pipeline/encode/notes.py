@@ -1,6 +1,5 @@
 """Says what encoding found: notes for the user, and rejects.jsonl."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -16,7 +15,6 @@ from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
-from ...stages.template.owned import LOST
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
@@ -24,15 +22,10 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
 from .driver import Encoded
-from .encode_spec import Look
-from .first_look import first_blocks
-from .parts import DROPPED, REJECTED, PartRecord
+from .first_look import EARLIER, SAMPLED, first_blocks
+from .parts import PartRecord
 from .prepared import Prepared
-from .sampled import EARLIER, SAMPLED
 
-_ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
-"""What the detail of a reject ends with."""
-_REFUSED = (REJECTED, DROPPED)
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -88,14 +81,6 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
     """
     seen = _of_records(prepared.joined, encoded)
     yield from unlocated(config, prepared.joined, encoded)
-    lost = sum(one.counts.found.get(kind, {}).get(LOST, 0) for one in seen for kind in _REFUSED)
-    details = [place.detail for one in seen for place in one.counts.places if place.name == LOST]
-    allowed = {one for detail in details for said in _ALLOWED.findall(detail)[-1:] for one in said.split(", ")}
-    if allowed:
-        yield (
-            f"the chat template leaves out content of {plural(lost, 'conversation')}, which are rejected. To lose it "
-            f"where that can be allowed: tokenizer.allow_lost=[{', '.join(sorted(allowed))}]"
-        )
     roles, first, _ = found(seen, ROLES)
     if roles:
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
@@ -110,7 +95,7 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
     for one in masks:
         yield from _not_sampled(one)
     if any(form.make().needs_template for form in prepared.formats.values()):
-        yield from _stops([one for one in masks if one.mask.policy != "all"], encoded, prepared.look)
+        yield from _stops([one for one in masks if one.mask.policy != "all"], prepared)
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
@@ -162,58 +147,48 @@ def _meant(role: str) -> str:
 
 
 def _not_sampled(masked: Masked) -> Iterator[str]:
-    """Describe the turns in the first rows that are not what a model would sample, if there are any."""
+    """Describe the turns of the first rows that are not what a model would sample, if there are any."""
     key, mask, seen = masked
+    # `all` trains headers too, so nothing is compared.
     kinds = {"all": (), "assistant": (SAMPLED, EARLIER)}.get(mask.policy, (SAMPLED,))
-    tried, *_ = found(seen, *kinds)
-    said = [words.format(plural(tried[one], "turn")) for one, words in _NOT_SAMPLED.items() if tried[one]]
-    if not said:
+    tried, _, _ = found(seen, *kinds)
+    wrong = [one for one in _NOT_SAMPLED if tried[one]]
+    if not wrong:
         return
-    _, first, message = found(seen, *kinds, names=_NOT_SAMPLED)
-    advice = []
-    if tried[Outcome.PREFIX]:
+    said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
+    _, first, message = found(seen, *kinds, names=wrong)
+    advice = ""
+    if Outcome.PREFIX in wrong:
         own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")
-        advice.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
-    if tried[Outcome.MISSING]:
-        advice.append("A stop that the template does not write cannot be trained: take a template that writes one")
-    what = f"of {plural(tried.total(), 'turn')} of the assistant in the first rows"
-    yield f"{what}: {'; '.join(said)}. The first: {first}, message {message}. {'. '.join(advice)}"
+        advice = f". For an example of each turn, with the prompt that a model would be given: {own}"
+    turns = plural(tried.total(), "turn")
+    yield f"of {turns} of the assistant in the first rows: {said}. The first: {first}, message {message}{advice}"
 
 
-def _stops(masks: Sequence[Masked], encoded: Encoded, look: Look) -> Iterator[str]:
+def _stops(masks: Sequence[Masked], prepared: Prepared) -> Iterator[str]:
     """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
     stop.
 
     Args:
         masks: those that train turns.
     """
-    spec = encoded.spec
-    if spec.template is None or not masks:
+    spec, look = prepared.spec, prepared.look
+    if spec.tokenizer.chat_template is None or not masks:
         return
-    ending = [one for one in masks if one.mask.train_end] if look.header_stops else []
-    tokens = " or ".join(escape_line(name) for name in look.header_stops)
-    template = f"the chat template '{spec.template_name}'"
-    what = f"{template} ends no turn of the assistant; {tokens} in the next message's header"
-    for key, mask, _ in ending:
-        under = f"{what} does, and under {key}" if len(ending) > 1 else f"{what} does, and"
-        if mask.stop == "auto":
-            yield f"{under} is trained there. A last turn has no header after it, and so no stop token"
-        else:
-            yield f"{under} is not trained there. To train it: {key}.stop=auto"
-    stops = spec.stop_tokens(look.stops)
-    if not stops.unnamed:
-        return
-    names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}
-    own = ", ".join(escape_line(names[id]) for id in stops.unnamed)
-    others = stops.generation or (stops.eos,)
-    place = "its generation_config.json names" if stops.generation else "its end-of-sequence token is"
-    stop = ", ".join(escape_line(names.get(id or 0, f"id {id}")) for id in others)
-    ids = ", ".join(str(id) for id in stops.unnamed)
-    yield (
-        f"{template} ends turns of the assistant with {own}, at which a "
-        f"generation with this model would not stop: {place} {stop}. The template is believed; add {ids} to "
-        "eos_token_id in the model's generation_config.json"
-    )
+    template = f"the chat template '{spec.tokenizer.template_name}'"
+    if look.header_stops and (keys := [one.key for one in masks if one.mask.train_end]):
+        tokens = " or ".join(escape_line(name) for name in look.header_stops)
+        yield (
+            f"{template} ends no turn of the assistant; {tokens} in the next message's header does, which only "
+            f"{keys[0]}.stop=auto trains. A last turn has no header after it, and so no stop token"
+        )
+    if unnamed := spec.stop_ids(look.stops)[1]:
+        names = {token.id: token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens}
+        yield (
+            f"{template} ends turns of the assistant with {', '.join(escape_line(names[id]) for id in unnamed)}, at "
+            "which a generation with this model would not stop. The template is believed; add "
+            f"{', '.join(map(str, unnamed))} to eos_token_id in the model's generation_config.json"
+        )
 
 
 def reject_lines(

@@ -11,13 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ..inputs.blocks import FileLines
-from ..store.checksummed import unseal
+from ..store.checksummed import get_note
 from ..store.open_store import Store, StoredFile
 
 REJECTED, DROPPED = "rows_rejected", "examples_dropped"
@@ -56,12 +55,13 @@ class PartRecord:
                 yield last, -1, "more", f"and {more:,} more {name or kind}, counted only"
 
 
-def decode_record(sealed: bytes | None) -> PartRecord | None:
-    """Read a record; None if it is missing or damaged, or names a part outside the cache."""
+def read_record(cache: Store, name: str) -> PartRecord | None:
+    """The record of this name; None if it is missing or damaged, or names a part outside the cache."""
+    record = get_note(cache, name, PartRecord)
     try:
-        record = decode_note(unseal(sealed), PartRecord)
-        check_name(record.part)
-        check_hash(record.hash)
+        if record is not None:
+            check_name(record.part)
+            check_hash(record.hash)
     except ValueError:
         return None
     return record

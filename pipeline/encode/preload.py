@@ -35,10 +35,10 @@ def _load() -> None:
     limit_threads()
     with suppress(PacktrainError):
         spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
-        other = Thread(target=_load_reference, args=(spec.tokenizer_json,))
+        other = Thread(target=_load_reference, args=(spec.tokenizer.json,))
         other.start()
         if spec.engine != REFERENCE:
-            load_engine(spec.engine, spec.tokenizer_json)
+            load_engine(spec.engine, spec.tokenizer.json)
         other.join()
 
 

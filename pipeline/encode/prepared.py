@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...schemas.config.config import SourceConfig, TokenizerConfig
-from ...schemas.fingerprint import fingerprint, version
-from ...stages.tokenize.encode import SpecialTokenAffixes
+from ...schemas.config.config import SourceConfig
+from ...schemas.fingerprint import fingerprint
 from ..contamination import Evaluation
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import polars_version
@@ -13,7 +12,6 @@ from ..inputs.source_formats import SourceFormat
 from ..store.open_store import Store
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec, Look
 from .task import EncodeTask
-from .tokenizer import TokenizerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,6 @@ class Prepared:
     """The format of each source."""
     pairs: bool
     """Whether all sources are preference data."""
-    tokenizer: TokenizerSpec
-    engine: str
-    """The configured engine, or `auto`."""
     spec: EncodeSpec
     """The encoding specification, with the chosen engine."""
     look: Look
@@ -83,45 +78,3 @@ class Prepared:
             "pairs": PAIRS_FORMAT if self.pairs else None,
         }
         return fingerprint(settings), conversational
-
-
-def make_spec(
-    tokenizer: TokenizerSpec,
-    section: TokenizerConfig,
-    engine: str,
-    engine_version: str,
-    *,
-    needs_template: bool,
-) -> EncodeSpec:
-    """Make the specification of a run's encoding.
-
-    Args:
-        engine: the engine that encodes; the one in `section` is ignored.
-        needs_template: whether there may be conversations.
-
-    Raises:
-        TokenizerError: a template is needed, and the tokenizer has none.
-    """
-    template = tokenizer.require_template() if needs_template else tokenizer.chat_template
-    special = tokenizer.special_tokens
-    return EncodeSpec(
-        tokenizer_json=tokenizer.json,
-        tokenizer_hash=tokenizer.hash,
-        engine=engine,
-        engine_version=engine_version,
-        jinja2_version=version("jinja2"),
-        template=template,
-        template_name=tokenizer.template_from or tokenizer.name,
-        variables={**special, **section.variables},
-        date=section.date,
-        trace=section.trace,
-        allow_lost=tuple(sorted(set(section.allow_lost))),
-        generation_stops=tokenizer.generation_stops,
-        around=SpecialTokenAffixes(
-            prefix=tokenizer.prefix_ids,
-            suffix=tokenizer.suffix_ids,
-            prefix_text=special.get("bos_token", "") if tokenizer.prefix_ids == (tokenizer.bos_id,) else "",
-            suffix_text=special.get("eos_token", "") if tokenizer.suffix_ids == (tokenizer.eos_id,) else "",
-            eos=tokenizer.eos_token or "",
-        ),
-    )

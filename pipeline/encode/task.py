@@ -19,6 +19,7 @@ from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, Findings
 from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
+from ...stages.tokenize.preference_tokens import encode_pairs
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
@@ -26,7 +27,6 @@ from ..store.open_store import Store
 from ..store.store import Put
 from .encode_spec import EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
-from .sampled import encoded_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    spec, examples = load_spec(store, task.spec), noted(task.block.first_line, prepared.examples)
+    examples = noted(task.block.first_line, prepared.examples)
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
-            for batch in encoded_batches(encoder, spec, examples, found, pairs=task.pairs):
+            for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
@@ -133,9 +133,9 @@ load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
 def load_encoder(store: Store, name: str) -> Encoder:
     """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
     spec = load_spec(store, name)
-    engine = load_engine(spec.engine, spec.tokenizer_json)
+    engine = load_engine(spec.engine, spec.tokenizer.json)
     planned = [(spec.engine, engine.version, spec.engine_version)]
-    if spec.template is not None:
+    if spec.tokenizer.chat_template is not None:
         planned.append(("jinja2", version("jinja2"), spec.jinja2_version))
     for package, here, wanted in planned:
         if here != wanted:
@@ -150,18 +150,19 @@ def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Enc
     """The encoder of a specification, with this engine.
 
     Args:
-        look: whether it is for the first look, where all texts are compared and all turns proved.
+        look: whether it is for the first look, where all texts are compared.
     """
-    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(spec.tokenizer_json, engine, renderer, spec.around, every=look, prove=look)
+    template = spec.tokenizer.chat_template
+    renderer = make_renderer(spec, template) if template is not None else None
+    return Encoder(spec.tokenizer.json, engine, renderer, spec.around, every=look)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
-    added = tokenizer_head(spec.tokenizer_json).added_tokens
+    added = tokenizer_head(spec.tokenizer.json).added_tokens
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.template_name, spec.date),
+        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date),
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],

@@ -9,15 +9,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from ...schemas.errors import TaskError, TokenizerError, did_you_mean
+from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..execute.executor import exit_reason, out_of_memory_kills
 from ..store.checksummed import get_user_note, put_user_note
@@ -48,8 +46,8 @@ def find_tokenizer(path: str, base: Path) -> Path:
         raise TokenizerError(f"tokenizer.path: {folder} is a file; give the tokenizer's folder")
     if not _HUB_NAME.fullmatch(path):
         raise TokenizerError(
-            f"tokenizer.path: the folder {folder} does not exist{_near(folder)}; nothing is downloaded: save a hub's "
-            "tokenizer with save_pretrained first"
+            f"tokenizer.path: the folder {folder} does not exist; nothing is downloaded: save a hub's tokenizer with "
+            "save_pretrained first"
         )
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -59,20 +57,10 @@ def find_tokenizer(path: str, base: Path) -> Path:
         if isinstance(found, str):
             return Path(found).parent
     raise TokenizerError(
-        f"tokenizer.path: the folder {folder} does not exist{_near(folder)}, and the Hugging Face cache "
-        f"{HF_HUB_CACHE} holds no "
+        f"tokenizer.path: the folder {folder} does not exist, and the Hugging Face cache {HF_HUB_CACHE} holds no "
         f'tokenizer of {path}. Nothing is downloaded; this fetches it: python -c "from transformers import '
         f"AutoTokenizer; AutoTokenizer.from_pretrained('{path}')\""
     )
-
-
-def _near(folder: Path) -> str:
-    """` (did you mean tokenizer?)`, if a folder beside it has a similar name and a tokenizer; else ""."""
-    beside: list[str] = []
-    with suppress(OSError):  # the parent folder does not exist either
-        beside = [one.name for one in folder.parent.iterdir() if any((one / name).is_file() for name in _FILES)]
-    hint = did_you_mean(folder.name, beside)
-    return f" ({hint.removeprefix('; ')})" if hint else ""
 
 
 def tokenizer_name(folder: Path) -> str:
@@ -133,14 +121,13 @@ class TokenizerSpec:
     """Content of a tokenizer.json without truncation and padding."""
     chat_template: str | None = field(repr=False)
     """Source of the chat template, or None; read it with `require_template`."""
-    template_names: tuple[str, ...]
-    """Names of the tokenizer's templates if it has several and none is called `default`; else ()."""
+    template_name: str
+    """What messages call the template: the name of its file, the configuration key, or the tokenizer's name."""
     special_tokens: dict[str, str]
     """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
     variables.
     """
     bos_id: int | None
-    eos_token: str | None
     eos_id: int | None
     pad_id: int | None
     """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
@@ -154,29 +141,19 @@ class TokenizerSpec:
     """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
     generation_stops: tuple[int, ...] = ()
     """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
-    template_from: str = ""
-    """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
-    key.
-    """
 
     def require_template(self) -> str:
         """Return the chat template.
 
         Raises:
-            TokenizerError: there is no template, or there are several and none is the default.
+            TokenizerError: there is none.
         """
-        if self.chat_template is not None:
-            return self.chat_template
-        if self.template_names:
+        if self.chat_template is None:
             raise TokenizerError(
-                f"the tokenizer {self.name} has several chat templates and none is called default: "
-                f"{', '.join(self.template_names)}; name one: "
-                f"tokenizer.chat_template={self.template_names[0]}"
+                f"the tokenizer {self.name} has no chat template, which conversations need (of several, none is called "
+                "default); give a file with a jinja template: tokenizer.chat_template=template.jinja"
             )
-        raise TokenizerError(
-            f"the tokenizer {self.name} has no chat template, which conversations need; give a file with a jinja "
-            f"template: tokenizer.chat_template=template.jinja"
-        )
+        return self.chat_template
 
 
 def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, base: Path = Path()) -> TokenizerSpec:
@@ -184,13 +161,12 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
 
     Args:
         folder: a local folder that AutoTokenizer can load; nothing is downloaded.
-        chat_template: replaces the tokenizer's own: the path of a file, the name of one of its own templates, or the
-            jinja source itself. A string with `{{` or `{%` in it is a source.
+        chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself, which is a string
+            with `{{` or `{%` in it.
         base: where relative paths of a template start.
 
     Raises:
-        TokenizerError: there is no such folder or template, or transformers cannot load it; the message says why, and
-            lists the folder's content.
+        TokenizerError: there is no such folder or template, or transformers cannot load it.
         TaskError: the process that asks transformers was killed by a signal.
     """
     folder = find_tokenizer(str(folder.absolute()), Path())
@@ -200,19 +176,18 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
         answer = _ask(folder)
         put_user_note(note, answer)
     given, special, pad = answer["chat_template"], answer["special_tokens"], answer["pad_id"]
-    own = given if isinstance(given, dict) else {} if given is None else {"default": given}
-    name, template, origin = tokenizer_name(folder), own.get("default"), ""
+    name = origin = tokenizer_name(folder)
+    template = given.get("default") if isinstance(given, dict) else given
     if chat_template is not None:
-        template, origin = _template(chat_template, base, own, name)
+        template, origin = _template(chat_template, base)
     around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
     return TokenizerSpec(
         name=name,
         json=answer["json"],
         chat_template=template,
-        template_names=() if template is not None else tuple(sorted(own)),
+        template_name=origin,
         special_tokens=dict(special),
         bos_id=answer["bos_id"],
-        eos_token=special.get("eos_token"),
         eos_id=answer["eos_id"],
         pad_id=pad if pad is not None else answer["eos_id"],
         prefix_ids=tuple(answer["prefix_ids"]),
@@ -220,7 +195,6 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
         hash=hash_bytes(answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")),
         template_hash=hash_bytes(template.encode()) if template is not None else "",
         generation_stops=generation_stops(folder),
-        template_from=origin,
     )
 
 
@@ -243,42 +217,30 @@ def _ask(folder: Path) -> Answer:
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         said = {"error": f"the process that loads it ended with {done.returncode}: {''.join(tail)}"}
     if "error" in said:
-        held = sorted(entry.name for entry in folder.iterdir())
-        listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
-        missing = "" if "tokenizer.json" in held else f"{folder} has no tokenizer.json, and "
+        missing = "" if (folder / "tokenizer.json").is_file() else f"{folder} has no tokenizer.json, and "
         raise TokenizerError(
-            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}. The folder "
-            f"holds: {listing}. transformers says: {said['error']}"
+            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}: {said['error']}"
         )
     return msgspec.convert(said, Answer)
 
 
-def _template(given: str | Path, base: Path, own: Mapping[str, str], tokenizer: str) -> tuple[str, str]:
+def _template(given: str | Path, base: Path) -> tuple[str, str]:
     """A template that replaces the tokenizer's, and where it comes from, for messages.
 
-    Args:
-        own: the tokenizer's own templates, by name.
-
     Raises:
-        TokenizerError: there is no such file or template.
+        TokenizerError: there is no such file.
     """
     if isinstance(given, str) and ("{{" in given or "{%" in given):
         return given, "tokenizer.chat_template"
     path = base / given
     try:
-        if path.exists() and not path.is_dir():
-            return path.read_text(encoding="utf-8"), path.name
-        why = ""
+        return path.read_text(encoding="utf-8"), path.name
     except (OSError, ValueError) as error:  # no possible path, or no text
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    if str(given) in own:
-        return own[str(given)], f"{tokenizer}, {given}"
-    has = f"its templates are {', '.join(sorted(own))}" if own else "it has no templates"
-    why = why or f"there is no such file, and no template of that name in the tokenizer {tokenizer}: {has}"
-    raise TokenizerError(
-        f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, the name of one "
-        "of the tokenizer's templates, or the template itself"
-    )
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, or the "
+            "template itself"
+        ) from error
 
 
 def _folder_key(folder: Path) -> str:

@@ -55,15 +55,12 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     Raises:
         ConfigError: a renamed key is invalid.
     """
-    apps = source.format == "apps"
     options = Options(
         keys={str(key): name for key, name in source.keys.items()},
-        style=source.apps.style if apps else source.style,
+        style=source.style,
         per_turn=source.expand == "per_turn",
         prompt_only=prompt_only,
-        max_solutions=source.apps.max_solutions if apps else None,
-        dedupe=source.apps.dedupe or not apps,
-        difficulties=source.apps.difficulties if apps else None,
+        max_solutions=source.apps.max_solutions if source.format == "apps" else None,
     )
     return replace(options, style=make_format(source.format, options).style)
 

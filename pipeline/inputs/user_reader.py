@@ -41,14 +41,13 @@ def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Op
     Raises:
         ConfigError: it cannot be found, read or run, or has no such function.
     """
-    _, module, function = format.split(":")
+    function = format.split(":")[2]
     file = reader_file(format, base, where)
     try:
         code = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: {file} cannot be read: {error}; fix that, or name another reader") from None
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    reader = ReaderCode(function=function, code=code, path=str(file), package=package, folder=str(base.absolute()))
+    reader = ReaderCode(function=function, code=code, path=str(file), folder=str(base.absolute()))
     try:
         reader_of(reader)
     except ConfigError as error:

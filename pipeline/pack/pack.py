@@ -96,7 +96,7 @@ def select(
         select_pairs(table, config)
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
-        select_documents(table, config, encoded.spec.tokenizer_json, scratch, only=only)
+        select_documents(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
         form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
     ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)

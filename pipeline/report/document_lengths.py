@@ -88,7 +88,7 @@ def documents_of(dataset: Finished, most: int = MOST) -> ReadDocuments | str:
         return f"the cache is gone: {cache.where('specs')} no longer says how its parts were encoded"
     places, examples, scratch = [part.place for part in parts], [part.documents for part in parts], scratch_of(cache)
     try:
-        return read_documents(*origin, places, examples, spec.tokenizer_json, scratch.root, most)
+        return read_documents(*origin, places, examples, spec.tokenizer.json, scratch.root, most)
     except (StoreError, IntegrityError, ConfigError, OSError) as error:
         return f"the encoded parts can no longer be read: {error}"
     except ValueError:

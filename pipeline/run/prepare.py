@@ -11,9 +11,9 @@ from ...schemas.names import PLAN
 from ...schemas.units import size
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination import prepare_evaluation
-from ..encode.encode_spec import Look
+from ..encode.encode_spec import EncodeSpec, Look
 from ..encode.first_look import first_look
-from ..encode.prepared import Prepared, make_spec
+from ..encode.prepared import Prepared
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
@@ -56,16 +56,15 @@ def prepare(
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
-    conversations = any(form.make().needs_template for form in formats.values())
     engine, version = preferred_engine(section.engine)
-    spec = make_spec(tokenizer, section, engine, version, needs_template=conversations)
+    if any(form.make().needs_template for form in formats.values()):
+        tokenizer.require_template()
+    spec = EncodeSpec.of(tokenizer, section, engine, version)
     readers = [one.name for one in config.sources if is_reader(one.format)]
     files = tuple(files)
     joined = tuple(join_small(files, readers)) if whole else files
     guess = Look(engine, version, 0.0)
-    prepared = Prepared(
-        config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, guess, evaluation
-    )
+    prepared = Prepared(config.sources, files, joined, formats, pairs, spec, guess, evaluation)
     look = first_look(prepared, cache, executor, work.observer)
     return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
 

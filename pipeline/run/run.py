@@ -24,6 +24,7 @@ from ...schemas.fingerprint import version
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
 from ...schemas.units import plural
+from ...stages.tokenize.engines import reference_tokenizer
 from ..configfile import load_config
 from ..contamination import compare
 from ..dataset.manifests import read_manifest
@@ -163,7 +164,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, _write_report(config, work, manifest), tuple(advice))
+    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))
 
 
 def prepare_inputs(
@@ -242,7 +243,7 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
         ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; or a weight
             needs too many copies.
     """
-    pad_id = padding_id(config, prepared.tokenizer)
+    pad_id = padding_id(config, prepared.spec.tokenizer)
     work.observer.begin("plan", 0, "")
     selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
@@ -266,7 +267,7 @@ def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work
 
 def _plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
-    tokenizer = prepared.tokenizer
+    tokenizer = prepared.spec.tokenizer
     versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
     plan = {
         "config": config.identity(),
@@ -288,7 +289,7 @@ def packtrain_version() -> str:
     return __version__
 
 
-def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, tokenizer: str) -> "AtEnd | None":
     """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
     failure here is reported as a note and never fails a finished run.
     """
@@ -297,7 +298,4 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "At
     from ..dataset.decode import Decoder
     from ..report.report_files import try_report
 
-    tokenizer = work.parts.reference
-    return try_report(
-        Finished(work.out, manifest), work.observer, Decoder(tokenizer) if tokenizer is not None else None
-    )
+    return try_report(Finished(work.out, manifest), work.observer, Decoder(reference_tokenizer(tokenizer)))

@@ -23,7 +23,6 @@ from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
-from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
@@ -80,9 +79,9 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     """
     regular(data, "--data")
     tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
-    spec = make_spec(tokenizer, section, "tokenizers", version("tokenizers"), needs_template=False)
+    spec = EncodeSpec.of(tokenizer, section, "tokenizers", version("tokenizers"))
     blocks = list(_rendered(spec, data))
-    if any(block.conversations for block in blocks) and spec.template is None:
+    if any(block.conversations for block in blocks):
         tokenizer.require_template()
     prompts = {one.row: one for block in blocks for one in block.prompts}
     if len(prompts) < sum(len(block.prompts) for block in blocks):
@@ -90,7 +89,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     if not prompts:
         raise InputError(f"--data {data} holds no prompts; give what packtrain prep --prompt-only writes")
     known: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
-    ends = [*(block.stop for block in blocks), tokenizer.eos_token]
+    ends = [*(block.stop for block in blocks), tokenizer.special_tokens.get("eos_token")]
     stop_ids = tuple(dict.fromkeys(known[one] for one in ends if one in known))
     return PromptSet(list(prompts.values()), tokenizer, stop_ids, 1 + max(known.values()))
 
@@ -123,7 +122,7 @@ def _rendered(spec: EncodeSpec, data: Path) -> Iterator[_RenderedBlock]:
     with data.open("rb") as file:
         lines = enumerate(file)
         tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
-        if spec.template is None:
+        if spec.tokenizer.chat_template is None:
             yield from map(_render, tasks)
             return
         with closing(Pool(1)) as pool:  # a template may have no end, and a process can be killed
@@ -138,8 +137,8 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     """
     spec, out, lines = task.spec, _RenderedBlock(), dict(task.lines)
     prepared = _FORMAT.prepare(task.lines)
-    tokenizer = _tokenizer(spec.tokenizer_json)
-    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
+    tokenizer, template = _tokenizer(spec.tokenizer.json), spec.tokenizer.chat_template
+    renderer = make_renderer(spec, template) if template is not None else None
     at = prepared.rejects[0][0] if prepared.rejects else 0
     try:
         if prepared.rejects:

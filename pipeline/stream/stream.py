@@ -109,7 +109,7 @@ class LiveWindows:
         except BaseException:
             self._executor.close()
             raise
-        self._pad_id = padding_id(self.config, self._prepared.tokenizer)
+        self._pad_id = padding_id(self.config, self._prepared.spec.tokenizer)
         self._walking: Iterator[PlannedWindow] | None = None
         self._said_unproved = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
@@ -120,7 +120,7 @@ class LiveWindows:
         """Hashes (16 digits) of everything besides the seed that the rows and their order depend on, by topic."""
         config = self.config.identity()
         del config["output"], config["pack"]["window_tokens"]  # a stream writes no shards, and has its own windows
-        tokenizer = self._prepared.tokenizer
+        tokenizer = self._prepared.spec.tokenizer
         versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
         if any(source.where is not None for source in self.config.sources):
             versions["polars"] = polars_version()

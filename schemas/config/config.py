@@ -25,8 +25,7 @@ class TokenizerConfig(ConfigModel):
     """A folder that `transformers.AutoTokenizer.from_pretrained` loads, or the name of a model on the hub, such as
     `Qwen/Qwen3-8B`, whose tokenizer the local Hugging Face cache holds. Nothing is downloaded."""
     chat_template: str | None = None
-    """A template that replaces the tokenizer's own: the path of a file, the template itself, or the name of one of the
-    tokenizer's templates if it has several."""
+    """A template that replaces the tokenizer's own: the path of a file, or the template itself."""
     variables: dict[str, Any] = Field(default={})
     """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
     allow_lost: tuple[Losable, ...] = ()
@@ -34,7 +33,7 @@ class TokenizerConfig(ConfigModel):
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
-    engine: Literal["auto", "tokenizers", "fastokens"] = "auto"
+    engine: Literal["auto", "tokenizers"] = "auto"
     """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
     """The date (YYYY-MM-DD) given to templates that ask for today's."""

@@ -31,7 +31,7 @@ def default_name(format: str) -> str:
     return "data" if format == AUTO else format.rsplit(":", 1)[-1].strip("_") or "data"
 
 
-STYLED = ("alpaca", "prompt_completion", "preference")
+STYLED = ("prompt_completion", "preference")
 """Formats whose rows can be plain texts with a choice of style."""
 MASKED_ALIKE = ("tokenized", "text")
 """Formats whose rows are trained alike under every mask."""
@@ -52,14 +52,8 @@ _FORMAT_SCHEMA: dict[str, Any] = {
 class AppsConfig(ConfigModel):
     """Options of the `apps` format."""
 
-    style: Literal["chat", "classic"] = "chat"
-    """`chat`: a user turn and an assistant turn. `classic`: the QUESTION/ANSWER prompt of the original paper."""
     max_solutions: int | None = Field(default=None, ge=1)
     """Take at most this many solutions of a problem, the first ones after removing repeats. Null takes all."""
-    dedupe: bool = True
-    """Drop solutions that repeat an earlier one of the same problem, ignoring white space at the end."""
-    difficulties: tuple[str, ...] | None = None
-    """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
 
 
 class FilterConfig(ConfigModel):
@@ -120,8 +114,8 @@ class SourceConfig(ConfigModel):
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
     formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
     style: Literal["plain", "chat"] | None = None
-    """How a plain-text prompt and completion are rendered. `plain`: joined as they are. `chat`: a user's and an
-    assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
+    """How a plain-text prompt and completion are rendered. `plain`, as null: joined as they are. `chat`: a user's and
+    an assistant's turn. Rows of messages are conversations either way."""
     expand: Literal["none", "per_turn"] = "none"
     """`per_turn` makes one example of each assistant turn, with the messages before it as prompt: for templates that
     render the last turn differently."""
@@ -162,8 +156,7 @@ class SourceConfig(ConfigModel):
                 what = f"takes {', '.join(known)}" if known else "renames none"
                 raise ValueError(f"keys.{key}: format {self.format} {what}")
         if self.style is not None and self.format not in (AUTO, *STYLED):
-            more = "; apps has its own, apps.style" if self.format == "apps" else ""
-            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}{more}; leave it out")
+            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}; leave it out")
         if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
             raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
         if self.mask != SourceMaskConfig() and self.format in MASKED_ALIKE:

@@ -8,8 +8,7 @@ The proof looks at the tokens that are trained on (a batch of `schemas.rows.ENCO
 and tokenized alone (`tokenize.prompts_alone`). It does not look at text, and knows no template.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -71,39 +70,3 @@ def prove(batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: frozenset[
         else:
             outcome = Outcome.MISSING if stops.isdisjoint(text[begin : ends[last]].tolist()) else Outcome.EXACT
         yield Proof(document, message, earlier, outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class StopTokens:
-    """The tokens that end a generation, as three places name them."""
-
-    template: tuple[int, ...]
-    """Those with which the template's own rendering ends a turn."""
-    generation: tuple[int, ...] = ()
-    """`eos_token_id` of the model's generation_config.json."""
-    eos: int | None = None
-    """The tokenizer's end-of-sequence token."""
-
-    @classmethod
-    def of(
-        cls, template: Iterable[str], generation: Iterable[int], eos: str | None, added: Mapping[str, int]
-    ) -> "StopTokens":
-        """Look up the ids of texts among a tokenizer's added tokens."""
-        known = tuple(added[text] for text in template if text in added)
-        return cls(known, tuple(generation), added.get(eos) if eos else None)
-
-    @property
-    def ids(self) -> frozenset[int]:
-        """Those that count. What the template ends its turns with counts, whatever else is named; a generation stops
-        at those of generation_config.json too; the end-of-sequence token counts if neither names one.
-        """
-        named = frozenset(self.template) | frozenset(self.generation)
-        return named or frozenset(() if self.eos is None else (self.eos,))
-
-    @property
-    def unnamed(self) -> tuple[int, ...]:
-        """Those of the template at which a generation would not stop: generation_config.json, or the tokenizer if there
-        is none, names others.
-        """
-        others = self.generation or (() if self.eos is None else (self.eos,))
-        return tuple(id for id in self.template if others and id not in others)

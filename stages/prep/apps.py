@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ...schemas.errors import RowFilteredError, RowRejectedError
-from ...schemas.rows import Example, Messages
+from ...schemas.rows import Example
 from .base import Column, Columns, Format
 
 
@@ -49,57 +49,38 @@ class AppsFormat(Format):
         return known and super().fits(row)
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.
+        """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `no_solution`.
 
-        A solution of only whitespace is skipped; it is counted as `empty` if the row has other solutions.
+        Solutions that are blank, or equal an earlier one but for whitespace at the end, are skipped, and those beyond
+        `max_solutions`; they are counted if the row has others.
         """
-        options = self.options
         if not row.question or row.question.isspace():
             raise RowRejectedError("empty", "`question` is empty")
-        if options.difficulties is not None and row.difficulty not in options.difficulties:
-            raise RowFilteredError("difficulty")
-        chat = self.style == "chat"
-        if options.prompt_only:
-            return [Example(line, -1, group_of(row), self._prompt(row), [] if chat else "", None)]
+        group, prompt = group_of(row), [{"role": "user", "content": chat_prompt(row)}]
+        if self.options.prompt_only:
+            return [Example(line, -1, group, prompt, [], None)]
         kept = self._chosen(solutions_of(row), skipped)
         if not kept:
             raise RowFilteredError("no_solution")
-        group, prompt = group_of(row), self._prompt(row)
-        if not chat:
-            return [Example(line, sub, group, prompt, text, None) for sub, text in kept]
         return [
-            Example(line, sub, group, prompt, [{"role": "assistant", "content": fenced(text.rstrip())}], None)
+            Example(line, sub, group, prompt, [{"role": "assistant", "content": fenced(text)}], None)
             for sub, text in kept
         ]
 
-    def _prompt(self, row: Any) -> Messages | str:
-        if self.style == "chat":
-            return [{"role": "user", "content": chat_prompt(row)}]
-        return classic_prompt(row)
-
     def _chosen(self, solutions: list[str], skipped: Counter[str] | None) -> list[tuple[int, str]]:
-        """(index in the row's list, solution) of the solutions to keep."""
-        kept: list[tuple[int, str]] = []
-        seen: set[str] = set()
-        empty = duplicate = 0
-        for sub, text in enumerate(solutions):
-            # Trailing whitespace does not matter to a program, and the fence of `chat` drops it, so two solutions that
-            # differ only there would be the same example. Leading whitespace is indentation and counts.
-            content = text.rstrip()
-            if not content:
-                empty += 1
-            elif self.options.dedupe and content in seen:
-                duplicate += 1
+        """(index in the row's list, solution) of the solutions to keep, without whitespace at their ends."""
+        kept: dict[str, int] = {}
+        left_out: Counter[str] = Counter()
+        for sub, text in enumerate(map(str.rstrip, solutions)):
+            if not text or text in kept:
+                left_out["duplicate" if text else "empty"] += 1
             else:
-                seen.add(content)
-                kept.append((sub, text))
-        limit = self.options.max_solutions
-        over = 0 if limit is None else max(len(kept) - limit, 0)
+                kept[text] = sub
+        limit = self.options.max_solutions or len(kept)
+        left_out["over_limit"] = max(len(kept) - limit, 0)
         if skipped is not None and kept:
-            for reason, count in (("empty", empty), ("duplicate", duplicate), ("over_limit", over)):
-                if count:
-                    skipped[reason] += count
-        return kept[:limit]
+            skipped.update(+left_out)
+        return [(sub, text) for text, sub in kept.items()][:limit]
 
 
 def solutions_of(row: Any) -> list[str]:
@@ -185,12 +166,3 @@ def chat_prompt(row: Any) -> str:
     else:
         parts.append("Solve this in Python.")
     return "\n\n".join(parts)
-
-
-def classic_prompt(row: Any) -> str:
-    """The prompt of the APPS paper. A row that does not say is call-based if it has starter code."""
-    function = function_of(row)
-    called = bool(row.starter_code) if function is None else bool(function)
-    starter = f"\n{row.starter_code}" if row.starter_code else ""
-    convention = "Use Call-Based format" if called else "Use Standard Input format"
-    return f"\nQUESTION:\n{row.question}{starter}\n{convention}\nANSWER:\n"

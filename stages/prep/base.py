@@ -1,6 +1,5 @@
 """What every format shares: columns, decoding rows, turning them into examples, and counting what is lost."""
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -54,8 +53,6 @@ class ReaderCode(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     path: str = "reader.py"
     """The module's name in errors."""
-    package: str = ""
-    """The package that the module's relative imports start from."""
     folder: str = ""
     """Folder that is searched last for the module's imports."""
 
@@ -65,18 +62,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     keys: dict[str, str] = {}
     """Other names of columns, by their field in `Format.columns`."""
-    style: Literal["plain", "chat", "classic"] | None = None
-    """`chat`: texts become messages. `plain` (`classic` for APPS): they are joined as they are. None: the format's."""
+    style: Literal["plain", "chat"] | None = None
+    """`chat`: texts become messages. `plain`: they are joined as they are. None: the format's."""
     per_turn: bool = False
     """One example for each turn of the assistant."""
     prompt_only: bool = False
     """Completions are ignored and may be absent; examples get an empty one."""
     max_solutions: int | None = None
     """APPS: keep at most this many solutions of a problem, after removing duplicates. None keeps all."""
-    dedupe: bool = True
-    """APPS: leave out solutions that equal an earlier one of the same problem, ignoring trailing whitespace."""
-    difficulties: tuple[str, ...] | None = None
-    """APPS: keep problems of these difficulties only. None keeps all."""
     reader: ReaderCode | None = None
     """The user's own reader."""
 
@@ -272,7 +265,7 @@ class Format(ABC):
         try:
             found = {name: pruned(row[name]) for name in self.nested if name in row}
         except RecursionError as error:
-            raise _rejected(error, b"") from None
+            raise _rejected(error) from None
         return self.typed({**row, **found} if found else row)
 
     def typed(self, row: Mapping[str, Any]) -> Any:
@@ -281,9 +274,9 @@ class Format(ABC):
             converted = msgspec.convert(row, self._row_type)
             msgspec.json.encode(converted)  # the only fast way to find lone surrogates, which UTF-8 cannot encode
         except UnicodeEncodeError as error:
-            raise RowRejectedError("invalid_utf8", _not_utf8(error)) from None
+            raise RowRejectedError("invalid_utf8", f"a text is not UTF-8: {error.reason}") from None
         except (msgspec.ValidationError, RecursionError) as error:
-            raise _rejected(error, b"") from None
+            raise _rejected(error) from None
         except (TypeError, OverflowError, ValueError) as error:
             raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
         return self._shallow(converted)
@@ -357,41 +350,18 @@ def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
     return what[:1].lower() + what[1:], path or ""
 
 
-def _rejected(error: Exception, line: bytes) -> RowRejectedError:
+def _rejected(error: Exception, line: bytes = b"") -> RowRejectedError:
     """Translate a decoder's error into a rejection."""
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
     if isinstance(error, msgspec.ValidationError):
         what, path = mismatch(error)
         if missing := _MISSING.fullmatch(what):
-            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`{_but_has(line)}")
+            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
         return RowRejectedError("wrong_type", f"`{path}`: {what}") if path else RowRejectedError("not_an_object", what)
     try:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
-    if "truncated" not in str(error):
-        return RowRejectedError("invalid_json", str(error))
-    try:
-        json.loads(line)  # lets a lone surrogate pass, which msgspec calls a truncated input
-    except (ValueError, RecursionError):
-        return RowRejectedError("invalid_json", "the line ends in the middle of its JSON")
-    return RowRejectedError("invalid_json", "a text holds half of a surrogate pair, such as \\ud83d alone")
-
-
-def _not_utf8(error: UnicodeEncodeError) -> str:
-    code = ord(error.object[error.start])
-    if 0xDC80 <= code <= 0xDCFF:  # as which Python keeps a byte that it could not decode
-        byte = f"0x{code - 0xDC00:02x}"
-        return f"a text holds the byte {byte}, which is not UTF-8; `iconv -t UTF-8` converts other encodings"
-    return f"a text holds half of a surrogate pair ({error})"
-
-
-def _but_has(line: bytes) -> str:
-    """Names the keys that the row has instead; "" if the line is not available."""
-    try:
-        row = msgspec.json.decode(line.removeprefix(_BOM), type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return ""
-    names = [f"`{name}`" for name in row]
-    return f"; it has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
+    cut = "the line ends early, or a text holds half of a surrogate pair, such as \\ud83d alone"
+    return RowRejectedError("invalid_json", cut if "truncated" in str(error) else str(error))

@@ -1,8 +1,7 @@
 """Checks messages and brings them into one form for all conversational formats.
 
 A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
-string or an object). Two older forms are converted, because current templates do not read them: `function_call` becomes
-a list `tool_calls` with one call, and the role `function` becomes `tool`. A `weight` of 0 also gets `train: false`.
+string or an object). A `weight` of 0 also gets `train: false`.
 """
 
 from collections import Counter
@@ -29,12 +28,12 @@ COLUMNS = ("messages", "conversations", "conversation")
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
-_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id")
+_INSTEAD_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""
 
 
 def check_messages(messages: Messages, key: str) -> Messages:
-    """Check (M,) messages and convert them as described at the top of this module. The input is not changed.
+    """Check (M,) messages, and give those of weight 0 the flag. The input is not changed.
 
     Raises:
         RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
@@ -42,7 +41,7 @@ def check_messages(messages: Messages, key: str) -> Messages:
     changed: Messages | None = None
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
-        if len(message) == 2 and type(content) is str and type(role) is str and role != "function":
+        if len(message) == 2 and type(content) is str and type(role) is str:
             continue
         said = _checked(message, f"{key}[{index}]")
         if said is not message:
@@ -88,7 +87,7 @@ class _Message(msgspec.Struct):
     role: str
     content: str | list[str | _Part] | None = None
     tool_calls: list[dict[str, Any]] | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: Any = None
     name: str | None = None
     train: bool | None = None
     """Any text would count as true, even "false", and train what the user excluded."""
@@ -100,6 +99,8 @@ def _checked(message: Message, where: str) -> Message:
     except msgspec.ValidationError as error:
         what, path = mismatch(error)
         raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {what}") from None
+    if seen.function_call is not None:
+        raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
     if isinstance(seen.content, list):
         _check_parts(seen.content, f"{where}.content")
     elif seen.content is None and not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
@@ -109,16 +110,7 @@ def _checked(message: Message, where: str) -> Message:
     weight = check_weight(message.get("weight"), f"{where}.weight")
     if seen.train and not weight:
         raise RowRejectedError("weight", f"`{where}` says train: true and weight: 0; say one")
-    out = message if weight else {**message, "train": False}
-    if seen.role == "function":
-        out = {**out, "role": "tool"}
-    if seen.function_call is not None:
-        if seen.tool_calls:
-            raise RowRejectedError("wrong_type", f"`{where}` has a `function_call` and `tool_calls`; keep one of them")
-        out = {**out, "tool_calls": [{"type": "function", "function": seen.function_call}]}
-    if seen.role == "function" or seen.function_call is not None:
-        return {key: value for key, value in out.items() if key != "function_call"}
-    return out
+    return message if weight else {**message, "train": False}
 
 
 def _check_parts(content: list[str | _Part], where: str) -> None:
@@ -177,15 +169,19 @@ def are_alike(one: Any, other: Any) -> bool:
     """Whether two values are both texts, or both messages, for detection."""
     if isinstance(one, str) and isinstance(other, str):
         return True
-    messages = [one] if isinstance(one, Mapping) else one
-    return all(isinstance(value, list | Mapping) and bool(value) for value in (one, other)) and all(
-        isinstance(message, Mapping) and ("role" in message or "from" in message) for message in messages
-    )
+    return isinstance(one, list) and isinstance(other, list) and role_key(one) == "role" and bool(other)
 
 
-def kind_of(value: Messages | str) -> str:
-    """The kind of a prompt or completion, for error messages."""
-    return "a text" if isinstance(value, str) else "a list of messages"
+def role_key(value: Any) -> str:
+    """`role` or `from`, whichever all turns of a conversation have; "" if neither. For detection."""
+    if isinstance(value, str):  # JSON, as in a cell of CSV
+        try:
+            value = decode_json(value, "") if value.lstrip().startswith("[") else None
+        except RowRejectedError:
+            return ""
+    if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+        return ""
+    return next((key for key in ("from", "role") if all(key in one for one in value)), "")
 
 
 def conversation(

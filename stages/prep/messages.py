@@ -11,30 +11,28 @@ from .conversation import (
     COLUMNS,
     MEDIA,
     TOOLS,
-    Objects,
     check_messages,
     conversation,
     objects_of,
     refuse_media,
     require_answer,
+    role_key,
     tools_of,
 )
-from .sharegpt import role_key
 
 
 class MessagesFormat(Format):
     """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
     prompt.
 
-    Messages keep every key and value as they were decoded, `content` parts and tool calls included; see `conversation`
-    for the exceptions. `functions` is the old name of `tools`, read if the row has no tools.
+    Messages keep every key and value as they were decoded, `content` parts and tool calls included.
     """
 
     name = "messages"
     columns: ClassVar[Columns] = {
         "messages": Column(list[dict[str, Any]] | str, required=True, nested=True),
         "tools": TOOLS,
-        "functions": Column(Objects, nested=True),
+        "functions": Column(Any),
         **MEDIA,
     }
     others = COLUMNS
@@ -56,9 +54,8 @@ class MessagesFormat(Format):
         given = objects_of(row.messages, key)
         if not given:
             raise RowRejectedError("empty", f"`{key}` has no messages")
+        if row.functions:
+            raise RowRejectedError("bad_tools", "`functions` is not read; give `tools`, or keys: {tools: functions}")
         messages = check_messages(given, key)
         require_answer(messages, key)
-        tools = tools_of(row, self.keys)
-        if tools is None and (functions := objects_of(row.functions, "functions", "bad_tools")) is not None:
-            tools = [{"type": "function", "function": one} for one in functions]
-        return conversation(messages, tools, line, per_turn=self.options.per_turn, skipped=skipped)
+        return conversation(messages, tools_of(row, self.keys), line, per_turn=self.options.per_turn, skipped=skipped)

@@ -14,7 +14,6 @@ from .conversation import (
     check_messages,
     conversation,
     is_blank,
-    kind_of,
     refuse_media,
     require_answer,
     tools_of,
@@ -63,11 +62,8 @@ class PromptCompletionFormat(Format):
         else:
             completion = row.completion
             if isinstance(prompt, str) != isinstance(completion, str):
-                raise RowRejectedError(
-                    "wrong_type",
-                    f"`{keys['prompt']}` is {kind_of(prompt)} but `{keys['completion']}` is {kind_of(completion)}: "
-                    "both must be of one kind",
-                )
+                names = f"`{keys['prompt']}` and `{keys['completion']}`"
+                raise RowRejectedError("wrong_type", f"{names} must be of one kind: texts, or lists of messages")
             if is_blank(completion):
                 raise RowRejectedError("empty_completion", f"`{keys['completion']}` is empty")
         if isinstance(prompt, str):

@@ -3,15 +3,13 @@
 The module's source is an option, so every worker runs exactly what was hashed. Modules that it imports are not hashed.
 """
 
-import difflib
 import sys
 import traceback
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -38,13 +36,11 @@ _FORMS: dict[str, type[Format]] = {
     "text": TextFormat,
 }
 """The format of a result, by the key that decides. The first that a result has is used."""
-MAX_RESULTS = 1_000_000
-"""Maximum number of results for one row, so that an endless generator does not use up memory."""
 _DETAIL = 300
 
 
 class ReaderFormat(Format):
-    """Rows from a user's function, which may return one row, a list, a generator, or None to filter the row."""
+    """Rows from a user's function, which may return one row, a list, or None to filter the row."""
 
     name = "python"
     columns: ClassVar[Columns] = {}
@@ -75,8 +71,7 @@ class ReaderFormat(Format):
         """See `Format.examples`.
 
         Rejects `reader_error` (the function raised an error) and `reader_result` (its result cannot be used); filters
-        `not_wanted` (it returned nothing). If the function itself raises RowRejectedError or RowFilteredError, that
-        error is passed on.
+        `not_wanted` (it returned nothing).
 
         Raises:
             ConfigError: the module cannot be run, or has no such function.
@@ -84,12 +79,7 @@ class ReaderFormat(Format):
         read = reader_of(self._reader)
         try:
             made = read(row)
-            if isinstance(made, Iterator):  # the function is a generator
-                made = list(islice(made, MAX_RESULTS + 1))
-                if len(made) > MAX_RESULTS:
-                    detail = f"{self._where(read)} yields more than {MAX_RESULTS:,} results for one row"
-                    raise RowRejectedError("reader_result", detail)
-        except (RowRejectedError, RowFilteredError, MemoryError):
+        except MemoryError:
             raise
         except (Exception, SystemExit) as error:
             raise RowRejectedError("reader_error", self._complaint(error)) from None
@@ -102,13 +92,9 @@ class ReaderFormat(Format):
                 out += self._examples(one, line, skipped)
             except RowRejectedError as error:
                 which = f"[{index}]" if several else ""
-                raise RowRejectedError("reader_result", f"{self._where(read)}, result{which}: {error}") from None
+                where = f"{self._file}, {self._reader.function}()"
+                raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
         return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
-
-    def _where(self, read: Reader) -> str:
-        """Names the function in error messages."""
-        start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
-        return f"{self._file}{f', line {start}' if start else ''}, {self._reader.function}()"
 
     def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
         if not isinstance(row, Mapping):
@@ -123,9 +109,8 @@ class ReaderFormat(Format):
         known = {*form.keys.values(), "group"} | ({"weight"} if decisive != "chosen" else set())
         for key in row:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean `{near[0]}`?" if near else f"; it may have {', '.join(sorted(known))}"
-                raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`{hint}")
+                names = ", ".join(sorted(known))
+                raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`; it may have {names}")
         group = row.get("group", "")
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
@@ -147,7 +132,7 @@ def reader_of(reader: ReaderCode) -> Reader:
     Raises:
         ConfigError: the module cannot be run, or has no such function.
     """
-    function = getattr(_module(reader.code, reader.path, reader.package, reader.folder), reader.function, None)
+    function = getattr(_module(reader.code, reader.path, reader.folder), reader.function, None)
     if not callable(function):
         state = "is not a function" if function is not None else "is not in it"
         raise ConfigError(f"{reader.path}: {reader.function} {state}; format is written python:module:function")
@@ -155,13 +140,11 @@ def reader_of(reader: ReaderCode) -> Reader:
 
 
 @lru_cache(maxsize=8)
-def _module(code: str, path: str, package: str, folder: str) -> types.ModuleType:
+def _module(code: str, path: str, folder: str) -> types.ModuleType:
     # Not under its own name, because another module may have that name.
-    name = f"{package}." if package else ""
-    name += f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
+    name = f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
     module = types.ModuleType(name)
     module.__file__ = path
-    module.__package__ = package
     if folder and folder not in sys.path:
         sys.path.append(folder)  # last, so that the user's files hide no other module
     sys.modules[name] = module  # dataclasses and the like look their module up

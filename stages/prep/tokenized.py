@@ -36,7 +36,7 @@ class TokenizedFormat(Format):
         "lengths": Column(list[int], if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
-        **{name: Column(Any) for name in ("seq_start_id", WEIGHTS)},  # the first is Megatron-Bridge's
+        WEIGHTS: Column(list[float] | None),
     }
     values = "a list of integers"
 
@@ -70,12 +70,6 @@ class TokenizedFormat(Format):
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
-        if row.seq_start_id is not None and row.loss_mask is not None:
-            raise RowRejectedError(
-                "bad_mask",
-                "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
-                "before its token; give the data that it was packed from",
-            )
         trained = self._labelled(row.labels, ids)
         for key in ("mask", *MASKS):
             name, mask = keys.get(key, ""), getattr(row, key)
@@ -87,17 +81,12 @@ class TokenizedFormat(Format):
                     at = int(np.argmax(wrong))
                     raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
                 trained = values == 1 if trained is None else trained & (values == 1)
-        weights = [] if row.loss_weights is None else row.loss_weights
-        if (odd := next((at for at, one in enumerate(weights) if one not in (0, 1)), None)) is not None:
-            raise RowRejectedError(
-                "weight",
-                f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove "
-                "the column to leave them out",
-            )
+        if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
+            raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
         if "lengths" not in keys:
-            return [_example(line, -1, row.ids, trained)]
+            return [_example(line, -1, ids, trained)]
         return [
-            _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None)
+            _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
             for sub, (begin, end) in enumerate(self._documents(row))
             if end > begin
         ]
@@ -112,24 +101,19 @@ class TokenizedFormat(Format):
         wrong = ~trained & (labels != IGNORE_INDEX)
         if wrong.any():
             at = int(np.argmax(wrong))
-            shifted = np.all((labels[:-1] == IGNORE_INDEX) | (labels[:-1] == ids[1:]))
-            why = "they look shifted by one; " if shifted else ""
             raise RowRejectedError(
                 "bad_labels",
-                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: {why}a label is the "
-                f"id of its own token, or {IGNORE_INDEX}",
+                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: a label is the id of "
+                f"its own token, not shifted, or {IGNORE_INDEX}",
             )
         return trained
 
     def _documents(self, row: Any) -> list[tuple[int, int]]:
         """Where each document of a row begins and ends, without its padding."""
         key, lengths = self.keys["lengths"], [int(one) for one in row.lengths]
-        if (at := next((i for i, length in enumerate(lengths) if length < 1), None)) is not None:
-            raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
-        if sum(lengths) != len(row.ids):
-            raise RowRejectedError(
-                "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.keys['ids']}` has {len(row.ids):,}"
-            )
+        if min(lengths, default=0) < 1 or sum(lengths) != len(row.ids):
+            whole = f"the {len(row.ids):,} of `{self.keys['ids']}`"
+            raise RowRejectedError("bad_lengths", f"`{key}` must hold lengths of at least 1 that add up to {whole}")
         inner = lengths if row.seq_lengths_unpadded is None else [int(one) for one in row.seq_lengths_unpadded]
         fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
         if not fits or not any(inner):
@@ -151,6 +135,6 @@ def _array(values: list[int]) -> NDArray[Any]:
         return np.array(values, object)
 
 
-def _example(line: int, sub: int, ids: list[int], trained: NDArray[np.bool_] | None) -> Example:
-    flags = None if trained is None or trained.all() else trained.tolist()
+def _example(line: int, sub: int, ids: NDArray[Any], trained: NDArray[np.bool_] | None) -> Example:
+    flags = None if trained is None or trained.all() else trained
     return Example(line, sub, "", None, None, None, ids=ids, trained=flags)

@@ -48,7 +48,7 @@ class ByteLengths:
         head = tokenizer_head(tokenizer_json)
         model, before = head.model, steps(head.normalizer, "normalizers")
         pre = steps(head.pre_tokenizer, "pretokenizers")
-        if model.type not in ("BPE", None) or model.continuing_subword_prefix or model.end_of_word_suffix:
+        if model.type == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
             return None
         # A space that the tokenizer puts before a text is in no table.
         byte_level = bool(pre) and pre[-1]["type"] == "ByteLevel" and not pre[-1].get("add_prefix_space", True)
@@ -56,8 +56,6 @@ class ByteLengths:
         if any(one["type"] not in _KEEPS_TEXT or "Removed" in str(one.get("behavior")) for one in others):
             return None
         vocab = vocabulary(tokenizer_json)
-        if isinstance(vocab, list):
-            return None
         if byte_level:
             form = next((form for form in _FORMS if [one.get("type") for one in before] == [form]), None)
             if (before and form is None) or (model.unk_token is not None and not vocab.keys() >= _alphabet()):

@@ -3,8 +3,7 @@ which no mask trains as the assistant's, and special tokens in contents, which b
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -37,10 +36,9 @@ class ContentCheck:
     def __init__(self, special: Iterable[str], template: str) -> None:
         compared = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
         self._roles = _ROLES | {one[1:-1] for one in compared}
-        special = tuple(special)
-        self._special = stop_pattern(special)
-        self._starts = sorted({token[:2] for token in special if token.strip()})  # `in` is faster than a pattern
-        self._json_starts = [msgspec.json.encode(start)[1:-1] for start in self._starts]
+        written = [msgspec.json.encode(token)[1:-1] for token in special if token.strip()]
+        self._special = stop_pattern(token.decode() for token in written)
+        self._starts = sorted({token[:2] for token in written})  # `in` is faster than a pattern
 
     def count_roles(self, line: int, messages: Messages, counts: EncodeCounts) -> None:
         """Count a conversation under each unknown role.
@@ -55,27 +53,12 @@ class ContentCheck:
     def count_tokens(
         self, line: int, messages: Messages, tools: list[dict[str, Any]] | None, counts: EncodeCounts
     ) -> None:
-        """Count a conversation under each special token in its contents; see `count_roles`."""
-        look = tools is not None
-        for message in messages:  # for each message of each row, so in few steps
-            content = message.get("content")
-            if len(message) == 2 and type(content) is str:
-                for start in self._starts:
-                    if start in content:
-                        look = True
-            else:
-                look = True
-        if self._special is None or not look:
-            return
-        with suppress(TypeError, ValueError):  # no JSON, which `_texts` can search all the same
-            whole = msgspec.json.encode([messages, tools])
-            if not any(start in whole for start in self._json_starts):
-                return
-        found = set[str]()
-        for text in _texts([messages, tools]):
-            found.update(self._special.findall(text))
-        if found:
-            count_names(counts, TOKENS, found, line)
+        """Count a conversation under each special token in its contents, as JSON writes it; see `count_roles`."""
+        whole = msgspec.json.encode([messages, tools])
+        if self._special is not None and any(start in whole for start in self._starts):
+            found = set(self._special.findall(whole.decode()))
+            if found:
+                count_names(counts, TOKENS, found, line)
 
 
 def count_names(counts: EncodeCounts, kind: str, names: Iterable[str], line: int) -> None:
@@ -84,15 +67,3 @@ def count_names(counts: EncodeCounts, kind: str, names: Iterable[str], line: int
     short = {escape_line(name[:_NAME_CHARACTERS]) for name in names}
     for name in sorted({name if name in known or len(known) < MOST else OTHERS for name in sorted(short)}):
         counts.add(kind, name, line)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value, except keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)

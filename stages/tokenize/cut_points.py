@@ -39,8 +39,7 @@ class Breaks:
             TokenizerError: it is not the content of a tokenizer.json.
         """
         head = tokenizer_head(tokenizer_json)
-        vocab = vocabulary(tokenizer_json)
-        pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+        pieces = vocabulary(tokenizer_json)
         byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
         extent = max([max(pieces.values(), default=-1), *(token.id for token in head.added_tokens)]) + 1
         bits = np.zeros(extent + 1, dtype=np.uint8)

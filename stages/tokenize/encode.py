@@ -27,7 +27,6 @@ from .content_check import ContentCheck
 from .encode_counts import MOST_PLACES, EncodeCounts, Findings, Refused
 from .engine_check import EngineSample
 from .engines import Engine, reference_tokenizer, tokenizer_head
-from .prompts_alone import prompts_alone
 from .token_runs import TextRuns
 from .token_spans import locate_boundaries
 
@@ -103,16 +102,12 @@ class TokenBatch:
         """Append an example.
 
         Raises:
-            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have; `bad_trained`.
+            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have.
         """
         ids = np.array(example.ids, dtype=np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
             wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
             raise RowRejectedError("bad_ids", f"the tokenizer has no id {wrong:,}: its ids are 0 to {vocabulary - 1:,}")
-        if example.trained is not None and len(example.trained) != len(ids):
-            raise RowRejectedError(
-                "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
-            )
         self.examples.append(example)
         self.ids.append(ids.astype(np.int32))
         self.size += len(ids)
@@ -143,7 +138,6 @@ class Encoder:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
         every: whether all texts are returned for comparison with the reference, not only a sample.
-        prove: whether the prompts of all turns are rendered alone, for the sampling proof.
     """
 
     def __init__(
@@ -154,13 +148,11 @@ class Encoder:
         around: SpecialTokenAffixes,
         *,
         every: bool = False,
-        prove: bool = False,
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.around = around
         self._every = every
-        self._prove = prove
         self._json = tokenizer_json
         self._table = ByteLengths.from_json(tokenizer_json)
         special = [token.content for token in tokenizer_head(tokenizer_json).added_tokens if token.special]
@@ -254,8 +246,6 @@ class Encoder:
         counts.end_of_sequence += batch.ended
         token_runs, straddles = runs.tokens(places, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
-        if self._prove and self.renderer is not None:
-            found.alone = prompts_alone(batch.examples, self.renderer, self.engine)
         return encoded_batch(batch.examples, ids, offsets, token_runs, hashes, straddles)
 
     def _put_around(

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .engine_check import EngineSample
-from .prompts_alone import PromptAlone
 
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
@@ -71,5 +70,3 @@ class Findings:
     refused: list[Refused] = field(default_factory=list)
     samples: list[EngineSample] = field(default_factory=list)
     """Texts to compare with the reference tokenizer."""
-    alone: list[PromptAlone] = field(default_factory=list)
-    """The prompts of turns of the last batch, for the sampling proof."""

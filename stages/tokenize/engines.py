@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -45,23 +45,6 @@ class EngineTokens(NamedTuple):
         """The tokens of each text."""
         offsets = self.offsets.tolist()
         return [self.ids[begin:end] for begin, end in pairwise(offsets)]
-
-
-class Engine(Protocol):
-    """Turns texts into tokens. Recognises added tokens in a text; adds, cuts and pads nothing."""
-
-    name: str
-    """`tokenizers` or `fastokens`."""
-    version: str
-    """The version of that package."""
-
-    def encode(self, texts: Sequence[str], *, places: bool = False) -> EngineTokens:
-        """Encode N texts. Texts with lone surrogates raise the library's own error; reject them earlier.
-
-        Args:
-            places: whether `encodings` are wanted, which only the reference has, and takes a third longer for.
-        """
-        ...
 
 
 class ModelHead(msgspec.Struct):
@@ -113,13 +96,14 @@ class _Vocabulary(msgspec.Struct):
     model: _Model
 
 
-def vocabulary(tokenizer_json: str) -> dict[str, int] | list[tuple[str, float]]:
-    """The pieces of the model with their ids; for Unigram, with their scores in the order of ids.
+def vocabulary(tokenizer_json: str) -> dict[str, int]:
+    """The pieces of the model with their ids; those of Unigram stand in the order of ids.
 
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
-    return _decoded(tokenizer_json, _Vocabulary).model.vocab
+    found = _decoded(tokenizer_json, _Vocabulary).model.vocab
+    return found if isinstance(found, dict) else {piece: index for index, (piece, _) in enumerate(found)}
 
 
 def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
@@ -146,11 +130,15 @@ class TokenizersEngine:
     name = REFERENCE
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _installed(self.name)
+        self.version = version(self.name)
         self.tokenizer = reference_tokenizer(tokenizer_json)
 
     def encode(self, texts: Sequence[str], *, places: bool = False) -> EngineTokens:
-        """See Engine."""
+        """Encode N texts. Texts with lone surrogates raise the library's own error; reject them earlier.
+
+        Args:
+            places: whether `encodings` are wanted, which take a third longer.
+        """
         encode = self.tokenizer.encode_batch if places else self.tokenizer.encode_batch_fast
         encodings = encode(list(texts), add_special_tokens=False)
         offsets = offsets_of(lengths_of(encodings))
@@ -164,22 +152,21 @@ class FastokensEngine:
     name = FAST
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = _installed(self.name)
         try:
+            self.version = version(self.name)
             self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
 
     def encode(self, texts: Sequence[str], *, places: bool = False) -> EngineTokens:
-        """See Engine. The arrays are views of fastokens' buffers."""
+        """See `TokenizersEngine.encode`; without places. The arrays are views of fastokens' buffers."""
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         return EngineTokens(np.frombuffer(ids, "<u4").view(np.int32), np.frombuffer(offsets, "<u8").view(np.int64))
 
 
-ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine]] = {
-    FAST: FastokensEngine,
-    REFERENCE: TokenizersEngine,
-}
+Engine: TypeAlias = TokenizersEngine | FastokensEngine
+"""Turns texts into tokens. Recognises added tokens in a text; adds, cuts and pads nothing."""
+ENGINES: dict[str, type[Engine]] = {FAST: FastokensEngine, REFERENCE: TokenizersEngine}
 """Engines by name."""
 
 
@@ -187,9 +174,12 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 
     Raises:
-        TokenizerError: its package is missing, it refuses this tokenizer, or the tokenizer is random (BPE dropout).
+        TokenizerError: the engine is missing or refuses the tokenizer; or that is random, or of another type.
     """
-    if tokenizer_head(tokenizer_json).model.dropout:
+    model = tokenizer_head(tokenizer_json).model
+    if model.type not in ("BPE", "Unigram", None):
+        raise TokenizerError(f"this is a tokenizer of type {model.type!r:.40}; packtrain reads BPE and Unigram only")
+    if model.dropout:
         raise TokenizerError(
             "the tokenizer has BPE dropout, so the same text gives other tokens every time; "
             'set "dropout" of the model in tokenizer.json to null'
@@ -205,16 +195,12 @@ def preferred_engine(requested: str) -> tuple[str, str]:
     """The engine to try first, and its version.
 
     Args:
-        requested: an engine, or `auto` for the fast one if it is installed.
-
-    Raises:
-        TokenizerError: it is not installed.
+        requested: the reference, or `auto` for the fast one if it is installed.
     """
-    if requested == "auto":
+    if requested != REFERENCE:
         with suppress(PackageNotFoundError):
             return FAST, version(FAST)
-        requested = REFERENCE
-    return requested, _installed(requested)
+    return REFERENCE, version(REFERENCE)
 
 
 @lru_cache(maxsize=1)
@@ -238,14 +224,6 @@ def reference_tokenizer(tokenizer_json: str) -> Any:
     tokenizer.no_padding()
     tokenizer.post_processor = None
     return tokenizer
-
-
-def _installed(package: str) -> str:
-    """The version of an engine's package."""
-    try:
-        return version(package)
-    except PackageNotFoundError as error:
-        raise TokenizerError(f"the tokenizer engine {package} is not installed; pip install packtrain[fast]") from error
 
 
 def _refusal(name: str, error: Exception) -> TokenizerError:

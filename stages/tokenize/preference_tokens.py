@@ -11,6 +11,7 @@ prompt alone, the result is the same; else TRL's prompt may end earlier, but not
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.ragged import offsets_of, ranges, starts_of
+from ...schemas.ragged import offsets_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
@@ -56,7 +57,6 @@ def encode_pairs(encoder: Encoder, examples: Iterable[Example], found: Findings)
 
 def _finished(encoder: Encoder, batch: Batch, found: Findings) -> pa.RecordBatch:
     folded, prompts, special = fold(encoder.finish(batch, found))
-    found.alone.clear()  # a preference loss does not depend on turns
     found.counts.examples -= len(prompts)
     found.counts.tokens -= int(prompts.sum())
     found.counts.special -= int(special.sum())
@@ -99,56 +99,36 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         the rows; (N,) tokens of each prompt; and (N,) how many of these the tokenizer added before the text.
     """
     column, runs = batch.column("input_ids"), batch.column("runs")
-    ids, offsets = view(column.values), view(column.offsets).astype(np.int64)
     kind, ends = view(runs.values.field("kind")), view(runs.values.field("end"))
-    run_offsets = view(runs.offsets)
-    begins = completion_starts(kind, ends, run_offsets).astype(np.int64)
-    lengths = np.diff(offsets)
-    prompts = common_prefixes(ids, offsets[:-1], np.minimum(begins[0::2], begins[1::2]))
-
-    first = run_offsets[:-1]
-    put = np.where(kind[first] == RunKind.SPECIAL, ends[first], 0).astype(np.int64)
-    special = np.minimum(np.minimum(put[0::2], put[1::2]), prompts)
-
-    # The rejected text already follows the chosen one; only its prompt must be removed.
-    keep = np.ones(int(offsets[-1]), dtype=np.bool_)
-    keep[ranges(offsets[1:-1:2], prompts)] = False
-    pair_ends = np.stack([prompts, lengths[0::2], lengths[0::2] + lengths[1::2] - prompts], axis=1)
-    pair_offsets = offsets_of(pair_ends[:, 2])
-
-    count = len(prompts)
-    kinds, turns, ones = np.tile(RUNS, count), np.full(3 * count, NO_TURN), np.ones(3 * count)
+    starts = view(runs.offsets)
+    begins = completion_starts(kind, ends, starts)
+    put = np.where(kind[starts[:-1]] == RunKind.SPECIAL, ends[starts[:-1]], 0)
+    tokens, offsets = view(column.values), view(column.offsets).tolist()
+    sides = [tokens[begin:end] for begin, end in pairwise(offsets)]
+    ids, pair_ends, special = list[NDArray[np.int32]](), list[int](), list[int]()
+    for at in range(0, len(sides), 2):
+        chosen, rejected = sides[at : at + 2]
+        limit = int(begins[at : at + 2].min())
+        differ = np.flatnonzero(chosen[:limit] != rejected[:limit])
+        prompt = int(differ[0]) if len(differ) else limit
+        ids += [chosen, rejected[prompt:]]
+        pair_ends += [prompt, len(chosen), len(chosen) + len(rejected) - prompt]
+        special.append(min(prompt, int(put[at : at + 2].min())))
+    prompts, totals, count = np.array(pair_ends[0::3], np.int64), pair_ends[2::3], len(special)
     said = batch.column("digest").to_pylist()
-    hashes = [xxhash.xxh3_128_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)]
-    places = {name: view(batch.column(name))[0::2] for name in ("line", "sub")}
     straddles = view(batch.column("straddles"))
     arrays = [
-        lists(pair_offsets, ids[: int(offsets[-1])][keep], ENCODED.field("input_ids").type),
-        run_lists(pair_ends.reshape(-1), kinds, turns, ones, np.arange(count + 1) * 3),
+        lists(offsets_of(totals), np.concatenate(ids), ENCODED.field("input_ids").type),
+        run_lists(
+            np.array(pair_ends),
+            np.tile(RUNS, count),
+            np.full(3 * count, NO_TURN),
+            np.ones(3 * count),
+            np.arange(count + 1) * 3,
+        ),
         strings(batch.column("group").to_pylist()[0::2]),
-        digests(hashes, 16),
-        numbers(places["line"]),
-        numbers(places["sub"]),
+        digests([xxhash.xxh3_128_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)], 16),
+        *(numbers(view(batch.column(name))[0::2]) for name in ("line", "sub")),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
-
-
-def common_prefixes(ids: NDArray[np.int32], begins: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (N,) how many first tokens the sequences 2i and 2i + 1 share, at most `limits[i]`.
-
-    Args:
-        ids: (T,) tokens.
-        begins: (2N,) where each sequence begins in `ids`.
-        limits: (N,) at most the length of the shorter sequence.
-    """
-    left, right = ranges(begins[0::2], limits), ranges(begins[1::2], limits)
-    differ = ids[left] != ids[right]
-    within = ranges(0, limits)
-    out = limits.copy()
-    solid = np.flatnonzero(limits)
-    if len(solid):
-        starts = starts_of(limits)[solid]
-        nowhere = np.iinfo(np.int64).max
-        out[solid] = np.minimum(np.minimum.reduceat(np.where(differ, within, nowhere), starts), limits[solid])
-    return out
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, np.array(special)

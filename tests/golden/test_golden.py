@@ -125,9 +125,7 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     for kind in ("sharegpt", "alpaca", "apps"):
         add(kind, kind)
     add("sharegpt, assistant", "sharegpt", mask="assistant")
-    add("alpaca plain", source("alpaca", style="plain"))
     add("apps, holdout", "apps", holdout={"fraction": 0.3})
-    add("apps classic", source("apps", apps={"style": "classic", "max_solutions": 1}))
     for strategy in ("bfd", "wrapped"):
         add(f"tokenized, {strategy}", "ids", pack={"strategy": strategy})
     add("formats detected", *(source(kind, format="auto") for kind in ("chats", "texts", "pairs", "apps")))
@@ -198,9 +196,7 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("pairs of messages", source("pairs", name="spoken", path="spoken.jsonl"))
     add("other columns", pairs | {"path": "renamed.jsonl", "keys": {"prompt": "question", "completion": "answer"}})
     add("own reader", texts | {"format": "python:golden_reader:turns"}, holdout={"fraction": 0.2})
-    again = source("apps", name="again", path="again.jsonl")
-    add("apps, repeats dropped", again, mask="all")
-    add("apps, repeats kept", again | {"apps": {"dedupe": False, "difficulties": ["interview"]}}, mask="all")
+    add("apps, repeats dropped", source("apps", name="again", path="again.jsonl"), mask="all")
     add("tokenized, packed before", source("ids", path="rows.jsonl", keys={"lengths": "seq_lengths"}))
     add("split between even lines", texts | {"path": "even.jsonl"}, truncate=cut | {"split": {"at": "paragraphs"}})
     many = source("ids", name="many", path="many.jsonl", weight=3.0)

@@ -213,6 +213,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) ->
              "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 3200}  # fmt: skip
     (folder / "path" / "to" / "model").mkdir(parents=True)
     (folder / "path" / "to" / "model" / "config.json").write_text(json.dumps(model))
-    train = {"out": "trained", "model": {"config": model}, "data": [{"path": "packed"}], "rows_per_step": 4}
+    train = {"out": "trained", "model": {"config": model}, "data": "packed", "rows_per_step": 4}
     (folder / "train.yaml").write_text(json.dumps(train))
     return Workplace(folder)

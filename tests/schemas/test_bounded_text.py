@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,22 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.config import yamltext
 from packtrain.schemas.config.yamltext import BoundError, parse_yaml
-from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.jsontext import decode_note, indented_json, parse_json
-from packtrain.training.trainer.train import read_config
 
 NINE_LEVELS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10)
 )
 
 
-def test_aliases_are_counted_and_not_written_out(tmp_path: Path) -> None:
+def test_aliases_are_counted_and_not_written_out() -> None:
     began = time.process_time()
     with pytest.raises(BoundError):
         parse_yaml(NINE_LEVELS)
-    (tmp_path / "train.yaml").write_text(NINE_LEVELS)
-    with pytest.raises(ConfigError):
-        read_config(tmp_path / "train.yaml")
     assert time.process_time() - began < 5  # ten levels written out are more values than memory holds
     assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\n")[0] == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
-from packtrain.training import PackedDataset, PackedLoader, Source, collate
+from packtrain.training import PackedDataset, PackedLoader, collate
 
 from tests import kit
 from tests.support import warm
@@ -90,14 +90,6 @@ def test_every_row_once_an_epoch(folder: Path, order: str, balance: int | None) 
 def test_resuming_at_every_step_on_any_other_shape(make_packed: MakePacked, tail: str, options: dict[str, Any]) -> None:
     make = makes(make_packed("other", 60), seed=5, epochs=2, tail=tail, **options)
     check_resumption(make, [Shape(1, 5), Shape(2, 4), Shape(3, 6), Shape(4, 8)], every=5)
-
-
-@pytest.mark.parametrize("weights", [(None, None), (0.6, 0.4)], ids=["even", "weighted"])
-def test_a_mixture_resumes_in_any_shape(make_packed: MakePacked, weights: tuple[Any, Any]) -> None:
-    where = make_packed("other", 60), make_packed("fewer", 36)
-    sources = [Source(one, weight=weight) for one, weight in zip(where, weights, strict=True)]
-    make = makes(sources, epochs=2, tail="pad")
-    check_resumption(make, [Shape(1, 7), Shape(2, 6), Shape(4, 4)], every=5)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -200,27 +192,21 @@ def test_unpacked_documents_hold_the_same_tokens(folder: Path) -> None:
     assert padded["attention_mask"].sum(1).tolist() == flat["cu_seq_lens_q"].diff().tolist()
 
 
-def test_weights_come_with_the_rows(weighted: Path, folder: Path) -> None:
+def test_weights_come_with_the_rows(weighted: Path) -> None:
     rows = kit.Packed(weighted).rows()
     expected = sum(sum(row["loss_weights"]) for row in rows)
     for options in ({}, {"static_shapes": True}, {"unpacked": True}, {"prefetch": 0, "seq_idx": True}):
         total = 0.0
-        for batch in loader(weighted, 4, tail="pad", loss_weights=True, **options):
+        for batch in loader(weighted, 4, tail="pad", **options):
             assert batch["loss_weights"].dtype == torch.float32
             assert torch.equal(batch["loss_weights"] > 0, batch["labels"] != X), options
             total += float(batch["loss_weights"].double().sum())
         assert total == pytest.approx(expected, rel=1e-6), options
-    assert "loss_weights" not in next(iter(loader(weighted, 4, loss_weights=False)))
-    dataset = PackedDataset(weighted, loss_weights=True)
+    dataset = PackedDataset(weighted)
     assert dataset[1]["loss_weights"].tolist() == rows[1]["loss_weights"]
     assert collate([dataset[0], dataset[1]])["loss_weights"][0].tolist() == (
         rows[0]["loss_weights"] + rows[1]["loss_weights"]
     )
-    kinds = {
-        set(batch["loss_weights"][0].tolist()) - {0.0} == {1.0}
-        for batch in loader([Source(weighted), Source(folder)], 1, loss_weights=True)
-    }
-    assert kinds == {True, False}, "labels of data without weights weigh one"
 
 
 def test_a_dataset_in_torchs_own_loader(folder: Path) -> None:
@@ -234,32 +220,6 @@ def test_a_dataset_in_torchs_own_loader(folder: Path) -> None:
         dataset[len(rows)]
 
 
-# Mixtures.
-
-
-def test_a_mixture_ends_with_its_first_source(make_packed: MakePacked, folder: Path) -> None:
-    few = make_packed("fewer", 36)
-    sources = [Source(folder, weight=1), Source(few, weight=1)]
-    mixed = loader(sources, 1)
-    read = Counter(Path(mixed.explain(step)[0].dataset) for step in range(len(mixed)))
-    assert read[few] == len(stored(few)) < len(stored(folder))
-    assert read[folder] < len(stored(folder))
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ((1.0, None), "some sources of the mixture have a weight and others do not"),
-        ((1.0, 0.0), "weight 0.0; weights must be positive"),
-        ((1.0, float("inf")), "weights must be positive"),
-        ((1.0, 1e-15), "leave it out"),
-    ],
-)
-def test_weights_that_cannot_be(folder: Path, weights: tuple[float | None, float | None], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        loader([Source(folder, weight=weight) for weight in weights], 1)
-
-
 # States, ranks, documents of a step.
 
 
@@ -269,7 +229,6 @@ def test_weights_that_cannot_be(folder: Path, weights: tuple[float | None, float
         ({"dataset": "0" * 32}, "dataset differs"),
         ({"seed": 2}, "seed differs"),
         ({"order": "blocks"}, "order differs"),
-        ({"mixture": "1:2"}, "mixture differs"),
         ({"format": 2}, "format 3, not 2"),
         ({"format": "\x1b[31m"}, r"not '\\x1b\[31m'"),
         ({"moon": 1}, "damaged: moon is 1"),
@@ -306,21 +265,16 @@ def test_the_rank_comes_from_the_environment(folder: Path, monkeypatch: pytest.M
         assert (place.rank, place.world_size) == expected
 
 
-def test_explain_names_the_documents_of_a_step(make_packed: MakePacked, folder: Path) -> None:
-    other = make_packed("other", 60)
-    options: dict[str, Any] = {"world_size": 2, "balance": 4}
-    ranks = [loader([Source(folder), Source(other)], 6, rank=rank, **options) for rank in (0, 1)]
-    rows = {str(one): stored(one) for one in (folder, other)}
+def test_explain_names_the_documents_of_a_step(folder: Path) -> None:
+    ranks = [loader(folder, 6, rank=rank, world_size=2, balance=4) for rank in (0, 1)]
+    rows = stored(folder)
     for number, hands in enumerate(zip(*ranks, strict=True)):
         placed = ranks[0].explain(number)
         for rank, batch in enumerate(hands):
             mine = [one for one in placed if one.rank == rank]
             assert [one.tokens for one in mine] == batch["cu_seq_lens_q"].diff().tolist()
-            places = list(dict.fromkeys((one.dataset, one.row) for one in mine))
-            assert [d for where, row in places for d in rows[where][row]] == documents(batch)
-        for one in placed:
-            assert one.source == "text"
-            assert one.id == f"text/{one.file}:{one.line}"
+            assert [d for row in dict.fromkeys(one.row for one in mine) for d in rows[row]] == documents(batch)
+        assert {(one.source, one.id) for one in placed} == {("text", f"text/{one.file}:{one.line}") for one in placed}
     with pytest.raises(IndexError, match="no step 1000"):
         ranks[0].explain(1000)
 

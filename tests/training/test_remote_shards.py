@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
 from packtrain.schemas.files import remote
-from packtrain.training import PackedDataset, PackedLoader, Watchdog
+from packtrain.training import PackedDataset, PackedLoader, ahead
 
 from tests import kit
 from tests.support import warm
@@ -86,9 +85,7 @@ def test_without_faults_every_byte_is_asked_for_once(store: Faulty, folder: Path
     again = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
     assert ids(again) == ids(PackedLoader(folder, **OPTIONS))
     assert {each.path.rpartition("/")[2] for each in store.asked[asked:]} == {"manifest.json"}
-    assert again.explain(1) == [
-        replace(each, dataset=where(store)) for each in PackedLoader(folder, **OPTIONS).explain(1)
-    ]
+    assert again.explain(1) == PackedLoader(folder, **OPTIONS).explain(1)
 
 
 def test_faults_that_pass_end_in_the_right_batches(store: Faulty, folder: Path, tmp_path: Path) -> None:
@@ -192,13 +189,12 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
 
 
 def test_a_store_that_hangs_is_reported_and_given_up(
-    store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watchdog = Watchdog(report_after=0.2, give_up_after=1.0)
+    monkeypatch.setattr(ahead, "REPORT_AFTER", 0.2)
+    monkeypatch.setattr(ahead, "GIVE_UP_AFTER", 1.0)
     options = {**OPTIONS, "world_size": 2, "rank": 1}
-    loader = PackedLoader(
-        where(store), **options, cache=tmp_path / "cache", order="sequential", balance=None, watchdog=watchdog
-    )
+    loader = PackedLoader(where(store), **options, cache=tmp_path / "cache", order="sequential", balance=None)
     store.always = "hang"
     with pytest.raises(StalledError) as caught:
         next(iter(loader))
@@ -212,9 +208,9 @@ def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None
     """Its threads still wait when it has given up."""
     program = """
 import sys
-from packtrain.training import PackedLoader, Watchdog
-watchdog = Watchdog(report_after=0.2, give_up_after=0.5)
-loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None, watchdog=watchdog)
+from packtrain.training import PackedLoader, ahead
+ahead.GIVE_UP_AFTER = 0.5
+loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None)
 print("made", flush=True)
 sys.stdin.readline()
 next(iter(loader))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import AttentionError, ConfigError
-from .kernels import LOOP, MOST_HEAD_DIM, flash_name, why_not_flash
+from .kernels import FLASH, LOOP, MOST_HEAD_DIM, why_not_flash
 from .varlen import NAME, UNPACKED, no_mask, packed_varlen
 
 IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")
@@ -58,7 +58,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     if name == NAME:
         device = next((weight.device for weight in bare.parameters()), torch.device("cpu"))
         reason = why_not_flash(device) or _why_loop(bare)
-        return Applied(NAME, LOOP if reason else flash_name(), reason or f"torch {torch.__version__}")
+        return Applied(NAME, LOOP if reason else FLASH, reason or f"torch {torch.__version__}")
     return Applied(name, "the model's own", f"it {masks}" if masks else "asked for")
 
 

@@ -8,7 +8,6 @@ Legend: T tokens, D documents, H query heads, G key heads (H a multiple of G), E
 tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; empty documents cost nothing.
 """
 
-import importlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,7 +18,8 @@ from torch.nn import functional
 
 MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)
-LOOP = "a loop over documents"
+FLASH, LOOP = "torch's varlen FlashAttention", "a loop over documents"
+"""Names of what computes attention."""
 _WHY_NOT: dict[tuple[str, int | None], str] = {}
 
 
@@ -34,12 +34,6 @@ def why_not_flash(device: torch.device) -> str:
     if not why and find_spec("torch.nn.attention.varlen") is None:
         why = f"torch {torch.__version__} has no variable-length attention"
     return _WHY_NOT.setdefault(key, why)
-
-
-def flash_name() -> str:
-    """The name of torch's kernel, with the implementation that is active in this process."""
-    active = getattr(importlib.import_module("torch.nn.attention"), "current_flash_attention_impl", lambda: None)()
-    return f"torch varlen ({active or 'FA2'})"
 
 
 def flash(

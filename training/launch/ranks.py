@@ -1,12 +1,9 @@
 """Starting on many devices: every rank reports itself before anything can hang, and a missing rank is named.
 
-Each rank leaves a report (host, process, device, versions, variables) in the job's store: torch.distributed's own
-TCPStore at MASTER_ADDR:MASTER_PORT. Under torchrun the launcher keeps it; elsewhere rank 0 does, and
-`init_process_group` finds it there later. Rank 0 waits for all reports, compares what must agree, and posts one verdict
-that every rank reads. torch's own rendezvous waits ten minutes, and names no rank.
-
-`check_links` then sends a tensor from every rank to every other: training connects the ranks on ports of the system's
-choice, often over another network, and where that is closed torch hangs.
+Each rank leaves a report (host, process, variables) in the job's store: torch.distributed's own TCPStore at
+MASTER_ADDR:MASTER_PORT. Under torchrun the launcher keeps it; elsewhere rank 0 does, and `init_process_group` finds it
+there later. Rank 0 waits for all reports, and posts one verdict that every rank reads. torch's own rendezvous waits ten
+minutes, and names no rank.
 """
 
 import ctypes
@@ -15,20 +12,20 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib import metadata
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
-from ...schemas.errors import ConfigError, LaunchError
-from ...schemas.units import plural, rate
+from ...schemas.errors import ConfigError, LaunchError, PacktrainError
 from ..ahead import Threads
 
-Value = TypeVar("Value")
 _LOG = logging.getLogger(__name__)
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that `env://` of torch.distributed requires."""
@@ -41,10 +38,6 @@ SECONDS = 60.0
 """Seconds that a rank may take, unless PACKTRAIN_RANK_CHECK_SECONDS is set."""
 _GRACE = 10.0
 """Additional seconds that the others wait for rank 0's verdict."""
-_PASSED = "passed"
-_PACKAGES = ("packtrain", "torch", "transformers", "accelerate")
-_NUMBERS = 1 << 20
-"""Numbers in the tensor of the bandwidth test: 4 MiB."""
 _OPEN: list[Any] = []
 """Keeps rank 0's stores alive: otherwise its server would end before the process group connects."""
 
@@ -99,30 +92,18 @@ class RankReport:
     world_size: int
     host: str
     pid: int
-    device: str
-    """Device, such as `cuda:3 of 0,1,2,3` or `cpu`."""
-    agree: dict[str, str]
-    """Values that must be equal on all ranks: versions, and what the caller adds (data, configuration)."""
     variables: dict[str, str]
     """The launcher's."""
 
     @classmethod
-    def of_this_process(cls, agree: Mapping[str, str]) -> "RankReport":
+    def of_this_process(cls) -> "RankReport":
         """This process's own report. Raises ConfigError as `read_launch`."""
-        import torch
-
         rank, world_size = read_launch() or (0, 1)
-        versions = {package: installed(package) or "not installed" for package in _PACKAGES}
-        device = "cpu"
-        if torch.cuda.is_available():  # not initialised here, because that would already take memory
-            local = os.environ.get("LOCAL_RANK") or "0"
-            device = f"cuda:{local} of {os.environ.get('CUDA_VISIBLE_DEVICES') or 'all'}"
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        agreed = {"WORLD_SIZE": str(world_size), **versions, **agree}
-        return cls(rank, world_size, socket.gethostname(), os.getpid(), device, agreed, variables)
+        return cls(rank, world_size, socket.gethostname(), os.getpid(), variables)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of {self.world_size} on {self.host}, process {self.pid}, {self.device}"
+        return f"rank {self.rank} of {self.world_size} on {self.host}, process {self.pid}"
 
     @property
     def saw(self) -> str:
@@ -130,7 +111,7 @@ class RankReport:
         return ", ".join(f"{name}={value}" for name, value in self.variables.items())
 
 
-def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None = None) -> list[RankReport]:
+def rank_check(timeout: float | None = None) -> None:
     """Wait until every rank has reported, or say which has not. A single process returns at once.
 
     Call it before `init_process_group` and before anything collective; as often on every rank. The store stays open
@@ -138,23 +119,19 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
 
     Args:
         timeout: seconds that a rank may come after this one; PACKTRAIN_RANK_CHECK_SECONDS, else 60.
-        agree: name → value that all ranks must have, such as `{"dataset": fingerprint}`. Short strings.
-
-    Returns:
-        The reports of all ranks on rank 0; on other ranks, only their own.
 
     Raises:
         ConfigError: the launcher's variables are incomplete or contradict each other.
-        LaunchError: a rank is missing, one came twice, or they do not agree; on every rank that is there.
+        LaunchError: a rank is missing, one came twice, or they count differently many; on every rank that is there.
     """
-    mine = RankReport.of_this_process(agree or {})
+    mine = RankReport.of_this_process()
     if mine.world_size == 1:
-        return [mine]
+        return
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
     _LOG.info("%s: %s", mine, mine.saw)
     ends = time.monotonic() + seconds
     try:
-        verdict, reports = within(seconds + 1.2 * _GRACE, lambda: _meet(mine, ends, seconds))
+        verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(mine, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise LaunchError(
             f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
@@ -163,12 +140,15 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
             "and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
             "jobs share the port"
         ) from error
-    if verdict != _PASSED:
-        raise LaunchError(verdict)
-    return reports
+    if verdict != _passed(mine.world_size):
+        raise LaunchError(f"{verdict}. This is {mine}")
 
 
-def within(seconds: float, work: Callable[[], Value]) -> Value:
+def _passed(ranks: int) -> str:
+    return f"all {ranks} ranks are there"
+
+
+def _within(seconds: float, work: Callable[[], str]) -> str:
     """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs."""
     threads = Threads(1)
     try:
@@ -202,8 +182,8 @@ def _open_store(rank: int, seconds: float) -> Any:
     return dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", store)
 
 
-def _meet(mine: RankReport, ends: float, seconds: float) -> tuple[str, list[RankReport]]:
-    """Leave a report and wait for the verdict, which rank 0 makes. Returns it, with the reports that this rank read."""
+def _meet(mine: RankReport, ends: float, seconds: float) -> str:
+    """Leave a report and wait for the verdict, which rank 0 makes."""
     store = _open_store(mine.rank, seconds)
     keys = [f"report/{rank}" for rank in range(mine.world_size)]
     text = json.dumps(asdict(mine))
@@ -216,46 +196,38 @@ def _meet(mine: RankReport, ends: float, seconds: float) -> tuple[str, list[Rank
             "inside the quotes of srun's bash -c '…'. If two jobs share a node, give each a MASTER_PORT of its own"
         )
         store.compare_set("verdict", "", fault)
-        return fault, []
-    if mine.rank == 0:
-        while time.monotonic() < ends and not store.check(keys) and not store.check(["verdict"]):
-            time.sleep(0.1)
-        reports = [RankReport(**json.loads(store.get(key))) for key in keys if store.check([key])]
-        verdict = store.compare_set("verdict", "", fault_of(reports, mine.world_size, seconds) or _PASSED).decode()
-        if verdict != _PASSED:
-            time.sleep(2)  # the store may end with this process: let the others read it first
-        return verdict, reports
-    store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
-    verdict = store.get("verdict").decode()
-    if verdict == _PASSED:  # by the reports of as many ranks as rank 0 knows of
-        first = RankReport(**json.loads(store.get(keys[0])))
-        verdict = fault_of([first, mine], 2, seconds) or _PASSED
-    return verdict, [mine]
+        return fault
+    if mine.rank != 0:
+        store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
+        verdict: str = store.get("verdict").decode()
+        store.set(f"read/{mine.rank}", "")
+        return verdict
+    while time.monotonic() < ends and not store.check(keys) and not store.check(["verdict"]):
+        time.sleep(0.1)
+    reports = [RankReport(**json.loads(store.get(key))) for key in keys if store.check([key])]
+    found = _missing(reports, mine.world_size, seconds) or _passed(mine.world_size)
+    verdict = store.compare_set("verdict", "", found).decode()
+    with suppress(RuntimeError):  # the store may end with this process: the others read it first
+        store.wait([f"read/{one.rank}" for one in reports if one.rank], timedelta(seconds=_GRACE))
+    return verdict
 
 
-def fault_of(reports: list[RankReport], world_size: int, seconds: float) -> str:
-    """What is missing or differs, in one sentence; empty if nothing does."""
+def _missing(reports: list[RankReport], world_size: int, seconds: float) -> str:
+    """Which ranks are missing, in one sentence; empty if none is."""
     there = [report.rank for report in reports]
-    if len(there) < world_size:
-        missing = sorted(set(range(world_size)) - set(there))
-        by_host: dict[str, list[int]] = {}
-        for report in reports:
-            by_host.setdefault(report.host, []).append(report.rank)
-        hosts = "; ".join(f"{_named(ranks)} on {host}" for host, ranks in by_host.items())
-        return (
-            f"{len(missing)} of {world_size} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: "
-            f"{hosts}. Rank {there[0]} saw {reports[0].saw}. Check that the missing ranks were started and still run "
-            "(see their output), each node under a machine rank of its own; that their nodes resolve and reach "
-            f"MASTER_ADDR:MASTER_PORT; and that WORLD_SIZE={world_size}, the processes of all nodes together, is meant"
-        )
-    for name in dict.fromkeys(name for report in reports for name in report.agree):
-        ranks_of: dict[str, list[int]] = {}
-        for report in reports:
-            ranks_of.setdefault(report.agree.get(name, "nothing"), []).append(report.rank)
-        if len(ranks_of) > 1:
-            differ = ", ".join(f"{value} on {_named(ranks)}" for value, ranks in ranks_of.items())
-            return f"the ranks do not agree on {name}: {differ}; give every rank the same"
-    return ""
+    missing = sorted(set(range(world_size)) - set(there))
+    if not missing:
+        return ""
+    by_host: dict[str, list[int]] = {}
+    for report in reports:
+        by_host.setdefault(report.host, []).append(report.rank)
+    hosts = "; ".join(f"{_named(ranks)} on {host}" for host, ranks in by_host.items())
+    return (
+        f"{len(missing)} of {world_size} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: "
+        f"{hosts}. Rank {there[0]} saw {reports[0].saw}. Check that the missing ranks were started and still run (see "
+        "their output), each node under a machine rank of its own; that their nodes resolve and reach "
+        f"MASTER_ADDR:MASTER_PORT; and that WORLD_SIZE={world_size}, the processes of all nodes together, is meant"
+    )
 
 
 def _named(ranks: list[int]) -> str:
@@ -263,82 +235,6 @@ def _named(ranks: list[int]) -> str:
     spans = [[number for _, number in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
     texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans]
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts)}"
-
-
-def check_links(timeout: float) -> tuple[list[RankReport], str, float]:
-    """Sum a tensor over all ranks, on the training's backend, and say who does not answer, and what to try.
-
-    Args:
-        timeout: seconds that each of rank check, connecting and all-reduce may take.
-
-    Returns:
-        The reports that this rank has, the backend, and bytes a second of the all-reduce of 4 MiB per rank.
-
-    Raises:
-        ConfigError: there is no launcher, or its variables contradict each other.
-        LaunchError: a rank does not answer, or the sum is wrong; on every rank that still can say so.
-    """
-    import torch
-    import torch.distributed as dist
-
-    reports = rank_check(timeout)
-    mine = next(one for one in reports if one.pid == os.getpid())
-    if mine.world_size == 1:
-        raise ConfigError(
-            "--ranks needs several: start it with what starts the training, such as "
-            "`torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks`"
-        )
-    backend, device, limit = "gloo", "cpu", timedelta(seconds=timeout)
-    if torch.cuda.is_available():
-        backend, device = "nccl", mine.device.partition(" ")[0]
-        torch.cuda.set_device(device)
-
-    def reduce() -> tuple[float, float]:
-        """The sum of 1 to the number of ranks, or a number of it that is wrong; and bytes a second."""
-        dist.init_process_group("gloo", timeout=limit)
-        dist.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names ranks that do not answer
-        group = dist.new_group(backend=backend, timeout=limit)
-        for _ in range(3):  # the last one is timed: the first ones connect
-            tensor = torch.full((_NUMBERS,), mine.rank + 1.0, device=device)
-            dist.barrier(group)
-            began = time.perf_counter()
-            dist.all_reduce(tensor, group=group)
-            low, high = tensor.min().item(), tensor.max().item()  # waits for the device
-            speed = 4 * _NUMBERS / (time.perf_counter() - began)
-        dist.destroy_process_group()
-        return (high if low == expected else low), speed
-
-    expected = mine.world_size * (mine.world_size + 1) / 2
-    try:
-        found, speed = within(3 * timeout + 5, reduce)
-    except (RuntimeError, TimeoutError, OSError, ValueError) as error:
-        raise LaunchError(
-            f"{mine}: the ranks do not reach each other over {backend}: {str(error).splitlines()[0].rstrip('.')}. If "
-            "a rank is named, its process has ended or hangs: see its output. Otherwise open the ports between the "
-            "nodes (the system chooses them), or choose the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
-            "(`ip route get MASTER_ADDR` names it); for NCCL look again with NCCL_DEBUG=INFO, then with "
-            "NCCL_IB_DISABLE=1, and on one node with NCCL_P2P_DISABLE=1"
-        ) from error
-    if found != expected:
-        raise LaunchError(
-            f"the sum of 1 to {mine.world_size} over all ranks came out as {found:g}: memory or network damages data: "
-            "leave that machine out"
-        )
-    return reports, backend, speed
-
-
-def report_ranks(*, timeout: float, say: Callable[[str], None]) -> None:
-    """Check the links between the ranks of a launcher; rank 0 prints.
-
-    Raises:
-        ConfigError, LaunchError: see `check_links`.
-    """
-    reports, backend, speed = check_links(timeout)
-    if int(os.environ["RANK"]) != 0:
-        return
-    for one in reports:
-        say(str(one))
-    say(f"{plural(len(reports), 'rank')} answered over {backend}: {rate(speed, 'bytes')} when summing 4 MiB")
 
 
 def end_with_launcher() -> None:
@@ -350,3 +246,10 @@ def end_with_launcher() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
         if os.getppid() != launcher:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":  # in a batch script, on each node before its launcher
+    try:
+        rank_check()
+    except PacktrainError as error:
+        sys.exit(f"packtrain: {error}")

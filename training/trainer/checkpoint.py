@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -143,26 +142,6 @@ def last_whole(out: Path, most: int | None = None) -> Path | None:
         else:
             return path
     return None
-
-
-def rotate(newest: Path, keep: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints beyond `keep`, and what was cut short; never the best one, nor the newest.
-
-    Args:
-        newest: the one just written. Its number need not be the highest: a training may have resumed from an earlier
-            one, or a later one was cut short.
-    """
-    if not keep or keep < 1:
-        return
-    protected = {newest.resolve()} | ({Path(best).resolve()} if best else set())
-    kept = len(protected)
-    for _, path in checkpoints(newest.parent):
-        if path.resolve() in protected:
-            continue
-        kept += (whole := (path / MARKER).is_file())
-        if not whole or kept > keep:
-            (path / MARKER).unlink(missing_ok=True)  # first: what a kill leaves of it is then no checkpoint
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class HeldOut:
     def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
         """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
         ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
-        names = self.rows.parts[0].names(ids.tolist())
+        names = self.rows.names(ids.tolist())
         numbers: dict[str, int] = {}
         codes = [numbers.setdefault(names[one][1], len(numbers)) for one in ids.tolist()]
         return tuple(numbers), ids, np.array(codes, np.int64)
@@ -80,7 +80,7 @@ class HeldOut:
             # Rows that fill up the last batch are not trained.
             rows = [self.rows.row(one) if one < len(self) else untrained(self.rows.row(0)) for one in indices]
             documents = np.concatenate([row.doc_ids for row in rows])
-            yield flatten(rows, unpadded=False), numbers[np.searchsorted(ids, documents)]
+            yield flatten(rows), numbers[np.searchsorted(ids, documents)]
 
 
 def measure(

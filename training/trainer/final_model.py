@@ -28,13 +28,14 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         rows: the training data, whose run noted what it used.
 
     Raises:
-        ConfigError: transformers cannot load the tokenizer.
+        ConfigError: there is no such folder, or transformers cannot load the tokenizer.
     """
     folder, template = given, None
-    part = rows.parts[0]
-    if folder is None and part.files.is_local:
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
+    if folder is None and rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = parse_json(part.files.read(_RUN))
+            noted = parse_json(rows.files.read(_RUN))
             folder, template = Path(noted["tokenizer"]), noted["config"]["tokenizer"]["chat_template"]
     if folder is None or not folder.is_dir():
         _LOG.warning(
@@ -49,7 +50,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
     if template:
-        wanted = str(part.manifest.plan["tokenizer"]["template"])
+        wanted = str(rows.manifest.plan["tokenizer"]["template"])
         tokenizer.chat_template = _template_text(str(template), wanted, tokenizer.chat_template)
     return tokenizer
 
@@ -101,12 +102,10 @@ def _template_text(named: str, wanted: str, own: Any) -> Any:
     """The text with the hash that the manifest names; else the tokenizer's own.
 
     Args:
-        named: its text, the path of a file, or the name of one of the tokenizer's own templates.
+        named: its text, or the path of a file.
         own: the tokenizer's template, or several by their names.
     """
     texts = [named]
-    if isinstance(own, dict) and named in own:
-        texts.append(str(own[named]))
     if "{" not in named and Path(named).is_file():
         with suppress(OSError, ValueError), Path(named).open("rb") as file:
             texts.append(file.read(_TEMPLATE_BYTES).decode())

@@ -1,20 +1,19 @@
 """The configuration of a training, validated by pydantic. Every field says what it does.
 
 Keys about data, isolation and the loss are here; `trainer:` takes all other keys of transformers.TrainingArguments
-unchanged. Keys that packtrain decides itself are refused there, each with the reason and the key to use
-(`OWNED`).
+unchanged. Keys that packtrain decides itself are refused there, each with the key to use or the reason (`OWNED`).
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
-from ..packed_rows import Source
 from ..place import divisible, nearest
 
 CUT = (
@@ -31,13 +30,11 @@ OWNED = {
     **dict.fromkeys(("seed", "data_seed"), "use seed"),
     "resume_from_checkpoint": "use resume",
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "use loss_kernel: liger"),
-    **dict.fromkeys(
-        ("do_eval", "eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"
-    ),
+    **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"),
     **dict.fromkeys(
         (
-            "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "train_sampling_strategy",
-            "group_by_length", "accelerator_config",
+            "dataloader_num_workers", "dataloader_drop_last", "train_sampling_strategy", "accelerator_config",
+            "remove_unused_columns", "ignore_data_skip",
         ),
         "packtrain's own loader makes the batches: use loader",
     ),
@@ -60,20 +57,14 @@ class ModelConfig(ConfigModel):
     """Which model, and in which precision its weights are held."""
 
     path: str | None = None
-    """A folder that `AutoModelForCausalLM.from_pretrained` loads; with `random`, one that holds config.json."""
+    """A folder that `AutoModelForCausalLM.from_pretrained` loads."""
     config: dict[str, Any] | None = None
     """Instead of `path`: the contents of a config.json, with `model_type`. The weights are random."""
-    random: bool = False
-    """Start from random weights instead of loading them: for trials, and to train from nothing."""
-    overrides: dict[str, Any] = Field(default={})
-    """Keys of the model's configuration to change before it is built, such as `{num_hidden_layers: 4}`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the weights. `auto`: float32, which keeps an optimizer's small updates; with `trainer.bf16` the
     forward pass still computes in bfloat16. For a quantised model, `auto` is what its configuration says."""
     quantization: dict[str, Any] | None = None
     """transformers' `quantization_config`, such as `{quant_method: bitsandbytes, load_in_4bit: true}`."""
-    trust_remote_code: bool = False
-    """Run the Python code in the model's folder."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "ModelConfig":
@@ -81,8 +72,8 @@ class ModelConfig(ConfigModel):
             raise ValueError("give either path (a folder) or config (what stands in config.json), one of the two")
         if self.config is not None and "model_type" not in self.config:
             raise ValueError("config needs a model_type, such as llama or qwen3")
-        if self.quantization is not None and (self.random or self.config is not None):
-            raise ValueError("quantization needs weights to quantise: leave random and config out")
+        if self.quantization is not None and self.config is not None:
+            raise ValueError("quantization needs weights to quantise: give path in place of config")
         return self
 
 
@@ -101,8 +92,6 @@ class LoaderConfig(ConfigModel):
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False
     """Add the number of each token's document to a batch, for convolution and state-space layers."""
-    loss_weights: bool = True
-    """Use the loss weights of the data, if it has some; `false` trains all tokens alike."""
     cache: str | None = None
     """Folder for remote shards."""
     cache_bytes: Size | None = None
@@ -115,15 +104,13 @@ class EvalConfig(ConfigModel):
     """Held-out packed rows, on which the loss is measured."""
 
     data: str | None = None
-    """Folder or URL; null for the training data, if that is one dataset."""
+    """Folder or URL; null for the training data."""
     split: str = "holdout"
     """Which split."""
     every: int | None = Field(default=None, ge=1)
     """Steps between two measurements; null for one, at the end."""
     rows: int | None = Field(default=None, ge=1)
     """Only the first packed rows, this many; null for all."""
-    rows_per_device: int | None = Field(default=None, ge=1)
-    """Rows of one forward pass on one device; null for the training's."""
 
 
 class TrainConfig(ConfigModel):
@@ -133,8 +120,8 @@ class TrainConfig(ConfigModel):
     """The folder for checkpoints, logs and the finished model."""
     model: ModelConfig
     """The model; a path alone means `{path: …}`."""
-    data: tuple[Source, ...] = Field(min_length=1)
-    """The packed dataset, or several as a mixture; a path alone means `{path: …}`."""
+    data: str
+    """The packed dataset: a folder or URL that `packtrain run` wrote."""
     rows_per_step: int = Field(ge=1)
     """Packed rows of one optimizer step, over all ranks and accumulation steps: the same rows whatever their number."""
     rows_per_device: int = Field(default=1, ge=1)
@@ -160,10 +147,10 @@ class TrainConfig(ConfigModel):
     eval: EvalConfig | None = None
     """Measure the loss on held-out data."""
     tokenizer: str | None = None
-    """Folder of the tokenizer to export with the model; null for the one that packed the data, if this machine still
-    has it."""
-    export: bool | str = True
-    """Where to save the finished model: a folder, `true` for `model` in `out`, or `false` for nowhere."""
+    """Folder of the tokenizer to save with the model; null for the one that packed the data, if this machine still has
+    it."""
+    export: bool = True
+    """Save the finished model, in the folder `model` in `out`."""
     resume: str = "auto"
     """`auto` resumes from the last whole checkpoint in `out`, if there is one; or a checkpoint's folder."""
     trainer: dict[str, Any] = Field(default={})
@@ -173,12 +160,6 @@ class TrainConfig(ConfigModel):
     @classmethod
     def _model_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _data_paths(cls, value: Any) -> Any:
-        several = value if isinstance(value, list | tuple) else [value]
-        return [{"path": one} if isinstance(one, str) else one for one in several]
 
     @field_validator("trainer")
     @classmethod
@@ -199,21 +180,50 @@ class TrainConfig(ConfigModel):
                 f"rows_per_step ({self.rows_per_step}) must be a multiple of rows_per_device ({self.rows_per_device}); "
                 f"take {nearest(self.rows_per_step, self.rows_per_device)}"
             )
-        if self.eval is not None and self.eval.data is None and len(self.data) > 1:
-            raise ValueError("eval.data is needed where the training data is a mixture: the held-out set's folder")
+        if self.offload_activations and self.loss_kernel == "liger":
+            raise ValueError(
+                "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, "
+                "of which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
+            )
+        graphs = self.trainer.get("torch_compile_mode") in ("reduce-overhead", "max-autotune")
+        if self.offload_activations and graphs:
+            raise ValueError(
+                "trainer.torch_compile_mode with offload_activations: a CUDA graph writes its activations to the same "
+                "memory at every replay, while they are still copied to the host. Leave one of the two out"
+            )
+        if self.model.dtype == "float16" and self.lora is None:
+            raise ValueError(
+                "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
+                "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
+            )
         return self
 
+    def place(self, text: str, base: Path) -> str:
+        """A dataset's URL, or its folder under `base`."""
+        return text if "://" in text else str(base / text)
 
-# For transformers
+    def remote(self, base: Path) -> dict[str, Any]:
+        """How shards are opened, as `PackedRows` takes it."""
+        given = self.loader.model_dump(include={"cache", "cache_bytes", "storage_options"}, exclude_none=True)
+        return given | ({"cache": str(base / given["cache"])} if "cache" in given else {})
+
+    def loader_options(self, base: Path) -> dict[str, Any]:
+        """All options of `PackedLoader` but rows and ranks."""
+        own = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
+        return {"seed": self.seed, "epochs": self.epochs, **own, **self.remote(base)}
 
 
-def accumulation(rows_per_step: int, rows_per_device: int, ranks: int) -> int:
-    """Micro-batches of each rank in a step.
+def validated(config: TrainConfig | Mapping[str, Any]) -> TrainConfig:
+    """A validated configuration.
 
     Raises:
-        ConfigError: the rows cannot be divided among the ranks.
+        ConfigError: names the key, and what is wrong.
     """
-    return divisible(rows_per_step, ranks * rows_per_device) // (ranks * rows_per_device)
+    try:
+        return config if isinstance(config, TrainConfig) else TrainConfig.model_validate(config)
+    except ValidationError as error:
+        lines = [f"the configuration: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ConfigError("\n".join(lines).replace("Value error, ", "")) from None
 
 
 def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
@@ -223,7 +233,8 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
         base: where the paths of files start.
 
     Raises:
-        ConfigError: a key is unknown, or transformers refuses a value; quotes transformers.
+        ConfigError: a key is unknown, transformers refuses a value (it is quoted), or the rows of a step cannot be
+            divided among the ranks.
     """
     import torch
     from transformers import TrainingArguments
@@ -246,6 +257,8 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
         given[new if new in types else key] = value
     if config.eval is not None:
         given |= {"eval_strategy": "steps", "eval_steps": config.eval.every or given.get("save_steps", 500)}
+    shares = ranks * config.rows_per_device
+    parts = divisible(config.rows_per_step, shares) // shares
     try:
         return TrainingArguments(
             **given,
@@ -253,7 +266,9 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
             seed=config.seed,
             # DeepSpeed's "auto" values are computed from these two when the arguments are made.
             per_device_train_batch_size=config.rows_per_device,
-            gradient_accumulation_steps=accumulation(config.rows_per_step, config.rows_per_device, ranks),
+            gradient_accumulation_steps=parts,
+            remove_unused_columns=False,
+            ignore_data_skip=True,
         )
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         raise ConfigError(

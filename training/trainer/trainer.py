@@ -9,7 +9,6 @@
 Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clipping, logging) is transformers' own.
 """
 
-import copy
 import logging
 import math
 import time
@@ -22,19 +21,21 @@ from typing import Any
 import torch
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import rotate_checkpoints
 
 from ...schemas.errors import ConfigError, DivergedError, LeakError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
-from ..model import ModelLimits, may_leave_weights_unused
-from ..packed_rows import Source
+from ..model import ModelLimits, add_adapters, load_model, may_leave_weights_unused
+from ..place import detect_rank
 from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure
+from .final_model import find_tokenizer, refuse_other_tokenizer
 from .loss import Forward, fuse_loss, offloaded, targets
-from .train_config import CUT, OWNED, accumulation
+from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
 
 _LOG = logging.getLogger(__name__)
@@ -56,25 +57,13 @@ class _Batches:
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not followed
-    """Trains a causal language model on packed shards.
+    """Trains a causal language model on packed shards, as a configuration says. Every rank makes one.
 
     Args:
-        model: of transformers; or with adapters of peft.
-        args: transformers.TrainingArguments. Accumulation, batch size, columns and data skipping are set here.
-        data: folder or URL of what `packtrain run` wrote, or a list of `Source`.
-        rows_per_step: packed rows of one optimizer step, over all ranks and accumulation steps.
-        rows_per_device: rows of one forward pass on one device.
-        epochs: how often the data is read; `args.max_steps` ends a training earlier.
-        loader: further arguments of `PackedLoader`, such as `{"tail": "pad"}`.
-        attention: see `training.attention.use_packed`.
-        probe: prove isolation before the first step.
-        loss_kernel: see `loss.KINDS`.
-        offload_activations: keep activations in the host's memory between forward and backward.
-        eval_data: rows on which the loss is measured.
-        eval_every: steps between two measurements; None for one, at the end.
-        tokenizer: of transformers; every checkpoint holds it.
+        config: validated, or plain data.
+        base: where relative paths start; by default the working directory.
         say: prints a line; None for silence.
-        callbacks, optimizers: of transformers.Trainer.
+        callbacks: of transformers.Trainer.
 
     Raises:
         ConfigError: settings that do not go together; says which, and what to do.
@@ -84,51 +73,58 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
     def __init__(
         self,
-        model: Any,
-        args: Any,
+        config: TrainConfig | Mapping[str, Any],
+        base: Path | None = None,
         *,
-        data: str | Path | Sequence[Source],
-        rows_per_step: int,
-        rows_per_device: int = 1,
-        epochs: int = 1,
-        loader: Mapping[str, Any] | None = None,
-        attention: str = "auto",
-        probe: bool = True,
-        loss_kernel: str = "auto",
-        offload_activations: bool = False,
-        eval_data: HeldOut | None = None,
-        eval_every: int | None = None,
-        tokenizer: Any = None,
         say: Say | None = print_line,
         callbacks: Sequence[Any] = (),
-        optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        self.say, self.offloads, self.tokenizer, self.unproved = say, offload_activations, tokenizer, probe
-        args, cuda = copy.copy(args), args.device.type == "cuda"
-        parts = accumulation(rows_per_step, rows_per_device, args.world_size)
-        options = {"seed": args.seed, "epochs": epochs, "pin_memory": cuda, **(loader or {})}
-        self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
+        config, base = validated(config), base or Path.cwd()
+        self.say, self.offloads, self.unproved = say, config.offload_activations, config.probe
+        args = training_arguments(config, base, detect_rank().world_size)
+        cuda, parts = args.device.type == "cuda", args.gradient_accumulation_steps
+        self.loader = PackedLoader(
+            config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts, pin_memory=cuda,
+            **config.loader_options(base),
+        )  # fmt: skip
         self.beginning = self.loader.state_dict()
         self.over = False
         """All steps were made before the checkpoint that training resumes from."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
-        self.limits, padded = ModelLimits.of(model), bool(options.get("static_shapes"))
-        self.limits.check_rows("the data", self.loader.corpus, rows_per_device, padded=padded)
-        steps, liger = len(self.loader) // parts, loss_kernel == "liger"
-        fill_in(
-            args, model, rows_per_device=rows_per_device, parts=parts, steps=steps, liger=liger, offloads=self.offloads
-        )
-        if eval_data is not None:
-            self.limits.check_rows("the held-out data", eval_data.rows, eval_data.rows_per_device)
-            args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
-        self.settings = checkpoint.settings_of(args, model, rows_per_step)
-        self.applied = use_packed(model, attention)
-        self.forward = Forward(model, fused=fuse_loss(model, loss_kernel, cuda=cuda), every_position=padded)
+        held = None
+        if config.eval is not None:
+            held = HeldOut(
+                config.place(config.eval.data or config.data, base), config.eval.split, limit=config.eval.rows,
+                rows_per_device=config.rows_per_device, remote=config.remote(base),
+            )  # fmt: skip
+        self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
+        if self.tokenizer is not None and config.model.path is not None:
+            refuse_other_tokenizer(base / config.model.path, self.tokenizer)
+        model = add_adapters(load_model(config.model, base, config.seed), config.lora)
+        self.limits, padded = ModelLimits.of(model), config.loader.static_shapes
+        self.limits.check_rows("the data", self.loader.corpus, padded=padded)
+        if held is not None:
+            self.limits.check_rows("the held-out data", held.rows)
+        steps = len(self.loader) // parts
+        if args.max_steps > steps:
+            raise ConfigError(
+                f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
+                f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
+            )
+        args.max_steps = args.max_steps if args.max_steps > 0 else steps
+        if config.eval is not None and config.eval.every is None:
+            args.eval_steps = args.max_steps
+        if args.n_gpu > 1:
+            _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
+            args._n_gpu = 1  # transformers would split batches by nn.DataParallel
+        if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
+            args.ddp_find_unused_parameters = may_leave_weights_unused(model)
+        self.settings = checkpoint.settings_of(args, model, config.rows_per_step)
+        self.applied = use_packed(model, config.attention)
+        self.forward = Forward(model, fused=fuse_loss(model, config.loss_kernel, cuda=cuda), every_position=padded)
         self.meter = Meter()
-        super().__init__(
-            model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
-        )
+        super().__init__(model=model, args=args, eval_dataset=held, callbacks=list(callbacks))
         parallel = getattr(self.accelerator, "parallelism_config", None)  # which a launcher may have set
         for name in ("cp", "sp", "tp"):
             if getattr(parallel, f"{name}_enabled", False):
@@ -137,9 +133,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        lines = ConsoleLog(say, epochs_per_step=rows_per_step * epochs / max(1, self.loader.total_rows))
-        for callback in (EarlyWarnings(self.limits.ids), lines):
-            self.add_callback(callback)
+        self.add_callback(EarlyWarnings(self.limits.ids))
+        self.add_callback(ConsoleLog(say, config.rows_per_step / len(self.loader.corpus)))
 
     # Data
 
@@ -226,13 +221,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     ) -> dict[str, float]:
         """The loss on held-out rows: `eval_loss`, and `eval_loss_{source}` for each source."""
         held = eval_dataset if eval_dataset is not None else self.eval_dataset
-        if not isinstance(held, HeldOut):
-            raise ConfigError("there is nothing to evaluate on; give eval_data=HeldOut(folder)")
-        began = time.perf_counter()
-        # The prepared model, sharded and casting as in training; prepared here if there was no training.
-        prepared = self.is_deepspeed_enabled or self.accelerator._models
-        model = self.model_wrapped if prepared else self.accelerator.prepare_model(self.model, evaluation_mode=True)
-        was_training = model.training
+        if held is None:
+            raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
+        model, was_training = self.model_wrapped, self.model.training
         model.eval()
 
         def logits(batch: dict[str, Any], wanted: Any) -> torch.Tensor:
@@ -245,45 +236,29 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
         model.train(was_training)
         metrics = loss_metrics(sums, held.sources[0], metric_key_prefix)
-        metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - began, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
 
     # Checkpoints
 
-    def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, from the beginning or from a checkpoint. True stands for the last whole one in `args.output_dir`.
+    def train(self, resume_from_checkpoint: str | Path | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train, from the beginning or from a checkpoint.
 
         Raises:
             ConfigError: the checkpoint is not whole, or is of another training.
             LeakError: documents of a row see each other.
         """
-        folder = None
-        if resume_from_checkpoint is True:
-            if (folder := checkpoint.last_whole(Path(self.args.output_dir))) is None:
-                raise ConfigError(
-                    f"there is no whole checkpoint in {self.args.output_dir}; train without resuming, or name another"
-                )
-        elif resume_from_checkpoint:
-            folder = Path(resume_from_checkpoint)
         step, state = 0, self.beginning
-        if folder is not None:
-            found = checkpoint.read_checkpoint(folder)
+        if resume_from_checkpoint is not None:
+            found = checkpoint.read_checkpoint(folder := Path(resume_from_checkpoint))
             found.refuse_other(self.settings, folder)
             step, state = found.step, found.loader
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
         self.over = step >= self.args.max_steps
-        logger = logging.getLogger("transformers.trainer")
-        level = logger.level
-        if self.over:
-            if self.say is not None:
-                self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
-            logger.setLevel(logging.ERROR)  # it would warn that there is not a single sample
-        try:
-            return super().train(None if folder is None else str(folder), *args, **kwargs)
-        finally:
-            logger.setLevel(level)
+        if self.over and self.say is not None:
+            self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
+        return super().train(None if step == 0 else str(resume_from_checkpoint), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -307,61 +282,4 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                         self.tokenizer.save_pretrained(str(folder))
                     state = checkpoint.CheckpointState(self.state.global_step, self.settings, self.beginning)
                     checkpoint.write_marker(folder, state)
-                checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
-
-
-def fill_in(
-    args: Any, model: Any, *, rows_per_device: int, parts: int, steps: int, liger: bool = False, offloads: bool = False
-) -> None:
-    """Set the TrainingArguments that follow from the rows.
-
-    Args:
-        parts: micro-batches of a rank in a step.
-        steps: optimizer steps that the data gives.
-        liger: the loss is computed by Liger's kernel.
-        offloads: activations are kept in the host's memory.
-
-    Raises:
-        ConfigError: they hold something else already, or settings together would train wrongly or fail late; names all
-            at fault, each with its reason and fix.
-    """
-    wrong = [
-        f"args.{key}: {OWNED[key]}; leave it out"
-        for key in ("label_smoothing_factor", "neftune_noise_alpha")
-        if getattr(args, key)
-    ]
-    if args.gradient_accumulation_steps not in (1, parts):
-        wrong.append(
-            f"args.gradient_accumulation_steps={args.gradient_accumulation_steps}, but rows_per_step makes it {parts}: "
-            "leave it out, and choose rows_per_step and rows_per_device"
-        )
-    if args.max_steps > steps:
-        wrong.append(
-            f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read the "
-            f"data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
-        )
-    if liger and offloads:
-        wrong.append(
-            "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, of "
-            "which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
-        )
-    if offloads and args.torch_compile and args.torch_compile_mode in ("reduce-overhead", "max-autotune"):
-        wrong.append(
-            "trainer.torch_compile_mode with offload_activations: a CUDA graph writes its activations to the same "
-            "memory at every replay, while they are still copied to the host. Leave one of the two out"
-        )
-    if any(weight.requires_grad and weight.dtype == torch.float16 for weight in model.parameters()):
-        wrong.append(
-            "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
-            "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
-        )
-    if wrong:
-        raise ConfigError("\n".join(wrong))
-    if args.n_gpu > 1:
-        _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
-        args._n_gpu = 1  # transformers would split batches by nn.DataParallel
-    args.gradient_accumulation_steps, args.per_device_train_batch_size = parts, rows_per_device
-    args.max_steps = args.max_steps if args.max_steps > 0 else steps
-    if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
-        args.ddp_find_unused_parameters = may_leave_weights_unused(model)
-    args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True
+                rotate_checkpoints(str(folder.parent), keep, self.state.best_model_checkpoint, use_mtime=True)

@@ -64,9 +64,7 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def _look(self, loss: float, norm: float | None) -> Iterator[tuple[str, str]]:
         """(kind, what is abnormal and its likely causes)."""
         first = self._first
-        if loss == 0:
-            yield "nothing_trained", "the loss is 0: none of its tokens is trained; see the mask with packtrain inspect"
-        elif first is None:
+        if first is None:
             self._first = loss
             if loss > WORSE * self.guessing:
                 yield (
@@ -78,14 +76,11 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
             yield "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first. Likely causes: {_RATE}"
         if norm is None:
             return
-        said = f"the gradient norm is {norm:.3g}"
-        if not math.isfinite(norm):
-            yield "norm_not_finite", f"{said}. Likely causes: float16 overflow, damaged weights, or {_RATE}"
-        elif norm == 0:
-            yield "no_gradient", f"{said}: nothing is learned. Likely causes: no trained token, or frozen weights"
-        elif norm > STEEP * self._least_norm and norm > 1:
-            yield "steep", f"{said}, and was {self._least_norm:.3g}. Likely causes: {_RATE}, or a damaged document"
-        if 0 < norm < math.inf:
+        if not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1):
+            yield "steep", f"the gradient norm is {norm:.3g}. Likely causes: {_RATE}, or damaged weights or documents"
+        if norm == 0:
+            yield "nothing_trained", "the gradient norm is 0: no token is trained (packtrain inspect), or no weight"
+        elif math.isfinite(norm):
             self._least_norm = min(norm, self._least_norm)
 
 

@@ -1,6 +1,5 @@
 """`packtrain loader`: what a trainer would get."""
 
-import shutil
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -48,11 +47,3 @@ def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Comman
         assert step[5] == f"{tokens / (2 * 256):.2%}"
         assert step[6] == f"{batch['max_length_q']:,}"
         assert float(step[7]) >= 1
-
-
-def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Command) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(packed, other)
-    done = packtrain("loader", packed, other, "--rows-per-step", 2, "--explain")
-    assert f"{PackedLoader(packed, rows_per_step=1).total_rows:,} steps of 2 rows" in done.out
-    assert "text/ro[bold]ws:" in done.out

@@ -20,7 +20,7 @@ def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> N
     name = f"specs/{path.name}"
     spec = EncodeSpec.load(cache, name)
     assert spec.save(cache) == name
-    other = replace(spec, template="{{ 'another' }}")
+    other = replace(spec, tokenizer=replace(spec.tokenizer, chat_template="{{ 'another' }}"))
     for data in (msgspec.json.encode(other), msgspec.json.encode({"of": "another shape"}), b"[" * 10_000):
         path.write_bytes(seal(data, name))
         with pytest.raises(IntegrityError):
@@ -34,7 +34,8 @@ def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> N
     cache = LocalStore(tmp_path / "cache")
     (path,) = cache.path("specs").iterdir()
     spec = EncodeSpec.load(cache, f"specs/{path.name}")
-    other = replace(spec, jinja2_version="3.0.0", template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    tokenizer = replace(spec.tokenizer, chat_template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    other = replace(spec, jinja2_version="3.0.0", tokenizer=tokenizer)
     same = replace(other, jinja2_version=spec.jinja2_version)
     payloads = other.payload(), same.payload()
     assert {key for key, value in payloads[0].items() if value != payloads[1][key]} == {"jinja2_version"}

@@ -7,7 +7,7 @@ import pytest
 from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.run import workers
-from packtrain.schemas.errors import IntegrityError, TokenizerError
+from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.files.copy_cache import user_folder
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
@@ -75,11 +75,10 @@ def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "ENGINE_CHECK", 0)
 
 
-@pytest.mark.parametrize("engine", ["auto", "fastokens"])
-def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None, engine: str) -> None:
+def test_an_engine_that_is_found_wrong_ends_the_run(tmp_path: Path, lying_engine: None) -> None:
     for _ in range(2):
         with pytest.raises(IntegrityError, match="engine=tokenizers"):
-            kit.packed(config(tmp_path, "lying", engine=engine))
+            kit.packed(config(tmp_path, "lying"))
         assert not (tmp_path / "lying" / "manifest.json").exists()
     assert pack(config(tmp_path, "lying", engine="tokenizers"))[0] == "tokenizers"
 
@@ -92,8 +91,6 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     engine, notes = pack({**config(tmp_path, "auto", moon=20), "out": str(tmp_path / "again"), "seed": 7})
     assert engine == "tokenizers"
     assert not [note for note in notes if "MOON" in note], "it is said once"
-    with pytest.raises(TokenizerError, match="MOON"):
-        kit.packed(config(tmp_path, "named", moon=20, engine="fastokens"))
 
 
 def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
@@ -121,18 +118,10 @@ def test_hostile_texts_are_compared_once_for_a_tokenizer(
     monkeypatch.setattr(first_look, "fuzz_texts", texts)
     assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
     assert len(compared) == 1
-    (kept,) = agreed.iterdir()
-    whole = kept.read_bytes()
-    for number, damage in enumerate((whole[: len(whole) // 2], whole.replace(b'"fastokens"', b'"fasttokens"'))):
-        assert damage != whole
-        kept.write_bytes(damage)
-        assert pack(config(tmp_path, f"damaged-{number}"))[0] == "fastokens"
-        assert len(compared) == 2 + number
-        assert kept.read_bytes() == whole
     engines.load_engine.cache_clear()
     monkeypatch.setattr(engines, "version", lambda _: "0.1")
     assert pack(config(tmp_path, "other-version"))[0] == "fastokens"
-    assert len(compared) == 4
+    assert len(compared) == 2
 
 
 @pytest.mark.slow

@@ -141,7 +141,6 @@ SECRETS = {
     "url": "s3://key:word@store/x?signature=abc",
     "key": "Kundennummer",
     "reader": "python:kunden.leser:zeile",
-    "difficulty": "geheime Stufe",
 }
 
 
@@ -152,7 +151,7 @@ def test_the_card_shows_of_the_configuration_only_what_is_public(made: Made, hub
     config["tokenizer"] |= {"variables": {"key": SECRETS["variables"]}, "date": SECRETS["path"]}
     source = config["sources"][0]
     source |= {"where": SECRETS["where"], "keys": {"text": SECRETS["key"]}, "format": SECRETS["reader"]}
-    source |= {"apps": {"difficulties": [SECRETS["difficulty"]]}, "path": [SECRETS["url"]], "max_rows": 12_345}
+    source |= {"path": [SECRETS["url"]], "max_rows": 12_345}
     name = source["name"]
     manifest.plan["formats"][name] = {"format": SECRETS["reader"]}
     changed = replace(manifest, plan_hash=fingerprint(manifest.plan))

@@ -261,17 +261,6 @@ def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
     assert allowed.ledger["chats"]["template_dropped"] == {"reasoning": 1, "system": 1}
 
 
-def test_a_template_by_name(runs: Runs) -> None:
-    file = runs.folder / "tokenizer" / "tokenizer_config.json"
-    plain = "{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}"
-    named = [{"name": "default", "template": CHATML}, {"name": "bare", "template": plain}]
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": named}))
-    assert len(runs("out-bare", ROWS[1:2], "all", "bare").rows()[0]["labels"]) < 10
-    assert runs.trained(runs("out", ROWS, "assistant", "default"))[1] == f"six{END}"
-    with pytest.raises(PacktrainError, match="bare, default"):
-        runs("out-other", ROWS, "all", "other")
-
-
 def test_unknown_roles_and_special_tokens_in_contents_are_counted(runs: Runs) -> None:
     rows = [said(f"Question {n}?", f"Answer {n}.", f"More {n}?", f"Yes {n}.") for n in range(10)]
     for row in rows[:3]:

@@ -56,13 +56,8 @@ def test_examples_in_public_form(
 
 
 def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> None:
-    rows = [
-        {"question": "q", "id": 7, "difficulty": "a"},
-        {"question": "r", "id": "x", "difficulty": "b"},
-        {"question": "s", "difficulty": "a"},
-        {"question": "s", "id": "", "difficulty": "a"},
-    ]
-    prep(rows, "apps", "out.jsonl", prompt_only=True, apps={"difficulties": ["a"]})
+    rows: list[Row] = [{"question": "q", "id": 7}, {"question": ""}, {"question": "s"}, {"question": "s", "id": ""}]
+    prep(rows, "apps", "out.jsonl", prompt_only=True)
     found = [(row["id"], row["row"]) for row in read(tmp_path / "out.jsonl")]
     assert found == [("7", 0), (found[1][0], 2), (found[1][0], 3)]
     assert len(found[1][0]) == 16

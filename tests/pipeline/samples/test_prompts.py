@@ -87,7 +87,6 @@ def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, *sources: 
 SOURCES: list[tuple[list[Row], Row]] = [
     (CHATS, {"format": "messages"}),
     (PROBLEMS, {"format": "apps"}),
-    (PROBLEMS, {"format": "apps", "apps": {"style": "classic"}}),
     ([{"prompt": "left:\n", "completion": "valley"}, {"prompt": "for\n", "completion": "it"}],
      {"format": "prompt_completion"}),
     ([{"prompt": "left", "completion": "valley"}, {"prompt": "for", "completion": "it"}],

@@ -39,12 +39,6 @@ def prompt_of(**changes: Any) -> str:
     return str(prompt[0]["content"])
 
 
-def classic_of(**changes: Any) -> str:
-    prompt = examples(Options(prompt_only=True, style="classic"), **changes)[0].prompt
-    assert isinstance(prompt, str)
-    return prompt
-
-
 def test_chat_call_based() -> None:
     assert "reads standard input" in prompt_of(starter_code="def f():")
     assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
@@ -53,16 +47,6 @@ def test_chat_call_based() -> None:
         "Starter code:\n\n```python\ndef add(a, b):\n```\n\n"
         "Your Python code will be tested by calling `add`: return the answer, do not print it."
     )
-
-
-def test_classic() -> None:
-    first, _ = examples(Options(style="classic"))
-    assert first.prompt == "\nQUESTION:\nAdd two numbers.\n\nUse Standard Input format\nANSWER:\n"
-    assert first.completion == "print(sum(map(int, input().split())))\n"
-    assert classic_of(**CALLED) == (
-        "\nQUESTION:\nAdd two numbers.\n\n\ndef add(a, b):\n\t\nUse Call-Based format\nANSWER:\n"
-    )
-    assert classic_of(input_output="", starter_code="def f():").endswith("def f():\nUse Call-Based format\nANSWER:\n")
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,9 @@ AS_IT_IS = Options(reader=ReaderCode(function="read", code="def read(row):\n    
 
 
 OPTIONS = {
-    "apps": [Options(), Options(style="classic"), Options(prompt_only=True, max_solutions=1)],
+    "apps": [Options(), Options(prompt_only=True, max_solutions=1)],
     "prompt_completion": [Options(), Options(prompt_only=True), Options(style="chat", per_turn=True)],
     "messages": [Options(), Options(per_turn=True)],
-    "alpaca": [Options(), Options(style="plain"), Options(per_turn=True)],
     "preference": [Options(), Options(style="chat")],
     "tokenized": [Options(), Options(keys={"mask": "attention_mask"})],
     "python": [AS_IT_IS],
@@ -73,7 +72,7 @@ VALID: dict[str, Any] = {
         "system": "s",
     },
     "alpaca": {"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "system": "s"},
-    "preference": {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": [{"from": "gpt", "value": "b"}]},
+    "preference": {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": [{"role": "assistant", "content": "b"}]},
     "tokenized": {"input_ids": [3, 4], "labels": [-100, 4], "loss_mask": [True, 1], "attention_mask": [1, 1]},
     "python": {"messages": TURNS, "group": "g"},
 }

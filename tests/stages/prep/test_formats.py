@@ -3,7 +3,6 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -92,10 +91,8 @@ def test_what_other_tools_read_is_read_back(name: str, row: Row) -> None:
     assert make_format(name).public_row(made) == row
 
 
-@pytest.mark.parametrize("style", ["chat", "classic"])
-def test_apps_in_public_are_prompts_and_completions(style: Any) -> None:
-    options = Options(style=style)
-    made = examples("apps", options, {"question": "q", "solutions": ["a", "b"]})
+def test_apps_in_public_are_prompts_and_completions() -> None:
+    made = examples("apps", Options(), {"question": "q", "solutions": ["a", "b"]})
     again = [one for each in made for one in examples("prompt_completion", Options(), public(each))]
     assert [one[3:5] for one in again] == [one[3:5] for one in made]
     assert len(made) == 2

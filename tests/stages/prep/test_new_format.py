@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import packtrain
+import pytest
 
 from tests import kit
 
@@ -41,6 +42,7 @@ def insert(file: Path, before: str, line: str) -> None:
     file.write_text(text.replace(before, f"{line}\n{before}"))
 
 
+@pytest.mark.slow
 def test_a_format_is_one_file_and_two_lines(tmp_path: Path) -> None:
     root, copy = Path(packtrain.__file__).parent, tmp_path / "site" / "packtrain"
     for folder in ("schemas", "stages", "pipeline", "training"):

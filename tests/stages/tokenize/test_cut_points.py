@@ -36,7 +36,7 @@ def test_bits(text: str, bits: int) -> None:
     assert token_bits(text) == bits
 
 
-def tokenizer_json(vocab: object, kind: str, pre: object, added: tuple[tuple[int, str], ...] = ()) -> str:
+def tokenizer_json(vocab: object, pre: object, added: tuple[tuple[int, str], ...] = ()) -> str:
     return json.dumps(
         {
             "added_tokens": [
@@ -45,21 +45,21 @@ def tokenizer_json(vocab: object, kind: str, pre: object, added: tuple[tuple[int
             ],
             "normalizer": None,
             "pre_tokenizer": pre,
-            "model": {"type": kind, "vocab": vocab, "merges": []},
+            "model": {"type": "BPE", "vocab": vocab, "merges": []},
         }
     )
 
 
 def test_vocabularies() -> None:
     level = {"type": "ByteLevel", "add_prefix_space": False}
-    breaks = Breaks.from_json(tokenizer_json({"Ċ": 0, "a": 1, ".ĊĊ": 2, "ĠĠ": 3}, "BPE", level, ((5, "<e>\n"),)))
+    breaks = Breaks.from_json(tokenizer_json({"Ċ": 0, "a": 1, ".ĊĊ": 2, "ĠĠ": 3}, level, ((5, "<e>\n"),)))
     assert breaks.bits.tolist() == [WHITE | LINE, 0, LINE | BLANK, WHITE, 0, LINE, 0]
     # A byte that a word holds is no line end where pieces are text.
-    breaks = Breaks.from_json(tokenizer_json({"<0x0A>": 0, "Ċ": 1, "▁": 2, "▁a": 3, "\n\n": 4}, "BPE", None))
+    breaks = Breaks.from_json(tokenizer_json({"<0x0A>": 0, "Ċ": 1, "▁": 2, "▁a": 3, "\n\n": 4}, None))
     assert breaks.bits.tolist() == [WHITE | LINE, 0, WHITE, 0, WHITE | LINE | BLANK, 0]
-    breaks = Breaks.from_json(tokenizer_json([["\n", -1.0], ["▁b", -2.0]], "Unigram", None))
+    assert breaks.of(np.array([0, 1, 99], np.int32)).tolist() == [WHITE | LINE, 0, 0]
+    breaks = Breaks.from_json(tokenizer_json([["\n", -1.0], ["▁b", -2.0]], None))
     assert breaks.bits.tolist() == [WHITE | LINE, 0, 0]
-    assert breaks.of(np.array([0, 1, 2, 99], np.int32)).tolist() == [WHITE | LINE, 0, 0, 0]
     with pytest.raises(TokenizerError):
         Breaks.from_json("{}")
 

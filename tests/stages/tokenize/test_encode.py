@@ -79,13 +79,10 @@ def text(value: str, line: int = 0) -> Example:
         (PLAIN, "word", "word" + END),
         (PLAIN, "word" + END, "word" + END),
         (PLAIN, "word" + END + "\n", "word" + END + "\n" + END),
-        (PLAIN, END + "word", END + "word" + END),
         (PLAIN, END + END, END + END),  # a person's own two are theirs
         (WITH_BOS, "word", BOS + "word" + END),
         (WITH_BOS, BOS + "word", BOS + "word" + END),
-        (WITH_BOS, "word" + BOS, BOS + "word" + BOS + END),
         (WITH_BOTH, "word", BOS + "word" + END),
-        (WITH_BOTH, "word" + END, BOS + "word" + END),
         (WITH_BOTH, BOS + "word" + END, BOS + "word" + END),
         (WITH_SEPARATOR, "word", BOS + "word" + END + "<pad>"),
         (NOTHING, "word", "word"),
@@ -112,17 +109,6 @@ def test_around_a_text(
 
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
-
-
-def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
-    answers = [turn("assistant", "Bees", train=False), turn("assistant", "Cows")]
-    mixed = [Example(4, -1, "", [turn("user", "Why?")], answers, None)]
-    shouting = "{% for m in messages %}{{ '%s!' % m.content }}{% endfor %}"
-    rows, _, refused = encoded(make_encoder(template=shouting), mixed)
-    assert rows == []
-    assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
-    rows, counts, refused = encoded(make_encoder(), mixed)
-    assert (len(rows), refused, counts.of("unproved")) == (1, [], 0)
 
 
 def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:

@@ -70,10 +70,11 @@ def test_engines_agree_on_any_text(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_random_tokenizer_is_refused(name: str) -> None:
-    model = json.loads(tiny())["model"] | {"dropout": 0.1}
-    with pytest.raises(TokenizerError, match="BPE dropout"):
-        make_engine(name, tiny(model=json.dumps(model)))
+def test_a_tokenizer_that_is_random_or_of_another_type_is_refused(name: str) -> None:
+    for change, said in ({"dropout": 0.1}, "BPE dropout"), ({"type": "WordPiece"}, "BPE and Unigram only"):
+        model = json.loads(tiny())["model"] | change
+        with pytest.raises(TokenizerError, match=said):
+            make_engine(name, tiny(model=json.dumps(model)))
 
 
 def test_the_known_texts_are_few_short_and_the_same_every_time() -> None:

@@ -188,32 +188,6 @@ def test_any_text_in_every_family(data: st.DataObject) -> None:
         check(trained(kind), texts, places)
 
 
-def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
-    # Reordering two marks keeps the number of bytes: only the form tells.
-    reordered = "q\u0307\u0323 and more"
-    assert located(trained("NFC"), [reordered], [[1]]).exact.tolist() == [False]
-    assert located(trained("bytes"), [reordered], [[1]]).exact.tolist() == [True]
-    # The space's mark in the text itself would count one byte for its three.
-    assert located(trained("replace"), ["a▁b"], [[1]]).exact.tolist() == [False]
-
-
-def test_inexact_documents_are_asked_of_the_reference_and_only_they() -> None:
-    content = trained("NFC")
-    texts = ["plain text", "cafe\u0301 au lait", "café au lait"]
-    chars, offsets = bounds_of(texts, [[5], [6], [5]])
-    encoded = make_engine("tokenizers", content).encode(texts)
-    asked: list[int] = []
-
-    def reference() -> Any:
-        asked.append(1)
-        return reference_tokenizer(content)
-
-    found = locate_boundaries(encoded, ByteLengths.from_json(content), texts, chars, offsets, reference)
-    assert found.exact.tolist() == [True, False, True]
-    assert len(asked) == 1
-    assert found.tokens[1] == found.tokens[2] > 0
-
-
 def test_other_tokens_than_the_references_are_an_error() -> None:
     content = trained("NFC")
     texts = ["cafe\u0301"]
@@ -226,7 +200,6 @@ def test_other_tokens_than_the_references_are_an_error() -> None:
 
 
 UNSOUND: dict[str, dict[str, Any]] = {
-    "WordPiece": {"type": "WordPiece"},
     "Unigram": {"type": "Unigram"},
     "suffix": {"end_of_word_suffix": "</w>"},
     "Lowercase": {"normalizer": {"type": "Lowercase"}},
@@ -258,13 +231,6 @@ UNSOUND: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", UNSOUND)
 def test_no_table_where_it_would_be_unsound(case: str) -> None:
     assert ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **UNSOUND[case])) is None
-
-
-def test_a_greedy_added_token_alone_is_found_by_the_sum() -> None:
-    whole = json.loads(trained("bytes"))
-    whole["added_tokens"][0]["lstrip"] = True
-    found = located(json.dumps(whole), ["a  <|im_start|>b", "a<|im_start|>b"], [[1], [1]])
-    assert found.exact.tolist() == [False, True]
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA")

@@ -34,8 +34,8 @@ SCONTROL = """#!/bin/bash
 """
 # In place of Python: writes down what it is started with, on which node.
 PYTHON = """#!/bin/bash
-{ echo "$*"; env | grep -E '^(OMP_|MASTER_|RANK|WORLD_SIZE)'; echo; } >> "$RECORD/node-${SLURM_NODEID:-batch}"
-[[ "$*" == *"cli ${FAILS:-nothing}"* ]] && exit 3
+{ echo "$*"; env | grep -E '^(OMP_|MASTER_|RANK|WORLD_SIZE|PACK)'; echo; } >> "$RECORD/node-${SLURM_NODEID:-batch}"
+[[ "$*" == *"${FAILS:-nothing}"* ]] && exit 3
 exit 0
 """
 
@@ -101,7 +101,7 @@ def test_several_nodes(tmp_path: Path) -> None:
     for node in range(3):
         lines = record[f"node-{node}"]
         meets, prepares, trains = (line for line in lines if line.startswith("-m"))
-        assert meets == "-m packtrain.pipeline.cli doctor --ranks --timeout 60"
+        assert meets == "-m packtrain.training.launch.ranks"
         expected = "run mix.yaml" if node == 0 else "wait packed --timeout 14400"
         assert prepares == f"-m packtrain.pipeline.cli {expected}"
         assert trains == (
@@ -113,15 +113,16 @@ def test_several_nodes(tmp_path: Path) -> None:
         assert {f"RANK={node}", "WORLD_SIZE=3", "MASTER_ADDR=node-0", "MASTER_PORT=30568"} <= set(
             lines[: lines.index("")]
         )
+        assert "PACKTRAIN_RANK_CHECK_SECONDS=60" in lines
         assert "OMP_NUM_THREADS=8" in lines
         assert f"node {node} of 3: " in done.stdout
 
 
 def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
-    for command, node in (("doctor", 2), ("run", 0), ("wait", 1)):
+    for command, node in (("launch.ranks", 2), ("cli run", 0), ("cli wait", 1)):
         done, record = sbatch("slurm-nodes", tmp_path, FAILS=command)
         assert done.returncode != 0, done
-        assert not any("launch" in line for line in record[f"node-{node}"]), record
+        assert not any("commands.launch" in line for line in record[f"node-{node}"]), record
 
 
 @pytest.mark.slow

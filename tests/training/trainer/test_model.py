@@ -26,26 +26,19 @@ def load(keys: dict[str, Any], seed: int = 0) -> Any:
 
 
 def test_models_are_drawn_by_the_seed_and_refused_by_name(tmp_path: Path) -> None:
-    drawn = {"config": LLAMA, "overrides": {"num_attention_heads": 2}}
+    drawn = {"config": LLAMA}
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
     one, same, other = (load(drawn, seed) for seed in (1, 1, 2))
     weight = [next(model.parameters()) for model in (one, same, other)]
     assert torch.equal(weight[0], weight[1])
     assert not torch.equal(weight[0], weight[2])
-    assert one.config.num_attention_heads == 2
     assert torch.equal(torch.random.get_rng_state(), before)
     one.save_pretrained(tmp_path / "kept")
     kept = load({"path": str(tmp_path / "kept")})
     assert torch.equal(next(kept.parameters()), weight[0])
-    drawn_again = load({"path": str(tmp_path / "kept"), "random": True}, 3)
-    assert not torch.equal(next(drawn_again.parameters()), weight[0])
-    for keys, message in (
-        ({"path": str(tmp_path / "kept"), "overrides": {"hidden_sise": 3}}, "did you mean hidden_size"),
-        ({"config": {**LLAMA, "num_attention_heads": 3}}, "not a multiple of the number of attention heads"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            load(keys)
+    with pytest.raises(ConfigError, match="not a multiple of the number of attention heads"):
+        load({"config": {**LLAMA, "num_attention_heads": 3}})
 
 
 def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> None:

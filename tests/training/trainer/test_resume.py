@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import BusyError, ConfigError, StoreError
-from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint, rotate
+from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint
 from packtrain.training.trainer.train import Outcome
 
 from tests import kit
@@ -173,25 +173,6 @@ def test_what_would_not_be_the_same_training_is_refused(
     config["data"] = str(two_sources) if "data" in keys else config["data"]
     with pytest.raises(ConfigError, match=named):
         quietly(config)
-
-
-def test_what_was_cut_short_does_not_push_out_what_is_whole(tmp_path: Path) -> None:
-    for number in (1, 2, 3, 9):
-        (tmp_path / f"checkpoint-{number}").mkdir()
-        if number < 9:
-            (tmp_path / f"checkpoint-{number}" / MARKER).touch()
-
-    def left() -> list[str]:
-        return sorted(path.name for path in tmp_path.iterdir())
-
-    rotate(tmp_path / "checkpoint-3", None, None)
-    assert len(left()) == 4
-    rotate(tmp_path / "checkpoint-3", 2, None)
-    assert left() == ["checkpoint-2", "checkpoint-3"]
-    (tmp_path / "checkpoint-7").mkdir()
-    (tmp_path / "checkpoint-7" / MARKER).touch()
-    rotate(tmp_path / "checkpoint-3", 1, None)  # gone on from an earlier one than the last
-    assert left() == ["checkpoint-3"]
 
 
 def test_a_full_disk_is_said(settings: Settings) -> None:

@@ -1,6 +1,5 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from packtrain.training.trainer.loss import Forward
 from packtrain.training.trainer.train import train
 from packtrain.training.trainer.trainer import PackedTrainer
 
-from tests import kit
 from tests.training.conftest import MakePacked
 from tests.training.trainer.trainings import LLAMA, SGD, Settings, descend, document_losses, initial, losses, quietly
 
@@ -126,7 +124,9 @@ def test_the_held_out_loss_is_every_token_s_overall_and_by_source(settings: Sett
     from packtrain.training.batch import flatten
     from packtrain.training.packed_rows import PackedRows
 
-    config = settings(data=str(two_sources), eval={"rows_per_device": 3}, export=True, trainer={"max_steps": 1})
+    config = settings(
+        data=str(two_sources), rows_per_step=3, rows_per_device=3, eval={}, export=True, trainer={"max_steps": 1}
+    )
     outcome = quietly(config)
     from transformers import AutoModelForCausalLM
 
@@ -265,32 +265,22 @@ def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: p
 # From Python
 
 
-def test_a_trainer_of_one_s_own(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM, TrainingArguments
+def test_a_trainer_of_one_s_own(settings: Settings, few: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import TrainerCallback
 
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{**LLAMA, "num_hidden_layers": 1}))
-    arguments = TrainingArguments(str(tmp_path), learning_rate=1e-2, logging_steps=2, report_to=[], save_strategy="no")
-    trainer = PackedTrainer(model, arguments, data=few, rows_per_step=4, rows_per_device=2)
-    assert arguments.gradient_accumulation_steps == 1, "the person's own arguments were changed"
+    class Watching(TrainerCallback):  # type: ignore[misc]
+        ended = 0
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            self.ended += 1
+
+    watching = Watching()
+    config = settings(data=str(few), trainer={"max_steps": -1, "learning_rate": 1e-2, "logging_steps": 2})
+    trainer = PackedTrainer(config, callbacks=[watching])
     result = trainer.train()
-    assert result.global_step == trainer.loader.total_rows // 4
+    assert result.global_step == watching.ended == trainer.loader.total_rows // 4
     history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert history[-1] < history[0]
     again = trainer.train()  # from the beginning of the data, not from its end
     assert again.global_step == result.global_step
     assert "grad norm" in capsys.readouterr().out
-
-
-def test_a_dry_run_looks_for_data_and_model(
-    settings: Settings, folder: Path, two_sources: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "weightless").mkdir()
-    (tmp_path / "weightless" / "config.json").write_text(json.dumps(LLAMA))
-    right = {"eval": {"every": 1}, "model": {"path": "weightless", "random": True}}
-    for keys in ({"data": "nowhere"}, {"data": str(folder), "eval": {"every": 1}}, {"model": "nowhere"}, right):
-        config = kit.saved(settings(data=str(two_sources)) | keys)
-        done = kit.cli("train", config, "--dry-run", cwd=tmp_path)
-        assert (done.code, done.out != "") == ((0, True) if keys is right else (2, False)), done
-    assert str(tmp_path / "out") in done.out
-    assert not (tmp_path / "out").exists()

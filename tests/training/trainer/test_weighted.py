@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.training import PackedLoader, weighted_loss
+from packtrain.training import PackedLoader
 from packtrain.training.attention import use_packed
 from packtrain.training.trainer.loss import Forward, fuse_loss, targets
 
@@ -24,7 +24,7 @@ def gradients(model: Any) -> list[Any]:
 @pytest.mark.parametrize("kernel", ["none", "chunked"])
 def test_packed_gradients_are_those_of_the_documents_alone(settings: Settings, weighted: Path, kernel: str) -> None:
     model = initial(settings())
-    batches = list(islice(PackedLoader(weighted, rows_per_step=4, loss_weights=True), 2))
+    batches = list(islice(PackedLoader(weighted, rows_per_step=4), 2))
     total, whole = summed([one for batch in batches for one in document_losses(model, batch)])
     (total / whole).backward()
     expected = gradients(model)
@@ -40,11 +40,6 @@ def test_packed_gradients_are_those_of_the_documents_alone(settings: Settings, w
     for mine, theirs in zip(gradients(model), expected, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6 * float(theirs.abs().max()) + 1e-9)
     assert sum(parts) == pytest.approx(float(total) / whole, rel=1e-6)
-    # The same in a loop of one's own.
-    inputs = {name: value for name, value in batches[0].items() if name not in ("labels", "loss_weights")}
-    with torch.no_grad():
-        alone = weighted_loss(model(**inputs).logits, batches[0], units)
-    assert float(alone) == pytest.approx(parts[0], rel=1e-6)
 
 
 def test_a_step_and_the_held_out_loss_are_weighted_means(settings: Settings, weighted: Path) -> None:
@@ -52,14 +47,11 @@ def test_a_step_and_the_held_out_loss_are_weighted_means(settings: Settings, wei
     config = settings(data=str(weighted), rows_per_device=1, trainer={**SGD, "max_steps": 3})
     expected = descend(initial(config), weighted, 3)
     assert losses(quietly(config)) == pytest.approx(expected, rel=1e-6)
-    plain = {**config, "out": config["out"] + "-plain", "loader": {"loss_weights": False}}
-    without = quietly(plain | {"trainer": {**config["trainer"], **rate_zero}})
-    assert without.loss != pytest.approx(expected[0], rel=1e-3), "the weights make no difference"
-    held_out = {"out": config["out"] + "-held-out", "eval": {"rows_per_device": 3}}
+    held_out = {"out": config["out"] + "-held-out", "eval": {}, "rows_per_step": 3, "rows_per_device": 3}
     found = quietly({**config, **held_out, "trainer": {**config["trainer"], **rate_zero}}).metrics
     model = initial(config)
     with torch.no_grad():
-        held = PackedLoader(weighted, split="holdout", rows_per_step=1, loss_weights=True)
+        held = PackedLoader(weighted, split="holdout", rows_per_step=1)
         total, whole = summed([one for batch in held for one in document_losses(model, batch)])
     assert found["eval_loss"] == pytest.approx(float(total) / whole, rel=1e-6)
     assert found["eval_loss_chats"] != found["eval_loss_texts"]

@@ -47,10 +47,10 @@ EACH_NODE='
 set -euo pipefail
 echo "node $SLURM_NODEID of $SLURM_NNODES: $(hostname), to meet at $MASTER_ADDR:$MASTER_PORT"
 
-# Are all nodes here, each under its own number, and do tensors get from one to the other? The launcher below would wait
-# ten minutes for a node that is missing, and name none. This names it after one, with what the others saw.
+# Are all nodes here, each under its own number? The launcher below would wait ten minutes for a node that is missing, and
+# name none. This names it after one, with what the others saw.
 RANK=$SLURM_NODEID WORLD_SIZE=$SLURM_NNODES LOCAL_RANK=0 MASTER_PORT=$((MASTER_PORT + 1)) \
-    "$PYTHON" -m packtrain.pipeline.cli doctor --ranks --timeout "$MEET_SECONDS"
+    PACKTRAIN_RANK_CHECK_SECONDS=$MEET_SECONDS "$PYTHON" -m packtrain.training.launch.ranks
 
 # One node packs; the others wait until the manifest is there, and stop if the run died or takes too long. Were all to
 # pack, they would hold each other up.
