@@ -3,7 +3,6 @@
 import gzip
 import http.server
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.inputs import hub
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
 from packtrain.pipeline.inputs.read import prepare_block
@@ -289,13 +287,3 @@ def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
         scan(source("hf://me/traces@other"), tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert texts(scan(first, tmp_path)) == expected
-
-
-def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "PATIENCE", 0.5)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(ConfigError, match="cannot be reached"):
-            scan(source("hf://no/such"), tmp_path)
