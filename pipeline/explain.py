@@ -99,7 +99,7 @@ class Follower:
         """Return the story of an example, by its id or its doc id.
 
         Raises:
-            InputError: there is no such example; the message names the nearest ids.
+            InputError: there is no such example.
             IntegrityError: a file of the folder is missing or damaged.
         """
         if example.isdecimal():
@@ -181,7 +181,7 @@ class Follower:
             )
         file = self._files.get((address.source, address.file))
         if file is None or address.line > file.lines + file.not_taken:
-            raise self._documents.refuse(asked)
+            raise self._unknown(asked)
         if address.line > file.lines:
             story.state, story.detail = "not taken", story.origin.said
         elif isinstance(story.origin.value, str) and not story.origin.value.strip():
@@ -212,7 +212,11 @@ class Follower:
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
                 if (address.source, label) in labels:
                     return replace(address, file=label)
-        raise self._documents.refuse(id)
+        raise self._unknown(id)
+
+    def _unknown(self, id: str) -> InputError:
+        where = f"{self.dataset.store.url}; documents.parquet lists the packed ones"
+        return InputError(f"there is no example {escape_line(id)} in {where}")
 
 
 def _source_row(file: InputFile | None, address: Address) -> SourceRow:
@@ -288,12 +292,9 @@ def _cut(one: Documents) -> dict[str, int]:
     Args:
         one: the document's row of the table.
     """
-    prompt, completion = int(one.prompt_cut[0]), int(one.completion_cut[0])
     length, kept, within = int(one.length[0]), int(one.kept[0]), int(one.high[0]) - int(one.low[0])
     cut = {
-        "truncate.max_prompt_length": prompt,
-        "truncate.max_completion_length": completion,
-        "truncate.max_length": length - within - prompt - completion,
+        "truncate.max_length": length - within,
         "pieces in which nothing would be trained": within - kept,
     }
     return {what: tokens for what, tokens in cut.items() if tokens}

@@ -51,7 +51,7 @@ class SourceLedger:
     """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated at the
     start of a piece, untrained), repeats (further copies of an example)."""
     tokens_truncated: dict[str, int] = field(default_factory=dict)
-    """Tokens cut off packed examples, by limit: max_prompt_length, max_completion_length, max_length."""
+    """Tokens cut off packed examples, by limit: max_length."""
     tokens_dropped: dict[str, int] = field(default_factory=dict)
     """Tokens of dropped examples by reason, or of an `untrained_piece`: a piece of a split example without trained
     labels."""

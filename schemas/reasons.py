@@ -40,7 +40,7 @@ UNUSABLE = {
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
-    "unproved": "The assistant's turns, thoughts or tool calls cannot be located with certainty, but the mask needs "
+    "unproved": "Turns, thoughts or tool calls of the assistant cannot be located for certain, but the mask needs "
     "them; take a template that shows them, or `mask: completion`.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
     "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`; or "
@@ -63,7 +63,7 @@ NOT_DRAWN = "not_sampled"
 DECISIONS = {
     "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
     "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or set "
-    "`truncate.max_prompt_length`.",
+    "`truncate.keep: end`.",
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
     "cut_untrained": "The limits leave nothing trained; raise `truncate.max_length`, or set `truncate.keep: end`.",
     "duplicate": "It is equal to an earlier one.",
@@ -81,9 +81,7 @@ DECISIONS = {
 TOKENS = {
     "alignment": "Padding for `pack.align` and `pack.parallel`; never trained.",
     "end_of_sequence": "The end-of-sequence token after each text.",
-    "max_completion_length": "Cut off the ends of completions, by `truncate.max_completion_length`.",
     "max_length": "Cut off to fit a row, by `truncate.max_length`.",
-    "max_prompt_length": "Cut off the beginnings of prompts, by `truncate.max_prompt_length`.",
     "overlap": "Repeated at the start of a piece, for context; never trained there.",
     "repeats": "Further copies of examples, by `repeat` or `weight`.",
     "special": "Tokens that the tokenizer adds.",

@@ -388,8 +388,6 @@ class Packed:
 
 
 def _read(shard: Path) -> pa.Table:
-    if shard.suffix == ".parquet":
-        return pq.read_table(shard)
     with pa.memory_map(str(shard)) as file:
         return pa.ipc.open_stream(file).read_all()
 

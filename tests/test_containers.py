@@ -77,6 +77,17 @@ def separated(separator: str, line_end: str, quoting: Literal[0, 1]) -> Callable
     return encode
 
 
+def columns_of_json(rows: list[Row]) -> pa.Table:
+    """Values of every type in columns of Arrow's JSON type."""
+    return pa.table({name: pa.array([json.dumps(row[name]) for row in rows], pa.json_()) for name in rows[0]})
+
+
+def library(rows: list[Row]) -> Any:
+    """A dataset of the library, which makes JSON of what has other keys in each row."""
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_list(rows, on_mixed_types="use_json")
+
+
 COMMA = separated(",", "\n", csv.QUOTE_MINIMAL)
 ANY: dict[str, tuple[str, Write]] = {
     "plain letters": (
@@ -99,6 +110,8 @@ ANY: dict[str, tuple[str, Write]] = {
     "arrow": (".arrow", arrow("file", 5)),
     "arrow, compressed": (".arrow", arrow("stream", 7, compression="lz4")),
     "arrow, dictionaries": (".arrow", arrow("file", 7, dictionary=True)),
+    "parquet, columns of JSON": (".parquet", lambda file, rows: pq.write_table(columns_of_json(rows), file)),
+    "parquet by the library": (".parquet", lambda file, rows: library(rows).to_parquet(file)),
 }
 TEXTS: dict[str, tuple[str, Write]] = {
     "csv": (".csv", data(COMMA)),
@@ -164,3 +177,14 @@ def test_the_container_does_not_matter(name: str, plain: dict[str, kit.Packed], 
         assert made.digest() == expected.digest()
         assert made.documents() == expected.documents()
         assert len(made.documents()) == len(rows())
+
+
+def test_text_that_is_no_json_costs_its_row(tmp_path: Path) -> None:
+    """Arrow does not check what its JSON type holds."""
+    good = json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    texts = pa.array([good, "{", good, "[" * 500 + "]" * 500, None], pa.string())
+    pq.write_table(pa.table({"messages": texts.cast(pa.json_())}), tmp_path / "in.parquet")
+    made = kit.packed(kit.configure(tmp_path, {"name": "one", "format": "messages", "path": "in.parquet"}))
+    assert [one["line"] for one in made.documents()] == [1, 3]
+    rejects = [(one["line"], one["reason"]) for one in made.rejects()]
+    assert rejects == [(2, "invalid_json"), (4, "too_deep"), (5, "wrong_type")]

@@ -100,7 +100,7 @@ CASES: dict[str, Case] = {
     "split at paragraphs": case(
         "texts", "pairs", truncate=SMALL | {"overlong": "split", "split": {"at": "paragraphs"}}
     ),
-    "the end kept": case(truncate=SMALL | {"keep": "end", "max_prompt_length": 24, "max_completion_length": 48}),
+    "the end kept": case(truncate=SMALL | {"keep": "end"}),
     "filtered": case(
         source("chats", filter={"min_tokens": 40}),
         source("texts", where="LENGTH(text) > 60"),
@@ -228,12 +228,12 @@ def another_folder(case: Case, folder: Path) -> kit.Packed:
 
 
 def warm_cache(case: Case, folder: Path) -> kit.Packed:
-    """All that another run encoded is there, and this run has other shards, of another format."""
+    """All that another run encoded is there, and this run has other shards."""
     config = case.config(folder)
     kit.packed(config)
     parts = sorted((folder / "cache" / "encoded").rglob("*.arrow"))
     times = [part.stat().st_mtime_ns for part in parts]
-    again = kit.merged(config, {"out": str(folder / "again"), "output": {"format": "parquet", "shard_bytes": "1MiB"}})
+    again = kit.merged(config, {"out": str(folder / "again"), "output": {"shard_bytes": "64KiB"}})
     made = kit.packed(again)
     assert parts == sorted((folder / "cache" / "encoded").rglob("*.arrow"))
     assert times == [part.stat().st_mtime_ns for part in parts]

@@ -46,7 +46,7 @@ def test_a_finished_run_is_found(config: Config, tmp_path: Path) -> None:
 REPLANNED: dict[str, Config] = {
     "mask": {"mask": "all"},
     "length": {"truncate": {"max_length": 128}},
-    "limits": {"truncate": {"max_prompt_length": 24, "max_completion_length": 48, "overlong": "drop"}},
+    "limits": {"truncate": {"max_length": 96, "overlong": "drop"}},
     "pieces": {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 2}}},
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "aligned": {"pack": {"align": 16, "shuffle": False}},
@@ -54,7 +54,6 @@ REPLANNED: dict[str, Config] = {
     "seed": {"seed": 7, "holdout": {"fraction": 0.2}},
     "filtered": {"filter": {"min_tokens": 9}, "duplicates": "drop", "keep_untrained": True},
     "weighted": {"loss": {"normalize": "document"}},
-    "parquet": {"output": {"format": "parquet"}},
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.errors import InputError, IntegrityError
+from ..schemas.errors import IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED, ROW_SIZES, UNPADDED, WEIGHTS
 from .dataset_files import DatasetFiles, MappedFile
@@ -90,14 +90,11 @@ class Shard:
     """One mapped Arrow shard.
 
     Raises:
-        InputError: the shard is Parquet.
         IntegrityError: it cannot be read, or has another number of rows than its record says.
     """
 
     def __init__(self, files: DatasetFiles, record: ShardRecord) -> None:
         where = files.url(record.name)
-        if record.name.endswith(".parquet"):
-            raise InputError(f"{where} is Parquet; pack with output.format: arrow, which can be mapped into memory")
         self.file = files.map(record.name, record.bytes, record.hash)
         batches = _read(self.file, pa.ipc.open_stream, record.rows, PACKED).to_batches()
         self._starts = [0, *accumulate(batch.num_rows for batch in batches)]

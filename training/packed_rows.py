@@ -44,7 +44,7 @@ class PackedRows:
         remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
 
     Raises:
-        InputError: there is no finished dataset, no such split, or its shards are Parquet.
+        InputError: there is no finished dataset, or no such split.
         IntegrityError: a manifest or a shard is damaged.
     """
 

@@ -37,12 +37,10 @@ def inspect(
         example (ID): say what became of one example, by its id or its doc id.
         tokenizer: with --row: the tokenizer's folder; by default the run's.
     """
-    from ..dataset.decode import load_decoder, show_row
+    from ..dataset.decode import find_decoder, load_decoder, show_row
     from ..dataset.open_dataset import open_dataset
-    from ..dataset.run_notes import tokenizer_folder
-    from .console import make_console, put
+    from .console import make_console
 
-    console = make_console()
     if example is not None:
         if row is not None or split is not None or tokenizer is not None:
             raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
@@ -52,13 +50,8 @@ def inspect(
             print_line(line)
         return
     dataset = open_dataset(folder)
-    place = tokenizer or tokenizer_folder(dataset.store)
-    decoder = load_decoder(place) if place is not None else None
-    if decoder is None:
-        put(
-            console, "the run's tokenizer was not found; give its folder with --tokenizer. Showing ids instead of text:"
-        )
-    show_row(console, dataset, row or 0, split or "train", decoder)
+    decoder = load_decoder(tokenizer) if tokenizer is not None else find_decoder(dataset)
+    show_row(make_console(), dataset, row or 0, split or "train", decoder)
 
 
 def _told(story: "Story", folder: str) -> Iterator[str]:

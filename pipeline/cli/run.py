@@ -182,8 +182,8 @@ def _urgent(done: _Done) -> Iterator[str]:
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
         yield (
             f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
-            "left a completion empty, or both completions the same; raise truncate.max_length or "
-            "truncate.max_completion_length, or set truncate.max_prompt_length"
+            "left a completion empty, or both completions the same; raise truncate.max_length, or "
+            "set truncate.keep=end"
         )
 
 

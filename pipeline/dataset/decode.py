@@ -16,6 +16,7 @@ from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
 from .documents import PackedDocuments
 from .open_dataset import Finished
+from .run_notes import tokenizer_folder
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -76,6 +77,18 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     return out
 
 
+def find_decoder(dataset: Finished) -> "Decoder":
+    """Load the tokenizer that a run used.
+
+    Raises:
+        InputError: it is no longer where it was, or cannot be read.
+    """
+    folder = tokenizer_folder(dataset.store)
+    if folder is None:
+        raise InputError("the run's tokenizer is gone; packtrain inspect --tokenizer FOLDER shows rows")
+    return load_decoder(folder)
+
+
 def load_decoder(folder: Path) -> "Decoder":
     """Load a tokenizer that turns ids back into text.
 
@@ -116,12 +129,8 @@ class Decoder:
         return out
 
 
-def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None) -> None:
-    """Print one packed row, or one preference pair.
-
-    Args:
-        decoder: None to print ids only.
-    """
+def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder) -> None:
+    """Print one packed row, or one preference pair."""
     if dataset.manifest.preference:
         _show_pair(console, dataset, row, split, decoder)
         return
@@ -152,18 +161,18 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         title.append(f"{piece.trained:,} trained")
         title += [f"weight {sum(piece.weights):.4g}"] if piece.weights is not None else []
         text, stretches = Text(), list(piece.stretches())
-        texts = decoder.spans([run for *_, run in stretches]) if decoder is not None else [""] * len(stretches)
-        for (weighs, run), said in zip(stretches, texts, strict=True):
+        texts = decoder.spans([run for _, run in stretches])
+        for (weighs, _), said in zip(stretches, texts, strict=True):
             flag = weighs > 0
             style = TRAINED if flag else MASKED
             text.append(f"×{weighs:.4g} " if weighs not in (0, 1) else "", WEIGHT)
             text.append(left if flag else "", style)
-            text.append(_written(run, said, decoder, style))
+            text.append(escape(said), style)
             text.append(right if flag else "", style)
         console.print(Panel(text, title=Text(" · ".join(title)), title_align="left"))
 
 
-def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None) -> None:
+def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder) -> None:
     """Print one pair: its prompt once, and both completions."""
     found = dataset.row(row, split).to_pylist()[0]
     name = names_of(dataset, found["doc_ids"])[found["doc_ids"][0]]
@@ -179,19 +188,13 @@ def _show_pair(console: Console, dataset: Finished, row: int, split: str, decode
         tokens = found[column]
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
         before = [] if column == "prompt_ids" else found["prompt_ids"]
-        text = decoder.spans([before, tokens])[1] if decoder is not None else ""
-        body = _written(tokens, text, decoder, style)
+        body = Text(escape(decoder.spans([before, tokens])[1]), style)
         console.print(Panel(body, title=Text(f"{title} · {plural(len(tokens), 'token')}"), title_align="left"))
 
 
 def has_colour(console: Console) -> bool:
     """Whether the terminal has colours, and NO_COLOR is not set."""
     return console.color_system is not None and not console.no_color
-
-
-def _written(run: list[int], text: str, decoder: Decoder | None, style: str) -> Text:
-    """A run of tokens as text; without a decoder, their ids."""
-    return Text(" ".join(map(str, run)) + " " if decoder is None else escape(text), style)
 
 
 def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:

@@ -1,6 +1,5 @@
 """The packed documents of a dataset: documents.parquet, of which only the row groups are read that are asked for."""
 
-import difflib
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,15 +8,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.errors import InputError, IntegrityError
-from ...schemas.escape import escape_line
+from ...schemas.errors import IntegrityError
 from ..pack.documents import NAME
 from .open_dataset import Finished
 
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
-_LINE = re.compile(r":?([0-9]{1,15})(?:/[0-9]{1,9})?$")
-"""Matches the end of an id whose beginning may be incomplete."""
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +87,6 @@ class PackedDocuments:
         with self._reading():
             table = self._data.to_table(["doc_id", "id", "source"], filter=pc.field("doc_id").isin(wanted))
             return {row["doc_id"]: (row["id"], row["source"]) for row in table.to_pylist()}
-
-    def refuse(self, id: str) -> InputError:
-        """Make the error for an unknown id; it lists the ids of about this line that are spelt most alike."""
-        found = _LINE.search(id)
-        line = int(found[1]) if found is not None else 1
-        known = [one.id for one in self._between("line", line - 2, line + 2)]
-        near = map(escape_line, difflib.get_close_matches(id, known, _SHOWN, cutoff=0.3))
-        what = f"the nearest are {shown}" if (shown := ", ".join(near)) else "documents.parquet lists the packed ones"
-        return InputError(f"there is no example {escape_line(id)} in {self._dataset.store.url}; {what}")
 
     def _between(self, column: str, low: int, high: int) -> list[PackedDocument]:
         """The documents with a value from `low` to `high`. Only the row groups that may have some are read."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ...schemas.manifest import Manifest, ShardRecord
@@ -74,7 +73,7 @@ def open_dataset(folder: str | Path) -> Finished:
 
 
 def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard, memory-mapped if the format allows it.
+    """The record batches of a shard, memory-mapped.
 
     Raises:
         IntegrityError: the shard is missing, damaged, or does not match its record.
@@ -82,15 +81,10 @@ def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[
     rows, path = 0, store.where(shard.name)
     try:
         file = store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
-        if shard.name.endswith(".parquet"):
-            for batch in pq.ParquetFile(file).iter_batches():
+        with pa.memory_map(str(file)) as source:
+            for batch in pa.ipc.open_stream(source):
                 rows += batch.num_rows
                 yield _checked(batch, schema)
-        else:
-            with pa.memory_map(str(file)) as source:
-                for batch in pa.ipc.open_stream(source):
-                    rows += batch.num_rows
-                    yield _checked(batch, schema)
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing; packtrain verify --repair rebuilds it") from None
     except PacktrainError:

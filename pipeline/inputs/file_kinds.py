@@ -64,7 +64,8 @@ _OBJECT = re.compile(rb'\s*\{\s*"')
 
 def is_data(name: str) -> bool:
     """Whether a file's name looks like a data file other than plain text."""
-    return Path(_bare(name)).suffix in _NAMED and not is_text(name)
+    bare = _bare(name)
+    return bare[bare.rfind(".") :] in _NAMED and not is_text(name)
 
 
 def is_text(name: str) -> bool:

@@ -96,7 +96,7 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     for one in found:
         key: object = one.name
         if one.kind is InputKind.LOCAL:
-            about = one.path.stat()
+            about = os.stat(one.name)  # noqa: PTH116 - there may be many
             key = (about.st_dev, about.st_ino)
         if key in seen:
             raise ConfigError(
@@ -310,8 +310,11 @@ def _matches(pattern: Path, where: str) -> list[Path]:
     first = next(index for index, part in enumerate(pattern.parts) if _MAGIC & set(part))
     base, parts = Path(*pattern.parts[:first]), pattern.parts[first:]
     deepest = len(parts) if "**" not in parts else sys.maxsize
-    found = [above / name for above, names in _folders(base, where, hidden=(), deepest=deepest) for name in names]
-    return sorted((path for path in found if _fits(path.relative_to(base).parts, parts)), key=str)
+    found = list[Path]()
+    for above, names in _folders(base, where, hidden=(), deepest=deepest) if os.path.isdir(base) else ():  # noqa: PTH112
+        way = above.relative_to(base).parts
+        found += [above / name for name in names if _fits((*way, name), parts)]
+    return sorted(found, key=str)
 
 
 def _fits(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
+from operator import attrgetter
 
 from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.config.mask import SourceMaskConfig
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import version
 from ...stages.prep import make_format
@@ -14,6 +16,15 @@ from .source_formats import SAMPLE_ROWS, SourceFormat
 
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"
+
+
+_PACKS = ("strategy", "max_docs", "align", "parallel", "window_tokens")
+_NOT_FOR_PAIRS = {f"pack.{key}": "preference pairs are not packed, each is a row of its own" for key in _PACKS} | {
+    "loss": "a preference loss has no weights",
+    "mask": "a preference loss is over the two completions, whatever the mask",
+    "keep_untrained": "a pair has two completions, or it is left out",
+}
+"""Keys of the configuration that do not apply, and why."""
 
 
 def check_conditions(
@@ -45,7 +56,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     """Whether all sources are preference data. For a user's own reader, its first example decides.
 
     Raises:
-        ConfigError: only some sources are, or pairs would be split.
+        ConfigError: only some sources are, or the configuration has options that only apply to packed rows.
     """
     kinds = {
         name: _gives_pairs(form, next(file for file in files if file.source == name)) for name, form in formats.items()
@@ -59,8 +70,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
             f"sources.{others[0]} is not preference data, but sources.{pairs[0]} is: pairs are not packed, and are "
             "written in other columns. Use two runs"
         )
-    if config.truncate.overlong == "split":
-        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")
+    _check(config)
     return True
 
 
@@ -73,3 +83,18 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
         for example in reader.prepare_rows([(number, row)]).examples:
             return example.rejected is not None
     return None
+
+
+def _check(config: RunConfig) -> None:
+    """Raise ConfigError for options that do not apply and would be ignored silently."""
+    plain = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
+    set_here = {key: why for key, why in _NOT_FOR_PAIRS.items() if attrgetter(key)(config) != attrgetter(key)(plain)}
+    for source in config.sources:
+        if source.mask != SourceMaskConfig():
+            set_here[f"sources.{source.name}.mask"] = _NOT_FOR_PAIRS["mask"]
+        if source.loss_weight is not None:
+            set_here[f"sources.{source.name}.loss_weight"] = _NOT_FOR_PAIRS["loss"]
+    for key, why in set_here.items():
+        raise ConfigError(f"{key}: {why}; leave it out")
+    if config.truncate.overlong == "split":
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")

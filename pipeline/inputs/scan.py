@@ -77,8 +77,8 @@ def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalSto
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
     began = time.time_ns()
     inputs = _inputs(source, base, scratch.root)
-    about = [(str(found.path.absolute()), found.name, found.size, found.stamp) for found, _ in inputs]
-    how = [FORMAT, source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
+    about = [(found.name, found.size, found.stamp) for found, _ in inputs]
+    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([about, how])}.json"
     with ThreadPoolExecutor(_THREADS) as pool:
         paths = list(pool.map(lambda one: _path(one[0], scratch.root), inputs))

@@ -16,13 +16,11 @@ from .table import NAME as TABLE
 from .table import open_table
 
 NAME = "documents.parquet"
-GROUP_ROWS = 1 << 16
-"""Documents per row group; small groups have a large overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsTask:
-    """Write the table of packed documents, in row groups of `GROUP_ROWS`."""
+    """Write the table of packed documents, with a row group for each segment that has some."""
 
     out: Store
     cache: Store
@@ -32,7 +30,7 @@ class DocumentsTask:
         return NAME
 
     def run(self) -> FileRecord:
-        """Write it, with one part and one row group in memory at a time."""
+        """Write it, with one part in memory at a time."""
         with self.out.draft("") as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
@@ -42,19 +40,6 @@ class DocumentsTask:
         return FileRecord(NAME, put.bytes, put.hash)
 
     def _groups(self) -> Iterator[pa.Table]:
-        waiting: list[pa.Table] = []
-        rows = 0
-        for some in self._parts():
-            waiting.append(some)
-            rows += some.num_rows
-            while rows >= GROUP_ROWS:
-                table = pa.concat_tables(waiting)
-                yield table.slice(0, GROUP_ROWS)
-                waiting, rows = [table.slice(GROUP_ROWS)], rows - GROUP_ROWS
-        if rows:
-            yield pa.concat_tables(waiting)
-
-    def _parts(self) -> Iterator[pa.Table]:
         """Yield the packed documents of each segment."""
         documents, origins = open_table(self.out.local(TABLE))
         first = 0

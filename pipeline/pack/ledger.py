@@ -106,12 +106,7 @@ def _truncated(entry: SourceLedger, some: Documents) -> None:
     stretch = some.high - some.low
     lost = np.where(packed, some.length - stretch, 0)
     entry.examples_truncated += _sum(lost > 0)
-    by_row = _sum(lost)
-    for reason, cut in (("max_prompt_length", some.prompt_cut), ("max_completion_length", some.completion_cut)):
-        tokens = _sum(cut, packed)
-        _add(entry.tokens_truncated, {reason: tokens})
-        by_row -= tokens
-    _add(entry.tokens_truncated, {"max_length": by_row})
+    _add(entry.tokens_truncated, {"max_length": _sum(lost)})
     entry.asked_truncated += _sum(some.asked - some.asked_kept, packed)
     # untrained pieces of split examples
     _add(entry.tokens_dropped, {"untrained_piece": _sum(stretch - some.kept, packed)})

@@ -6,7 +6,7 @@ alone is decided for `table.SLICE` documents at a time.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,6 @@ def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
         config.truncate.max_length,
         Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),
         Keep(config.truncate.keep),
-        config.truncate.max_prompt_length,
-        config.truncate.max_completion_length,
     )
 
 
@@ -92,7 +90,8 @@ def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, 
         if not config.keep_untrained:
             leave_out(some, some.labels <= 0, CUT_UNTRAINED)
     if refused:
-        _refuse(table, refused, config)
+        some = documents.at(np.array(refused))
+        refuse_long(table, refused, (some.high - some.low).tolist(), config)
     decide_together(table, config, only)
     pieces.flush()
     if pieces.tell():
@@ -218,16 +217,17 @@ def _groups(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[NDA
         first = last
 
 
-def _refuse(table: Table, rows: list[int], config: RunConfig) -> None:
-    """Raise an error that names the first of the documents that are too long."""
-    some = table.documents.at(np.array(rows))
-    tokens = some.high - some.low
+def refuse_long(table: Table, rows: list[int], tokens: list[int], config: RunConfig, what: str = "example") -> NoReturn:
+    """Raise an error that names the first of the documents that are too long.
+
+    Args:
+        tokens: of each of them, as the limit counts them.
+    """
     raise InputError(
-        f"{plural(len(rows), 'example is', 'examples are')} longer than truncate.max_length "
-        f"({config.truncate.max_length:,}); the first one has {int(tokens[0]):,} tokens and is in "
-        f"{where_from(table, rows[0], config)}. Cut them (truncate.overlong=truncate, or split), leave "
-        "them out (drop), or raise the length "
-        f"(truncate.max_length={config.pack.alignment.next_row(int(tokens.max()))})"
+        f"{plural(len(rows), f'{what} is', f'{what}s are')} longer than truncate.max_length "
+        f"({config.truncate.max_length:,}); the first one has {tokens[0]:,} tokens and is in "
+        f"{where_from(table, rows[0], config)}. Cut them (truncate.overlong=truncate), leave them out (drop), or raise "
+        f"the length (truncate.max_length={config.pack.alignment.next_row(max(tokens))})"
     )
 
 

@@ -132,7 +132,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
                 plans[split].append(window)
                 for shard in window.shards:
                     where = (window.name, f"{folder}shards", shard)
-                    tasks[split].append(ShardTask(out, cache, *where, masks, selected.form, config.output.format))
+                    tasks[split].append(ShardTask(out, cache, *where, masks, selected.form))
                 yield from tasks[split][first:]
 
     files = list[FileRecord]()

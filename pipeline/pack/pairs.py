@@ -4,10 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import InputError
-from ...schemas.units import plural
 from ...stages.select.preference_limits import PairCut, PairLengths, cut_pairs
-from .outcomes import decide_together, leave_out, leave_out_by_filters, limits_of, where_from
+from .outcomes import decide_together, leave_out, leave_out_by_filters, limits_of, refuse_long
 from .segments import Segments
 from .table import Documents, Table, pair_lengths
 
@@ -39,14 +37,7 @@ def select_pairs(table: Table, config: RunConfig) -> None:
         leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
         leave_out(some, left, "cut_equal")
     if refused:
-        raise InputError(
-            f"{plural(len(refused), 'pair is', 'pairs are')} longer than truncate.max_length "
-            f"({config.truncate.max_length:,}), prompt and longer "
-            f"completion together; the first one has {longest[0]:,} tokens and is in "
-            f"{where_from(table, refused[0], config)}. Cut them "
-            f"(truncate.overlong=truncate), leave them out (drop), or raise the length "
-            f"(truncate.max_length={config.pack.alignment.next_row(max(longest))})"
-        )
+        refuse_long(table, refused, longest, config, "pair")
     decide_together(table, config)
 
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
@@ -46,8 +44,6 @@ class ShardTask:
     masks: tuple[Mask, ...]
     """The mask of each source."""
     form: RowForm
-    format: str
-    """`arrow` or `parquet`."""
 
     @property
     def record(self) -> str:
@@ -66,13 +62,8 @@ class ShardTask:
         account, shard, schema = Account(), self.shard, self.form.schema
         rows, tokens, max_docs = shard.last_row - shard.first_row, 0, 0
         with self.out.draft(self.prefix) as draft:
-            sink = pa.PythonFile(draft.file, mode="w")
-            if self.format == "arrow":
-                # A stream, not a file, because datasets.load_from_disk reads streams.
-                writer: Any = pa.ipc.new_stream(sink, schema)
-            else:
-                writer = pq.ParquetWriter(sink, schema, compression="zstd", store_schema=True)
-            with writer:
+            # A stream, not a file, because datasets.load_from_disk reads streams.
+            with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as writer:
                 if not rows:
                     writer.write_batch(pa.RecordBatch.from_pylist([], schema))  # datasets cannot open a stream without
                 else:
@@ -81,7 +72,7 @@ class ShardTask:
                     for batch in planned.batches(account):
                         writer.write_batch(batch)
             put = draft.result
-            name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.{self.format}"
+            name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
             self.out.put(draft, name, replace_damaged=True)
         trained = sum(one.trained for one in account.values())
         record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs)

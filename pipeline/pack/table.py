@@ -22,7 +22,7 @@ from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ...stages.select.preference_limits import PairLengths, cut_pairs
 from ...stages.select.truncate import Limits
-from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED, completion_starts
+from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
@@ -63,10 +63,6 @@ class Documents:
     """First token that the limits keep."""
     high: NDArray[np.int32]
     """One past the last token that they keep."""
-    prompt_cut: NDArray[np.int32]
-    """Tokens that the prompt's own limit removes."""
-    completion_cut: NDArray[np.int32]
-    """Tokens that the completion's own limit removes."""
     asked: NDArray[np.int32]
     """Supervised tokens."""
     asked_kept: NDArray[np.int32]
@@ -270,20 +266,14 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *,
 
 def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
     """What the limits keep of documents."""
-    offsets, boundaries = runs.offsets.astype(np.int64), None
-    if limits.needs_boundaries:
-        boundaries = completion_starts(runs.kind, runs.ends, offsets)
-    kept = limits.stretch(here.length, boundaries)
-    here.low[:], here.high[:] = kept.low, kept.high
-    if kept.prompt_cut is not None:
-        here.prompt_cut[:] = kept.prompt_cut
-    if kept.completion_cut is not None:
-        here.completion_cut[:] = kept.completion_cut
+    offsets = runs.offsets.astype(np.int64)
+    low, high = limits.stretch(here.length)
+    here.low[:], here.high[:] = low, high
     here.asked[:], head = supervised_tokens(runs.supervised, runs.ends, offsets)
     here.flags[head] |= HEAD
     here.asked_kept[:], heads = here.asked, head
-    if (kept.low > 0).any() or (kept.high < here.length).any():
-        here.asked_kept[:], heads = supervised_tokens(runs.supervised, runs.ends, offsets, kept.low, kept.high)
+    if (high - low < here.length).any():
+        here.asked_kept[:], heads = supervised_tokens(runs.supervised, runs.ends, offsets, low, high)
     here.labels[:] = here.asked_kept - heads
 
 
@@ -292,7 +282,6 @@ def _cut_pairs(here: Documents, limits: Limits, runs: Runs) -> None:
     lengths = pair_lengths(runs.ends)
     cut = cut_pairs(lengths, limits)
     here.high[:], here.asked[:], here.asked_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
-    here.prompt_cut[:], here.completion_cut[:] = cut.prompt_cut, cut.completion_cut
     here.flags[lengths.prompt == 0] |= HEAD
     here.labels[:] = here.asked_kept - (cut.kept.prompt == 0)
 

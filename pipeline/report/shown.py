@@ -1,11 +1,10 @@
 """A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
 
-from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.errors import PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
-from ..dataset.decode import Decoder, Piece, load_decoder, pieces
+from ..dataset.decode import Decoder, Piece, find_decoder, pieces
 from ..dataset.documents import PackedDocuments
 from ..dataset.open_dataset import Finished
-from ..dataset.run_notes import tokenizer_folder
 
 ROWS = 6
 ROW_CHARACTERS = 4_000
@@ -46,19 +45,6 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         return rows, None
     except PacktrainError as error:
         return [], str(error)
-
-
-def find_decoder(dataset: Finished) -> Decoder:
-    """The run's tokenizer, from the folder that the run read.
-
-    Raises:
-        InputError: the folder has none.
-        IntegrityError: it is gone.
-    """
-    folder = tokenizer_folder(dataset.store)
-    if folder is None:
-        raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")
-    return load_decoder(folder)
 
 
 def _pair(

@@ -91,10 +91,11 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
     lost = total.asked_truncated + (total.asked_dropped - first if exact else 0)
     if lost <= _MUCH * asked:
         return None
-    limits = config.truncate.max_completion_length is not None or config.truncate.max_prompt_length is not None
-    where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
     least = "" if exact and not first else "at least "
-    return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
+    return (
+        f"at max_length {config.truncate.max_length:,}, {least}{share(lost / asked)} of the trained tokens are lost "
+        f"({lost:,} of {asked:,})"
+    )
 
 
 def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:

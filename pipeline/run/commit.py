@@ -16,12 +16,11 @@ from ..store.open_store import Store
 
 
 def commit(
-    store: Store, format: str, plan: dict[str, Any], packed: Packed, lists: Sequence[FileRecord], schema: pa.Schema
+    store: Store, plan: dict[str, Any], packed: Packed, lists: Sequence[FileRecord], schema: pa.Schema
 ) -> Manifest:
     """Write the files by which `datasets` reads the folder, then the manifest.
 
     Args:
-        format: the shards' format, `arrow` or `parquet`.
         plan: everything that the written bytes depend on.
         lists: the records of the lists of examples, such as rejects. Like the shards, they are already written.
         schema: the shards' schema.
@@ -31,15 +30,14 @@ def commit(
     """
     plan_hash = fingerprint(plan)
     files = [*packed.files, *lists]
-    if format == "arrow":
-        several = len(packed.splits) > 1
-        for split, record in packed.splits.items():
-            folder = f"{split}/" if several else ""
-            mark = fingerprint([plan_hash, split])
-            files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(split, record, schema)))
-            files.append(put_record(store, f"{folder}state.json", dataset_state(split, folder, record, mark)))
-        if several:
-            files.append(put_record(store, "dataset_dict.json", dataset_dict(sorted(packed.splits))))
+    several = len(packed.splits) > 1
+    for split, record in packed.splits.items():
+        folder = f"{split}/" if several else ""
+        mark = fingerprint([plan_hash, split])
+        files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(split, record, schema)))
+        files.append(put_record(store, f"{folder}state.json", dataset_state(split, folder, record, mark)))
+    if several:
+        files.append(put_record(store, "dataset_dict.json", dataset_dict(sorted(packed.splits))))
     manifest = Manifest(
         plan_hash=plan_hash,
         plan=plan,

@@ -23,7 +23,7 @@ from ..store.open_store import Store, cache_root
 from .run import make_dataset
 from .workers import open_workspace
 
-_SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.(arrow|parquet)")
+_SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.arrow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
         packed = pack(selected, out, executor, observer)
-    manifest = commit(out, config.output.format, plan, packed, lists, selected.form.schema)
+    manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
     return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))

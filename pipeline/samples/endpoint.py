@@ -22,7 +22,7 @@ KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""
 _PASSWORD = re.compile("(?<=://)[^/@]*@")
 _ATTEMPTS = 8
-_SECONDS = 3600.0
+_SECONDS = 1800.0
 """Time limit of a request."""
 _AT_ONCE, _AHEAD = 64, 512
 """Requests that run at once; and that are waiting or done, so that one long answer does not hold up the others."""

@@ -107,17 +107,11 @@ class SplitConfig(ConfigModel):
 
 
 class TruncateConfig(ConfigModel):
-    """What happens to examples longer than a row, and to long prompts and completions."""
+    """What happens to examples longer than a row."""
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
     """Capacity of a packed row, and the maximum length of an example, in tokens. For preference pairs, it limits
     prompt and longer completion together."""
-    max_prompt_length: int | None = Field(default=None, ge=1)
-    """A longer prompt loses its beginning, before `max_length` applies. The prompt is everything before the
-    completion."""
-    max_completion_length: int | None = Field(default=None, ge=1)
-    """A longer completion loses its end, before `max_length` applies. Plain texts have neither prompt nor
-    completion."""
     overlong: Literal["truncate", "drop", "split", "error"] = "truncate"
     """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces, `error` stops the run and names
     the first."""
@@ -187,12 +181,10 @@ class PackConfig(ConfigModel):
 
 
 class OutputConfig(ConfigModel):
-    """Format and size of the shards."""
+    """The size of the shards."""
 
-    format: Literal["arrow", "parquet"] = "arrow"
-    """`arrow`: a folder that `datasets.load_from_disk` opens. `parquet`: smaller, for other readers."""
     shard_bytes: Size = Field(default=256 * 2**20, ge=2**16)
-    """Approximate size of a shard, before compression."""
+    """Approximate size of a shard."""
 
 
 class RunSection(ConfigModel):

@@ -133,24 +133,17 @@ def _check_options(max_length: int, strategy: str, max_docs: int | None, align: 
             f"max_length: {max_length!r} is not an integer from 2 to {_MOST}. "
             "Set it to the tokens that a row may hold, such as 4096."
         )
-    if max_docs is not None and (not _is_integer(max_docs) or max_docs < 1):
-        raise ConfigError(f"max_docs: {max_docs!r} is not an integer above 0. Leave it out for no limit.")
-    if not _is_integer(align) or align < 1:
-        raise ConfigError(f"align: {align!r} is not an integer above 0. Use 1 for no alignment.")
+    for name, value in (("max_docs", 1 if max_docs is None else max_docs), ("align", align)):
+        if not _is_integer(value) or value < 1:
+            raise ConfigError(f"{name}: {value!r} is not an integer above 0. Leave it out for no limit or alignment.")
     if max_length % align:
         raise ConfigError(
             f"align: {align} does not divide max_length {max_length}. "
             f"Use {max_length - max_length % align or align} as max_length, or another align."
         )
-    if strategy == "wrapped" and max_docs is not None:
-        raise ConfigError(
-            "max_docs: strategy wrapped cuts rows by tokens and cannot limit their pieces. "
-            "Leave max_docs out, or use bfd_split."
-        )
-    if strategy == "wrapped" and align > 1:
-        raise ConfigError(
-            "align: strategy wrapped lays documents end to end without padding. Set align to 1, or use bfd_split."
-        )
+    if strategy == "wrapped" and (max_docs is not None or align > 1):
+        name = "align" if max_docs is None else "max_docs"
+        raise ConfigError(f"{name}: strategy wrapped lays documents end to end. Leave {name} out, or use bfd_split.")
 
 
 def _is_integer(value: object) -> bool:

@@ -1,7 +1,5 @@
-"""Decides which tokens of a preference pair are kept: first the limits of prompt and completions, then the limit of the
-whole pair.
-
-N pairs. A pair has one prompt, so tokens cut from it are cut for both completions.
+"""Decides which tokens of N preference pairs are kept. A pair has one prompt, so tokens cut from it are cut for both
+completions.
 """
 
 from dataclasses import dataclass
@@ -44,12 +42,8 @@ class PairCut:
     """(N,) how many tokens each part loses at its beginning."""
     kept: PairLengths
     """(N,) how many tokens of each part are kept."""
-    prompt_cut: NDArray[np.int32]
-    """(N,) tokens removed by the prompt's own limit."""
-    completion_cut: NDArray[np.int32]
-    """(N,) tokens of both completions removed by their own limit."""
     overlong: NDArray[np.bool_]
-    """(N,) whether prompt and longer completion were longer than `max_length` after their own limits."""
+    """(N,) whether prompt and longer completion were longer than `max_length`."""
 
 
 def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
@@ -59,25 +53,16 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     their end. With `end`, the prompt loses its beginning; if a completion alone is too long, the prompt is removed and
     the completion loses its own beginning.
     """
-    prompt = _at_most(lengths.prompt, limits.max_prompt)
-    chosen = _at_most(lengths.chosen, limits.max_completion)
-    rejected = _at_most(lengths.rejected, limits.max_completion)
-    prompt_cut = lengths.prompt - prompt
-    completion_cut = lengths.completions - chosen - rejected
-    overlong = prompt + np.maximum(chosen, rejected) > limits.max_length
+    prompt, chosen, rejected = lengths.prompt, lengths.chosen, lengths.rejected
+    overlong = lengths.longest > limits.max_length
     chosen_begin, rejected_begin = np.zeros_like(chosen), np.zeros_like(rejected)
     if limits.overlong is Overlong.TRUNCATE and limits.keep is Keep.START:
         room = np.maximum(np.int32(limits.max_length) - prompt, 0)
         chosen, rejected = np.minimum(chosen, room), np.minimum(rejected, room)
     elif limits.overlong is Overlong.TRUNCATE:
         prompt = np.minimum(prompt, np.maximum(np.int32(limits.max_length) - np.maximum(chosen, rejected), 0))
-        # Where a completion ends after its own limit.
         chosen_begin = np.maximum(chosen - np.int32(limits.max_length), 0)
         rejected_begin = np.maximum(rejected - np.int32(limits.max_length), 0)
         chosen, rejected = chosen - chosen_begin, rejected - rejected_begin
     begins = PairLengths(lengths.prompt - prompt, chosen_begin, rejected_begin)
-    return PairCut(begins, PairLengths(prompt, chosen, rejected), prompt_cut, completion_cut, overlong)
-
-
-def _at_most(lengths: NDArray[np.int32], limit: int | None) -> NDArray[np.int32]:
-    return lengths if limit is None else np.minimum(lengths, np.int32(min(limit, np.iinfo(np.int32).max)))
+    return PairCut(begins, PairLengths(prompt, chosen, rejected), overlong)

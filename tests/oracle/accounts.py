@@ -152,17 +152,7 @@ def _add(
 
 def _truncated(out: Counter[str], example: Example, packer: Packer) -> None:
     low, high = packer.limited(example)
-    by_limits = 0
-    if example.begin is not None:
-        for name, size in (
-            ("max_prompt_length", example.begin),
-            ("max_completion_length", len(example.ids) - example.begin),
-        ):
-            if packer.truncate[name] is not None:
-                lost = max(0, size - packer.truncate[name])
-                out[name] += lost
-                by_limits += lost
-    out["max_length"] += len(example.ids) - (high - low) - by_limits
+    out["max_length"] += len(example.ids) - (high - low)
 
 
 def cuts(example: Example, pieces: Sequence[Piece]) -> int:

@@ -149,7 +149,6 @@ def configurations(draw: st.DrawFn) -> Row:
         pack["align"], pack["max_docs"] = draw(st.sampled_from([1, 1, 8])), draw(st.sampled_from([None, None, 2]))
     if parallel and not (strategy == "wrapped" and parallel[0] == "thd"):
         pack["parallel"] = dict(zip(("layout", "cp", "tp"), parallel, strict=True))
-    limit = st.sampled_from([None, None, 15, 40])
     return {
         "sources": [
             {
@@ -170,8 +169,6 @@ def configurations(draw: st.DrawFn) -> Row:
         },
         "truncate": {
             "max_length": LENGTH,
-            "max_prompt_length": draw(limit),
-            "max_completion_length": draw(limit),
             "overlong": overlong,
             "keep": "start" if cuts else draw(st.sampled_from(["start", "end"])),
             **({"split": split} if overlong == "split" else {}),
@@ -185,7 +182,6 @@ def configurations(draw: st.DrawFn) -> Row:
         "keep_untrained": draw(st.booleans()),
         "loss": {"normalize": draw(st.sampled_from(["token", "token", "document"]))},
         "pack": pack,
-        "output": {"format": draw(st.sampled_from(["arrow", "parquet"]))},
         "seed": draw(st.integers(0, 3)),
         "tokenizer": {"chat_template": draw(st.sampled_from([PLAIN, MARKED]))},
     }  # fmt: skip

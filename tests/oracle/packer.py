@@ -240,11 +240,6 @@ class Packer:
     def limited(self, example: Example) -> Span:
         """[first token, one past the last) that the limits leave, before anything is divided."""
         low, high = 0, len(example.ids)
-        if example.begin is not None:
-            if self.truncate["max_prompt_length"] is not None:
-                low = max(0, example.begin - self.truncate["max_prompt_length"])
-            if self.truncate["max_completion_length"] is not None:
-                high = min(high, example.begin + self.truncate["max_completion_length"])
         if self.truncate["overlong"] != "truncate" or self.strategy in ("bfd_split", "wrapped"):
             return low, high
         if self.truncate["keep"] == "start":

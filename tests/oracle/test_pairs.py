@@ -20,8 +20,6 @@ pairs = st.fixed_dictionaries({"prompt": said.map(lambda text: text + "\n"), "ch
 limits = st.fixed_dictionaries(
     {
         "max_length": st.sampled_from([32, 64, 2048]),
-        "max_prompt_length": st.sampled_from([None, 12]),
-        "max_completion_length": st.sampled_from([None, 9, 40]),
         "overlong": st.sampled_from(["truncate", "truncate", "drop"]),
         "keep": st.sampled_from(["start", "end"]),
     }
@@ -32,12 +30,6 @@ def limited(pair: Pair, limit: Row) -> tuple[Pair, Counter[str]]:
     """What is left of a pair, and the tokens that each limit takes; both completions count."""
     prompt, *answers = pair
     lost: Counter[str] = Counter()
-    most = limit["max_prompt_length"] or len(prompt)
-    lost["max_prompt_length"] = max(0, len(prompt) - most)
-    prompt = prompt[max(0, len(prompt) - most) :]
-    most = limit["max_completion_length"] or max(map(len, answers))
-    lost["max_completion_length"] = sum(max(0, len(answer) - most) for answer in answers)
-    answers = [answer[:most] for answer in answers]
     if limit["overlong"] == "truncate":
         room = limit["max_length"]
         if limit["keep"] == "start":

@@ -81,11 +81,12 @@ class Process(subprocess.Popen[str]):
         else:
             words = ["-c", patch + _MAIN, *words] if patch else [str(PROGRAM), *words]
         ours, theirs = os.pipe()
+        forked = python(modules, once=True)
         known = os.environ if env is None else env
         super().__init__(
             [sys.executable, *words],
             cwd=cwd,
-            env={**known, **python(modules, once=True), "PACKTRAIN_TEST_PID": str(theirs)},
+            env={**known, **forked, "PACKTRAIN_TEST_PID": str(theirs)},
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -95,7 +96,7 @@ class Process(subprocess.Popen[str]):
         )
         os.close(theirs)
         with os.fdopen(ours) as said:
-            self.child = int(said.readline() or self.pid)
+            self.child = int(said.readline() or self.pid) if forked else self.pid
 
 
 def run(

@@ -64,7 +64,7 @@ class _Children:
         """Until the owner has ended."""
         while True:
             for key, _ in self._waiting.select():
-                if key.fileobj in self._waiting.get_map():  # not closed a moment ago
+                if key in self._waiting.get_map().values():  # not closed a moment ago
                     key.data()
 
     def _accept(self) -> None:

@@ -109,7 +109,7 @@ CHANGES: list[Row] = [
     {"truncate": CUT, "each": {"chats": {"mask": "all", "weight": 1, "repeat": 3}, "texts": {"weight": 0.1}}},
     {"mask": "assistant", "holdout": {"fraction": 0.4}, "truncate": {"max_length": 32, "overlong": "drop"}},
     {"mask": "last_assistant", "duplicates": "drop", "pack": {"strategy": "bfd_split"}},
-    {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
+    {"truncate": {"max_length": 24, "keep": "end"}},
     {"pack": {"align": 8, "max_docs": 2}, "filter": {"min_tokens": 4, "max_tokens": 200}},
 ]
 

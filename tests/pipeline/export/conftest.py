@@ -12,7 +12,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bfd": {},
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "bfd_split": {"pack": {"strategy": "bfd_split"}, "truncate": {"max_length": 48}},
-    "parquet": {"output": {"format": "parquet", "shard_bytes": "64KiB"}},
+    "small shards": {"output": {"shard_bytes": "64KiB"}},
     "parallel": {"pack": {"parallel": {"cp": 2, "tp": 2}}},
 }
 

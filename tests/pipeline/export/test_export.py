@@ -46,7 +46,7 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
-    for shape in ("bfd", "parquet"):
+    for shape in ("bfd", "small shards"):
         folder = Path(shutil.copytree(made(shape), tmp_path / shape))
         shard = sorted((folder / "train" / "shards").iterdir())[1]
         whole = shard.read_bytes()

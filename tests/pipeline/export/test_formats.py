@@ -95,7 +95,7 @@ def test_megatron_bridge_under_context_parallelism(made: Made, read_rows: Read, 
     assert padding > 0
 
 
-@pytest.mark.parametrize("shape", ["bfd", "wrapped", "parquet"])
+@pytest.mark.parametrize("shape", ["bfd", "wrapped", "small shards"])
 def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: Path, shape: str) -> None:
     whole = open_dataset(made(shape)).manifest
     eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")

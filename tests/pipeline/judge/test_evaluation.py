@@ -11,8 +11,7 @@ from packtrain.pipeline.judge import evaluation as evaluation_module
 from packtrain.pipeline.judge import sandbox as sandbox_module
 from packtrain.pipeline.judge.evaluation import run_evaluation
 from packtrain.pipeline.judge.sandbox import ProgramLimits, Sandbox, open_sandbox
-from packtrain.schemas.errors import BusyError, ConfigError, OutputError, PacktrainError, SandboxError
-from packtrain.schemas.files import lock
+from packtrain.schemas.errors import ConfigError, OutputError, PacktrainError, SandboxError
 
 from tests.support.hostile import ACTIVE, EVIL, MARKUP
 from tests.support.problems import ANSWERS, sample_rows, write_problems, write_samples
@@ -222,14 +221,3 @@ def test_a_link_or_another_thing_in_the_place_of_the_results_is_refused_and_not_
     with pytest.raises(OutputError, match="holds something else"):
         run_evaluation(folder / "data.jsonl", out, folder / "samples.jsonl", limits=LIMITS)
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
-
-
-def test_two_at_once_do_not_mix(evaluated: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = evaluated
-    descriptor = os.open(folder / "results" / "results.jsonl", os.O_RDWR)
-    try:
-        assert lock.lock(descriptor, wait=False)
-        with pytest.raises(BusyError, match="another process is writing"):
-            evaluate(folder)
-    finally:
-        os.close(descriptor)

@@ -114,30 +114,25 @@ def as_the_card_says(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_datasets_reads_it(little: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of Arrow streams with two splits, and one of Parquet: by the names in its head, in order."""
+    """A folder of two splits: by the names in its head, in order."""
     import datasets
 
-    config = json.loads(little.copy(tmp_path, out=False).read_text())
-    run(config | {"out": "parquet", "output": {"format": "parquet", "shard_bytes": "64KiB"}}, base=tmp_path)
     saved = datasets.load_from_disk(str(little.out))
-    for folder in (little.out, tmp_path / "parquet"):
-        rows = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / folder.name))
-        assert set(rows) == {"train", "holdout"}
-        for split in rows:
-            assert rows[split].features == saved[split].features
-            assert rows[split][:] == saved[split][:]
-        assert as_the_card_says(folder, tmp_path, monkeypatch)[:] == saved["train"][:]
+    rows = datasets.load_dataset(str(little.out), cache_dir=str(tmp_path / "cached"))
+    assert set(rows) == {"train", "holdout"}
+    for split in rows:
+        assert rows[split].features == saved[split].features
+        assert rows[split][:] == saved[split][:]
+    assert as_the_card_says(little.out, tmp_path, monkeypatch)[:] == saved["train"][:]
     assert len(list((little.out / "train" / "shards").iterdir())) > 2
 
 
-@pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_one_split_and_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096}, output={"format": form})
+def test_one_split_and_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096})
     packed = kit.packed(config)
     card = (packed.folder / NAME).read_text()
     found = as_the_card_says(packed.folder, tmp_path, monkeypatch)
-    # `load_dataset` refuses folders in which `load_from_disk` finds its state.
-    assert str("load_dataset" if form == "parquet" else "load_from_disk") in card
+    assert "load_from_disk" in card
     assert (len(found), found.column_names) == (90, packed.table().column_names)
     assert "90 preference pairs" in card
     assert split_front(card)[0]["tags"] == ["packtrain", "preference", "tokenized"]

@@ -245,7 +245,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     "more",
     [
         {"pack": {"strategy": "wrapped", "window_tokens": 3000}},
-        {"pack": {"strategy": "bfd_split", "max_docs": 3}, "output": {"format": "parquet"}},
+        {"pack": {"strategy": "bfd_split", "max_docs": 3}},
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},

@@ -209,7 +209,7 @@ def test_examples_are_found_again_whatever_their_ids(make: Make) -> None:
     assert f"  {PAIRS + TEXTS} have the same tokens in both" in kit.cli("diff", base, topped).out
 
 
-SHORT = {"max_length": 256, "max_completion_length": 5}
+SHORT = {"max_length": 24, "keep": "end"}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def found_of(folder: Path, **options: Any) -> ReadDocuments:
 CASES: dict[str, Config] = {
     "bfd": {"duplicates": "keep"},
     "drop": {"truncate": {"overlong": "drop"}, "duplicates": "keep", "filter": {}},
-    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end", "max_prompt_length": 20}},
+    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end"}},
     "aligned, few": {"pack": {"align": 8, "max_docs": 3}},
     "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
 }

@@ -47,6 +47,6 @@ def test_every_reason_has_words() -> None:
     counters = {"end_of_sequence", "special", "overlap", "repeats"}
     by_hand = {"alignment", "unproved", "untrained_piece", "not_taken", "where", "over_limit", "not_trained"}
     of_tables = {"row_too_long", "bad_quotes", "wrong_columns", "unreadable_value", "invalid_utf8"}
-    of_limits = {"max_length", "max_prompt_length", "max_completion_length"}
+    of_limits = {"max_length"}
     assert {*DECISIONS, *counters, *by_hand, *of_tables, *of_limits} <= set(REASONS)
     assert all(text.endswith(".") and len(text) < 160 for text in REASONS.values())

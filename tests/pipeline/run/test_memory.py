@@ -3,11 +3,9 @@
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -45,70 +43,31 @@ def peak_of(command: list[str]) -> tuple[int, str, int]:
     return running.returncode, said, most
 
 
-def write_corpus(path: Path, megabytes: int) -> None:
-    chance = random.Random(7)
-    with path.open("w") as file:
-        for _ in range(megabytes):
-            for _ in range(500):
-                file.write(json.dumps({"text": " ".join(chance.choices(WORDS, k=360))}) + "\n")
-
-
-@pytest.fixture
-def command(tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., list[str]]:
-    def build(data: Path, *settings: str) -> list[str]:
-        words = [
-            str(PROGRAM),
-            "run",
-            "--set",
-            "sources.0.format=text",
-            "--input",
-            str(data),
-            "--tokenizer",
-            str(tiny_tokenizer),
-        ]
-        words += [
-            "--out",
-            str(tmp_path / "out"),
-            "--set",
-            "truncate.max_length=1024",
-            "--set",
-            "tokenizer.engine=tokenizers",
-        ]
-        return [*words, *(word for setting in settings for word in ("--set", setting))]
-
-    return build
-
-
-@pytest.mark.slow
-def test_the_whole_tree_keeps_to_run_memory(tmp_path: Path, command: Callable[..., list[str]]) -> None:
-    """Encoding, which is the same for both, and packing in one window or in several."""
-    data = tmp_path / "texts.jsonl"
-    write_corpus(data, 6)
-    limit = 1300
-    for window in ("null", "500000"):
-        settings = (f"cache={tmp_path / 'cache'}", f"pack.window_tokens={window}")
-        code, said, most = peak_of(
-            command(data, "run.workers=2", f"run.memory={limit}MiB", "duplicates=drop", *settings)
-        )
-        assert code == 0, said
-        assert 100 * MEBI < most < limit * MEBI
-        shutil.rmtree(tmp_path / "out")
-
-
 @pytest.mark.slow
 def test_a_long_row_is_refused_with_the_memory_that_would_do_and_fits_into_it(
-    tmp_path: Path, command: Callable[..., list[str]]
+    tmp_path: Path, tiny_tokenizer: Path
 ) -> None:
     """Also where the engine check reads the row: it compares only the row's beginning with the reference."""
     data = tmp_path / "long.jsonl"
     chance = random.Random(3)
     data.write_text(json.dumps({"text": " ".join(chance.choices(WORDS, k=1_000_000))}) + "\n" + '{"text": "a b"}\n')
-    more = ("tokenizer.engine=auto", "sources.0.max_row_bytes=64MiB", "truncate.overlong=split", "run.workers=2")
-    code, said, most = peak_of(command(data, *more, "run.memory=930MiB"))
+    settings = ("sources.0.format=text", "sources.0.max_row_bytes=64MiB", "truncate.overlong=split", "run.workers=2")
+    command = [
+        str(PROGRAM),
+        "run",
+        "--input",
+        str(data),
+        "--tokenizer",
+        str(tiny_tokenizer),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    command += [word for setting in settings for word in ("--set", setting)]
+    code, said, most = peak_of([*command, "--set", "run.memory=930MiB"])
     assert code == 2
     least = re.search(r"give it at least ([\d,]+) MiB: .*long\.jsonl, row 1 has about", said)
     assert least is not None, said
     enough = int(least[1].replace(",", ""))
-    code, said, most = peak_of(command(data, *more, f"run.memory={enough}MiB"))
+    code, said, most = peak_of([*command, "--set", f"run.memory={enough}MiB"])
     assert code == 0, said
     assert 100 * MEBI < most < enough * MEBI

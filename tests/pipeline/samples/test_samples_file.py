@@ -82,22 +82,6 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
 
-@pytest.mark.parametrize("left", [None, b"", b'{"id": "p0", "row"'], ids=["gone", "empty", "cut"])
-def test_a_file_without_samples_binds_no_command(tmp_path: Path, left: bytes | None) -> None:
-    path, record = tmp_path / "s.jsonl", tmp_path / f"s.jsonl{RECORD}"
-    with SamplesFile(path, {**OPTIONS, "much": "more" * 100}, SIZES):
-        pass
-    path.unlink() if left is None else path.write_bytes(left)
-    write(path)
-    assert json.loads(record.read_text())["options"] == OPTIONS
-    assert list(read_samples(path)) == [sample(key) for key in KEYS]
-    record.unlink()
-    path.write_bytes(b"")  # as mktemp makes it
-    write(path, 1)
-    with pytest.raises(OutputError, match="is of another command"):
-        SamplesFile(path, {**OPTIONS, "n": 3}, SIZES)
-
-
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
         SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES),

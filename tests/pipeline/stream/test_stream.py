@@ -58,7 +58,7 @@ RanOver = Callable[..., Counter[Piece]]
 def test_an_epoch_holds_what_a_run_packs(
     make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
-    cut = {"max_length": 128, "max_prompt_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
+    cut = {"max_length": 128, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
     masks = {"chats": "all", "apps": {"train_end": False}}
     config = make("pieces", masks, truncate=cut, filter={"min_tokens": 6}, pack={"align": 16, "max_docs": 3})
     manifest = run(config)
@@ -174,7 +174,7 @@ def test_a_fingerprint_says_what_differs(tmp_path: Path, make: MakeConfig, live:
         return [name for name in first if first[name] != other[name]]
 
     assert differing(config, workers=0, seed=9) == []
-    assert differing({**config, "out": str(tmp_path / "x"), "output": {"format": "parquet"}}) == []
+    assert differing({**config, "out": str(tmp_path / "x"), "output": {"shard_bytes": "1MiB"}}) == []
     assert differing({**config, "mask": "all"}) == ["configuration"]
     assert differing(config, window_bytes=24_001) == ["windows"]
     assert differing({**config, "tokenizer": {**config["tokenizer"], "trace": False}}) == ["encoding"]

@@ -1,6 +1,5 @@
 """pass@k against counting subsets and exact fractions; intervals against their definitions."""
 
-import random
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -52,19 +51,6 @@ def test_none_and_all_have_the_exact_bounds_of_a_proportion(n: int) -> None:
     assert every.low**n == pytest.approx(0.025, rel=1e-5)
     if n == 20:
         assert (round(none.high, 3), round(every.low, 3)) == (0.168, 0.832)
-
-
-def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    chance = random.Random(5)
-    found = [estimate([float(chance.random() < 0.3) for _ in range(120)]) for _ in range(200)]
-    assert 180 <= sum(one.low <= 0.3 <= one.high for one in found) <= 198
-
-
-@given(st.lists(st.sampled_from((0.0, 0.25, 0.5, 1.0)), min_size=1, max_size=60))
-@examples(60)
-def test_an_interval_holds_the_mean_within_0_and_1(values: list[float]) -> None:
-    one = estimate(values)
-    assert 0 <= one.low <= one.value <= one.high <= 1
 
 
 def test_scores_and_the_difference_from_another() -> None:

@@ -50,23 +50,6 @@ def problems(draw: st.DrawFn, most: int = 80) -> tuple[list[int], int]:
     return draw(st.lists(st.integers(1, largest), max_size=most)), capacity
 
 
-@pytest.mark.parametrize(
-    ("sizes", "capacity", "expected"),
-    [
-        ([], 4, []),
-        ([4], 4, [[0]]),
-        ([2, 3, 1, 4], 4, [[3], [1, 2], [0]]),  # best fit: the 1 joins the 3, not the 2
-        ([1, 1, 1, 1, 1], 2, [[0, 1], [2, 3], [4]]),  # equal ones by index
-        ([3, 3, 3, 2, 2, 1, 1, 1], 5, [[0, 3], [1, 4], [2, 5, 6], [7]]),
-        ([3, 3, 3, 1, 1, 1, 1], 5, [[0, 3, 4], [1, 5, 6], [2]]),  # a row takes all it can, then the next
-        ([6, 5, 4, 3, 3, 2, 1], 12, [[0, 1, 6], [2, 3, 4, 5]]),
-    ],
-)
-def test_literal_rows(sizes: list[int], capacity: int, expected: list[list[int]]) -> None:
-    assert one_by_one(sizes, capacity) == expected, "the literal itself is wrong"
-    assert place(sizes, capacity) == expected
-
-
 @examples(400)
 @given(problems(), st.one_of(st.none(), st.integers(1, 6)))
 def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | None) -> None:

@@ -25,27 +25,6 @@ def rows_of(plan: LayoutPlan) -> list[list[tuple[int, int, int]]]:
     return [pieces[a:b] for a, b in pairwise(ends)]
 
 
-def test_bfd_truncates_and_skips_the_empty() -> None:
-    plan = plan_rows([5, 2, 0, 3, 1], 4)
-    assert rows_of(plan) == [[(0, 0, 4)], [(3, 0, 3), (4, 0, 1)], [(1, 0, 2)]]
-    certificate = plan.certificate
-    assert (certificate.rows, certificate.bound) == (3, 3)
-    assert (certificate.tokens, certificate.pieces, certificate.capacity) == (10, 4, 4)
-    assert certificate.gap == 0
-
-
-def test_align_rounds_pieces_up() -> None:
-    plan = plan_rows([3, 3, 2], 8, align=4)  # 4 + 4 fill a row, although 3 + 3 + 2 tokens would too
-    assert rows_of(plan) == [[(0, 0, 3), (1, 0, 3)], [(2, 0, 2)]]
-    assert plan.certificate.tokens == 8
-    assert plan.certificate.bound == 2
-
-
-def test_max_docs_is_in_the_bound() -> None:
-    certificate = plan_rows([1] * 10, 10, max_docs=3).certificate
-    assert (certificate.rows, certificate.bound) == (4, 4)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @examples(120)
 @given(lengths_and_capacity)
@@ -104,15 +83,6 @@ def test_align_is_packing_of_padded_lengths(lengths: list[int], align: int, max_
     assert plan.certificate.bound == same.certificate.bound <= plan.rows
     if max_docs is not None:
         assert np.diff(plan.row_offsets).max(initial=0) <= max_docs
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_any_integer_dtype(strategy: Strategy, dtype: Any) -> None:
-    lengths = [0, 100, 7, 33, 8, 64, 1]
-    expected = rows_of(plan_rows(lengths, 32, strategy))
-    assert len(expected) > 1
-    assert rows_of(plan_rows(np.array(lengths, dtype=dtype), 32, strategy)) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -90,16 +89,6 @@ def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_
     assert again.order.tolist() == placement.order.tolist()
 
 
-def test_the_same_sizes_give_the_same_rows_in_any_order() -> None:
-    random = np.random.default_rng(3)
-    lengths = random.integers(1, 4097, 400)
-    plans = []
-    for one in (lengths, random.permutation(lengths)):
-        placement = tight_rows(one, size_counts(one, 4096))
-        plans.append((one[placement.order].tolist(), placement.row_offsets.tolist()))
-    assert plans[0] == plans[1]
-
-
 def lognormal(random: np.random.Generator, number: int, mean: float, sigma: float) -> NDArray[np.float64]:
     drawn: NDArray[np.float64] = np.exp(random.standard_normal(number) * sigma + np.log(mean) - sigma**2 / 2)
     return drawn
@@ -141,20 +130,3 @@ def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
         tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
         assert plain.gap > 0.05
         assert tight.gap < 0.015
-
-
-@pytest.mark.parametrize("capacity", [2, 3, 64])
-@pytest.mark.parametrize("keys", [{}, {"max_docs": 1}, {"max_docs": 2}, {"max_docs": 5}])
-def test_lengths_that_leave_nothing_to_choose(capacity: int, keys: dict[str, int]) -> None:
-    """All alike: none, empty, one token, half a row and one more, whole rows, longer than rows."""
-    for lengths in (
-        [],
-        [0, 0],
-        *([size] * 100 for size in (1, capacity // 2, capacity // 2 + 1, capacity, 3 * capacity)),
-    ):
-        plan = plan_rows(lengths, capacity, "tight", max_docs=keys.get("max_docs"))
-        longest = min(max(lengths, default=0), capacity)
-        each = min(capacity // longest, keys.get("max_docs", capacity)) if longest else 1
-        assert len(plan.row_offsets) - 1 == -(-sum(one > 0 for one in lengths) // each)
-        assert plan.certificate.optimal
-        assert sorted(plan.order.tolist()) == [number for number, one in enumerate(lengths) if one]

@@ -31,6 +31,7 @@ def _is_program(arguments: list[str]) -> bool:
 
 def _hand_over(server: str) -> None:
     """Send this program to the server, wait, and end as it ends. Returns if the server has died."""
+    import contextlib
     import json
     import signal
     import socket
@@ -44,22 +45,31 @@ def _hand_over(server: str) -> None:
             data += connection.recv(size.size - len(data)) or sys.exit("the server of programs has died")
         return int(size.unpack(data)[0])
 
-    told = os.environ.pop("PACKTRAIN_TEST_PID", None)
+    told = int(os.environ.pop("PACKTRAIN_TEST_PID", "-1"))
+
+    def tell(process: int) -> None:
+        if told >= 0:
+            os.write(told, f"{process}\n".encode())
+            os.close(told)
+
     asked = {"arguments": sys.orig_argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109
     data = json.dumps(asked).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(b"\0" + server.encode())
         except ConnectionRefusedError:
-            return
+            return tell(os.getpid())
         socket.send_fds(connection, [size.pack(len(data))], [0, 1, 2])
         connection.sendall(data)
         process = number()
+
+        def pass_on(received: int, frame: object) -> None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, received)
+
         for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(one, lambda received, _: os.kill(process, received))
-        if told is not None:
-            os.write(int(told), f"{process}\n".encode())
-            os.close(int(told))
+            signal.signal(one, pass_on)
+        tell(process)
         status = number()
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
