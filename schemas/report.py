@@ -54,23 +54,6 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLoss:
-    """What one source loses at one length."""
-
-    source: str
-    documents: int
-    documents_cut: int
-    documents_lost: int
-    longest: int
-    """Tokens of the longest document."""
-    tokens: int
-    """Tokens of all its documents, before `max_length`."""
-    tokens_lost: int
-    labels: int
-    labels_lost: int
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """The advised length."""
 
@@ -103,7 +86,7 @@ class Choice:
     max_length: int
     """The configured length, which is always among the points."""
     overlong: str
-    """What the configuration does with longer documents. The points do the same, but truncate if it is `error`."""
+    """What the configuration does with longer documents. The points do the same."""
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None
@@ -112,8 +95,6 @@ class Choice:
     """Documents longer than `limit`, if the configured length is above it; else None."""
     other: Point | None
     """Another strategy at the configured length, if it would save rows; else None."""
-    sources: list[SourceLoss]
-    """Losses of sources at the configured length; empty if there is one source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "train": (
         "packtrain train --demo",
-        "packtrain train train.yaml --set trainer.max_steps=100",
+        "packtrain train train.yaml --set trainer.max_steps=10",
         "packtrain train --recipe fsdp2 > fsdp2.yaml",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),

@@ -129,8 +129,6 @@ class Look:
 
     engine: str
     version: str
-    tokens_per_byte: float
-    """Tokens per byte of input, for estimating disk space; 0 if nothing could be measured."""
     why: str = ""
     """Why the reference encodes although the fast engine was wanted, or ""."""
     header_stops: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""The first look at new data: which engine encodes it, how many tokens its bytes become, what ends turns, and whether
-turns are what a model would sample.
+"""The first look at new data: which engine encodes it, what ends turns, and whether turns are what a model would
+sample.
 
 A worker encodes texts on which tokenizers are known to disagree, and the first rows of every source, with the engine
 and with the reference. The answer is kept in the cache, for later runs over the same first rows. That an engine agrees
@@ -43,7 +43,7 @@ LOOKS = "engines"
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
 numbers of messages."""
-_FORMAT = 4
+_FORMAT = 5
 """Version of the look; increase it when other texts are compared."""
 _SHIFT = 40
 """Rows are noted with the number of their task, shifted left by this many bits."""
@@ -57,7 +57,7 @@ _ROW_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LookTask:
-    """Encode the known texts and the first rows, compare with the reference, and measure."""
+    """Encode the known texts and the first rows, and compare with the reference."""
 
     tasks: tuple[EncodeTask, ...]
     """The task of the first block of each source."""
@@ -91,11 +91,11 @@ class LookTask:
         if encoder.renderer is not None and any(task.conversational for task in self.tasks):
             header, endings = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
         stops, _ = spec.stop_ids(endings)
-        size, rows = 0.0, []
+        rows: list[Findings] = []
         with rows_of(self.at):
             for number, task in enumerate(self.tasks):
                 rows.append(Findings())
-                size += _encode_first(task, encoder, stops, rows[-1], number << _SHIFT)
+                _encode_first(task, encoder, stops, rows[-1], number << _SHIFT)
                 samples += rows[-1].samples
         if engine is not reference:
             found = compare(samples, reference)
@@ -104,9 +104,8 @@ class LookTask:
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} on {texts}")
         if not known:
             put_user_note(agreed, _about(spec))
-        tokens = sum(one.counts.tokens for one in rows)
         counts = tuple(one.counts for one in rows)
-        return Look(engine.name, engine.version, tokens / size if size else 0.0, "", header, endings, counts)
+        return Look(engine.name, engine.version, "", header, endings, counts)
 
     def at(self, number: int) -> str:
         """The file and the number of a row, for messages."""
@@ -159,9 +158,9 @@ def _about(spec: EncodeSpec) -> dict[str, str | int]:
     }
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> float:
-    """Encode the first rows of a block; return how many bytes they have. Rows that cannot be used are left out:
-    encoding will reject them, and name their lines.
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> None:
+    """Encode the first rows of a block. Rows that cannot be used are left out: encoding will reject them, and name
+    their lines.
 
     Args:
         stops: ids that end a generation.
@@ -170,11 +169,11 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], fou
     form, block = make_format(task.format, task.options), task.block
     rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) / max(block.lines, 1)
-    lines = ((len(one[1]), form.prepare([one])) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
-    records = ((mean, form.prepare_rows([one])) for one in rows.records or () if mean <= _ROW_BYTES)
-    total, characters = 0.0, 0
-    for size, prepared in chain(lines, records):
-        done, total = len(found.samples), total + size
+    lines = (form.prepare([one]) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
+    records = (form.prepare_rows([one]) for one in rows.records or () if mean <= _ROW_BYTES)
+    characters = 0
+    for prepared in chain(lines, records):
+        done = len(found.samples)
         examples = noted(base + block.first_line, prepared.examples)
         for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
             if not task.pairs:  # a preference loss does not depend on turns
@@ -182,7 +181,6 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], fou
         characters += sum(len(sample.text) for sample in found.samples[done:])
         if characters > _CHARACTERS:
             break
-    return total
 
 
 def _count_turns(

@@ -9,7 +9,6 @@ import msgspec
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.mask import MaskConfig, SourceMaskConfig
-from ...schemas.errors import InputError
 from ...schemas.escape import escape_json, escape_line
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
@@ -74,11 +73,7 @@ def by_mask(config: RunConfig, seen: Iterable[Seen]) -> Iterator[Masked]:
 
 
 def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[str]:
-    """Yield sentences about conversations that are not trained as the user may expect.
-
-    Raises:
-        InputError: `mask.on_unproved: error`, and there is a conversation to which the mask cannot be applied.
-    """
+    """Yield sentences about conversations that are not trained as the user may expect."""
     seen = _of_records(prepared.joined, encoded)
     yield from unlocated(config, prepared.joined, encoded)
     roles, first, _ = found(seen, ROLES)
@@ -99,11 +94,7 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
-    """Yield sentences about conversations that the mask leaves out because their turns are not located.
-
-    Raises:
-        InputError: `mask.on_unproved: error`, and there is such a conversation.
-    """
+    """Yield sentences about conversations that the mask leaves out because their turns are not located."""
     for key, mask, seen in by_mask(config, _of_records(files, encoded)):
         count, first, why = found(seen, UNPROVED)
         if not count or not Mask.of(mask).needs_turns:
@@ -116,8 +107,6 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
             "to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
             f"{key}=completion"
         )
-        if mask.on_unproved == "error":
-            raise InputError(f"{what}. To leave them out: mask.on_unproved=reject; {fix}")
         yield f"{what}. They are left out; {fix}"
 
 

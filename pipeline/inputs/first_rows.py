@@ -97,4 +97,4 @@ def _check(config: RunConfig) -> None:
     for key, why in set_here.items():
         raise ConfigError(f"{key}: {why}; leave it out")
     if config.truncate.overlong == "split":
-        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")

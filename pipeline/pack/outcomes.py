@@ -6,16 +6,14 @@ alone is decided for `table.SLICE` documents at a time.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
 from ...schemas.reasons import NOT_DRAWN
-from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.split import Places, split
@@ -25,7 +23,7 @@ from ...stages.tokenize.encode import UNPROVED
 from ..store.local import nameless
 from .copies import later_copies, mixes, set_copies
 from .segments import Segments
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, place_of
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
@@ -66,12 +64,10 @@ def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, 
         only: the only split to pack; by default all.
 
     Raises:
-        InputError: `overlong: error`, and a document is too long.
         ConfigError: a weight asks for too many copies.
     """
     documents, limits, pieces = table.documents, limits_of(config), nameless(scratch)
     masks = Mask.of_sources(config)
-    refused: list[int] = []
     for source, here in table.slices():
         some = documents.at(here)
         some.outcome[:] = 0
@@ -83,15 +79,10 @@ def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, 
         long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
         if limits.overlong is Overlong.DROP:
             leave_out(some, long, "overlong")
-        elif limits.overlong is Overlong.ERROR:
-            refused += (np.flatnonzero(long) + here.start).tolist()
         elif limits.overlong is Overlong.SPLIT:
             _split(table, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
         if not config.keep_untrained:
             leave_out(some, some.labels <= 0, CUT_UNTRAINED)
-    if refused:
-        some = documents.at(np.array(refused))
-        refuse_long(table, refused, (some.high - some.low).tolist(), config)
     decide_together(table, config, only)
     pieces.flush()
     if pieces.tell():
@@ -215,25 +206,3 @@ def _groups(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[NDA
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + SPLIT_TOKENS, side="right")) - 1)
         yield rows[first:last]
         first = last
-
-
-def refuse_long(table: Table, rows: list[int], tokens: list[int], config: RunConfig, what: str = "example") -> NoReturn:
-    """Raise an error that names the first of the documents that are too long.
-
-    Args:
-        tokens: of each of them, as the limit counts them.
-    """
-    raise InputError(
-        f"{plural(len(rows), f'{what} is', f'{what}s are')} longer than truncate.max_length "
-        f"({config.truncate.max_length:,}); the first one has {tokens[0]:,} tokens and is in "
-        f"{where_from(table, rows[0], config)}. Cut them (truncate.overlong=truncate), leave them out (drop), or raise "
-        f"the length (truncate.max_length={config.pack.alignment.next_row(max(tokens))})"
-    )
-
-
-def where_from(table: Table, document: int, config: RunConfig) -> str:
-    """Where a document comes from, in words."""
-    origins = table.origins
-    part = int(np.searchsorted(origins.starts, document, side="right")) - 1
-    file, line, _ = place_of(table.places[part], document - int(origins.starts[part]))
-    return f"{file} of source {config.sources[origins.sources[part]].name!r}, line {line:,}"

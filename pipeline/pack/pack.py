@@ -86,7 +86,6 @@ def select(
         only: the only split to pack; by default all.
 
     Raises:
-        InputError: `overlong: error`, and an example is too long.
         ConfigError: a weight asks for too many copies.
     """
     sizes = [record.counts.examples for record in encoded.records]

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...stages.select.preference_limits import PairCut, PairLengths, cut_pairs
-from .outcomes import decide_together, leave_out, leave_out_by_filters, limits_of, refuse_long
+from .outcomes import decide_together, leave_out, leave_out_by_filters, limits_of
 from .segments import Segments
 from .table import Documents, Table, pair_lengths
 
@@ -14,10 +14,9 @@ def select_pairs(table: Table, config: RunConfig) -> None:
     """Decide about all pairs, in place.
 
     Raises:
-        InputError: `overlong: error`, and a pair is too long.
         ConfigError: a weight asks for too many copies.
     """
-    limits, refused, longest = limits_of(config, pairs=True), list[int](), list[int]()
+    limits = limits_of(config, pairs=True)
     segments = Segments.of(table, config)
     for source, here in table.slices():
         some = table.documents.at(here)
@@ -30,14 +29,8 @@ def select_pairs(table: Table, config: RunConfig) -> None:
         leave_out_by_filters(some, lengths.longest, config, source)
         if config.truncate.overlong == "drop":
             leave_out(some, cut.overlong, "overlong")
-        elif config.truncate.overlong == "error":
-            long = np.flatnonzero(cut.overlong & (some.outcome == 0))
-            refused += (long + here.start).tolist()
-            longest += cut.kept.longest[long].tolist()
         leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
         leave_out(some, left, "cut_equal")
-    if refused:
-        refuse_long(table, refused, longest, config, "pair")
     decide_together(table, config)
 
 

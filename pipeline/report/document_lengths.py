@@ -129,9 +129,7 @@ def _selected(
     whole = read_table(places, sizes, without, limits_of(without), scratch)
     select(whole, without, tokenizer_json, scratch)
     if mixes(config):
-        how = {"overlong": "truncate"} if config.truncate.overlong == "error" else {}
-        limited = {"truncate": config.truncate.model_copy(update=how), "duplicates": "keep", "sources": _once(config)}
-        once = config.model_copy(update=limited)
+        once = config.model_copy(update={"duplicates": "keep", "sources": _once(config)})
         cut = read_table(places, sizes, once, limits_of(once), scratch)
         select(cut, once, tokenizer_json, scratch)
         same = REASONS.index("duplicate")
@@ -148,7 +146,7 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names
         sizes: the number of documents in each part.
     """
     starts, count = whole.origins.starts, 0
-    columns = list[tuple[NDArray[np.int32], ...]]()  # of each part: lengths, copies, sources and numbers of documents
+    columns = list[tuple[NDArray[np.int32], ...]]()  # of each part: lengths, copies and numbers of documents
     runs = list[tuple[NDArray[np.int32], ...]]()
     for number, place in enumerate(whole.places):
         begin, end = int(starts[number]), int(starts[number + 1])
@@ -163,9 +161,9 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names
             runs.append((numbers[here][found[0]], *found[1:]))
         those = np.flatnonzero(taken)
         count += len(those)
-        source, copies = np.full(len(those), place.source, np.int32), some.copies[taken].astype(np.int32)
-        columns.append(((some.high - some.low)[taken], copies, source, (those + begin).astype(np.int32)))
-    lengths, copies, sources, documents = _joined(columns, 4)
+        copies = some.copies[taken].astype(np.int32)
+        columns.append(((some.high - some.low)[taken], copies, (those + begin).astype(np.int32)))
+    lengths, copies, documents = _joined(columns, 3)
     owners, begins, ends = _joined(runs, 3)
     first = offsets_of(np.array(sizes, dtype=np.int64))
     longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
@@ -175,8 +173,8 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names
         low, high = (np.searchsorted(owners, each, side=side) for side in ("left", "right"))
         take = ranges(low, high - low)
         owners, begins, ends = np.repeat(np.arange(len(each), dtype=np.int32), high - low), begins[take], ends[take]
-        lengths, sources = lengths[each], sources[each]
-    return LengthStats(lengths, owners, begins, ends, sources, longest=named)
+        lengths = lengths[each]
+    return LengthStats(lengths, owners, begins, ends, named)
 
 
 def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:

@@ -1,13 +1,15 @@
 """What is said of a length: the advice in a sentence, and what is wrong with the configured one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ...schemas.report import Choice, Point, SourceLoss
+from ...schemas.report import Choice, Flow, Point
 from ...schemas.units import plural, share
-from .lengths import lost, lost_at
+from .lengths import lost_at
 
 MUCH = 0.05
-"""Lost share of a source's trained tokens from which the report warns of it."""
+"""Lost share of a source's tokens from which the report warns of it."""
+_BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
+"""Reasons for dropped tokens that a limit causes."""
 _FEW = 3
 """At most so many documents, if they alone decide the advice, are named."""
 _GAIN = 0.0005
@@ -44,26 +46,34 @@ def advice_sentence(choice: Choice) -> str:
             f"; {after[0].max_length:,} would keep {share(gain, 2)} more, with {share(more)} more tokens to compute"
         )
     if 0 < advice.longer <= _FEW and choice.longest:
-        shorter = [one.max_length for one in choice.points if one.max_length < advice.max_length]
-        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest[: advice.longer])
-        than = f"{max(shorter):,}" if shorter else "any shorter length"
-        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than}: {named}"
+        than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
+        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
+        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than:,}: {named}"
     return f"{words}."
 
 
 def warnings_of(choice: Choice) -> Iterator[str]:
-    """What is wrong with the configured length: for the model, and for single sources."""
+    """What is wrong with the configured length for the model."""
     length, limit = choice.max_length, choice.limit
     if choice.over_limit is not None and limit is not None and limit.reason:
         harm = f"{plural(choice.over_limit, 'document')} {'is' if choice.over_limit == 1 else 'are'} longer"
         if not choice.over_limit:
             harm = "harmless, as no document is longer"
         yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {harm}."
-    hit = [one for one in by_loss(choice.sources) if lost_share(one) >= MUCH]
-    if hit:
-        named = ", ".join(f"{one.source} {share(lost_share(one))}" for one in hit[:3])
+
+
+def losing_sources(flow: Flow) -> Iterator[str]:
+    """Which of several sources lose much of their text to the configured limits."""
+    gone = {
+        name: (sum(one.tokens_truncated.values()) + sum(one.tokens_dropped.get(reason, 0) for reason in _BY_LENGTH))
+        / max(one.tokens_encoded, 1)
+        for name, one in flow.sources.items()
+    }
+    hit = sorted((name for name, part in gone.items() if part >= MUCH), key=lambda name: -gone[name])
+    if hit and len(gone) > 1:
+        named = ", ".join(f"{name} {share(gone[name])}" for name in hit[:3])
         more = f", and {len(hit) - 3:,} more sources lose much" if len(hit) > 3 else ""
-        yield f"Of their {counted_tokens(choice)}, at {length:,} these sources lose: {named}{more}."
+        yield f"Of their tokens, these sources lose to the limits: {named}{more}."
 
 
 def point_at(choice: Choice, strategy: str, length: int) -> Point:
@@ -74,16 +84,6 @@ def point_at(choice: Choice, strategy: str, length: int) -> Point:
 def counted_tokens(choice: Choice) -> str:
     """What losses are counted in, in words."""
     return "trained tokens" if any(one.labels + one.labels_lost for one in choice.points) else "tokens"
-
-
-def by_loss(sources: Sequence[SourceLoss]) -> list[SourceLoss]:
-    """The sources, those that lose most first."""
-    return sorted(sources, key=lambda one: (-lost_share(one), -one.documents_cut / max(one.documents, 1)))
-
-
-def lost_share(one: SourceLoss) -> float:
-    """The share of its trained tokens that a source loses; of its tokens, if nothing is trained."""
-    return lost(one.labels - one.labels_lost, one.labels_lost, one.tokens - one.tokens_lost, one.tokens_lost)
 
 
 def _all(kept: float) -> str:

@@ -20,7 +20,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.model_facts import Limit
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, lost_by_source, sweep
+from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, sweep
 from ...stages.select.truncate import Keep
 
 LEAST, MOST = 2, 1 << 24
@@ -95,10 +95,6 @@ def choose(
     other = sweeper.other(own)
     if train is not None and train.rows and in_all <= read:
         points = [_as_packed(one, train) if one is own else one for one in points]
-    names = [source.name for source in config.sources]
-    sources = []
-    if len(names) > 1 and stats.sources is not None:
-        sources = lost_by_source(stats, configured, config.pack.strategy, sweeper.how, names)
     return Choice(
         documents=read,
         documents_in_all=max(read, in_all),
@@ -112,7 +108,6 @@ def choose(
         limit=limit,
         over_limit=over,
         other=other,
-        sources=sources if len(sources) > 1 else [],
     )
 
 
@@ -195,16 +190,15 @@ class _Sweeper:
         """
         if not self.stats.tokens:
             return None
-        strategy, strict = self.config.pack.strategy, self.config.truncate.overlong == "error"
+        strategy = self.config.pack.strategy
         compared = [one for one in points if one.strategy == strategy]
         own = [one for one in compared if limit is None or one.max_length <= limit.tokens] or compared[:1]
         lengths = [one.max_length for one in own]
         needs = self._shortest(own, more)
-        if not strict:
-            split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
-            fit = self._shortest(split, more)
-            if fit is not None and (needs is None or needs > fit):
-                return Advice(fit, "bfd_split", True, 0)
+        split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
+        fit = self._shortest(split, more)
+        if fit is not None and (needs is None or needs > fit):
+            return Advice(fit, "bfd_split", True, 0)
         if needs is not None:
             return Advice(needs, strategy, True, self._longer(max((one for one in lengths if one < needs), default=0)))
         if self.cuts(strategy):
@@ -235,10 +229,7 @@ class _Sweeper:
     def _keeps_enough(self, point: Point) -> bool:
         if 1 - lost_at(point) < KEEPS:
             return False
-        if not self.cuts(point.strategy):
-            strict = self.config.truncate.overlong == "error"
-            return not strict or not point.documents_cut + point.documents_lost
-        return _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
+        return not self.cuts(point.strategy) or _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
 
 
 def _whole(point: Point) -> float:

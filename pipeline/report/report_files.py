@@ -12,7 +12,7 @@ from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..store.open_store import Store
 from .collect import report_of
-from .length_words import advice_sentence, warnings_of
+from .length_words import advice_sentence, losing_sources, warnings_of
 
 HTML = "report.html"
 
@@ -66,9 +66,10 @@ def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = 
     try:
         report = report_of(dataset, decoder=decoder)
         place, _ = write_report(report, dataset.store)
-        if (choice := report.choice) is None:
-            return AtEnd(place, None)
-        return AtEnd(place, advice_sentence(choice) or None, " ".join(warnings_of(choice)) or None)
+        choice, flow = report.choice, report.flow
+        advice = advice_sentence(choice) if choice is not None else ""
+        warnings = [*(warnings_of(choice) if choice else ()), *(losing_sources(flow) if flow else ())]
+        return AtEnd(place, advice or None, " ".join(warnings) or None)
     except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "

@@ -17,7 +17,7 @@ from ...schemas.report import (
 from ...schemas.units import exact, large, plural, share
 from .grid import Grid, Lines, Section
 from .ledger_table import ledger_grid
-from .length_words import advice_sentence, by_loss, counted_tokens, lost_share, own_point, warnings_of
+from .length_words import advice_sentence, counted_tokens, losing_sources, own_point, warnings_of
 from .lengths import lost_at
 
 QUESTIONS = {
@@ -125,22 +125,10 @@ def _choice(choice: Choice) -> Section:
         rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points
                 if one.strategy == strategy]  # fmt: skip
         overlong = "" if strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
-        overlong += " (compared as truncate)" if choice.overlong == "error" and overlong else ""
         grids.append(Grid(f"At each length, with {strategy}{overlong}", ("max_length", *_HEAD, ""), rows))
     if choice.other is not None:
         rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
         grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
-    if any(one.documents_cut or one.documents_lost for one in choice.sources):
-        head = ("source", "documents", "longest", "cut", "left out", "tokens lost", f"{counted_tokens(choice)} lost")
-        rows = [
-            [
-                *(one.source, f"{one.documents:,}", f"{one.longest:,}", f"{one.documents_cut:,}"),
-                *(f"{one.documents_lost:,}", share(one.tokens_lost / max(one.tokens, 1))),
-                share(lost_share(one)),
-            ]
-            for one in by_loss(choice.sources)[:_ROWS]
-        ]
-        grids.append(Grid(f"What each source loses at {choice.max_length:,}", head, rows))
     if choice.longest:
         rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
         grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
@@ -187,7 +175,8 @@ def _flow(flow: Flow) -> Section:
         shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail]
                  for one in flow.rejects]  # fmt: skip
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
-    return Section("flow", QUESTIONS["flow"], _flow_sentence(ledger.total(), flow), tables, more)
+    sentence = _flow_sentence(ledger.total(), flow)
+    return Section("flow", QUESTIONS["flow"], sentence, tables, more, list(losing_sources(flow)))
 
 
 def _flow_sentence(total: SourceLedger, flow: Flow) -> str:

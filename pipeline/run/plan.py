@@ -94,8 +94,8 @@ def _encoded(config: RunConfig, base: Path, rows: int | None, observer: Observer
         files = _sampled(files, rows / every) if every > rows * _READ_ALL else None
         observer.end()
     with open_workers(config.run, work) as executor:
-        prepared, estimate = prepare_inputs(config, work, executor, files=files)
-        encoded = encode_inputs(config, prepared, estimate, work, executor)
+        prepared = prepare_inputs(config, work, executor, files=files)
+        encoded = encode_inputs(config, prepared, work, executor)
     if default_mask := on_default_mask(config, prepared.formats):
         observer.note(default_mask)
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
@@ -124,21 +124,14 @@ def _sampled(files: Sequence[InputFile], share: float) -> list[InputFile]:
     return out
 
 
-def _select(seen: _Seen) -> Selected | str:
-    """Decide what is kept of each document; or say why a run would stop.
+def _select(seen: _Seen) -> Selected:
+    """Decide what is kept of each document.
 
     Raises:
         InputError: nothing would be packed.
     """
     config, prepared, encoded = seen.config, seen.prepared, seen.encoded
-    try:
-        selected = select(config, encoded, seen.work.scratch.root, pairs=prepared.pairs)
-    except InputError as error:
-        if config.truncate.overlong != "error":
-            raise
-        # The comparison of lengths can still show a length with which the run would not stop.
-        seen.work.observer.note(str(error))
-        return str(error)
+    selected = select(config, encoded, seen.work.scratch.root, pairs=prepared.pairs)
     total, whole = selected.ledger.total(), seen.sample is None
     if not total.examples_packed:
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
@@ -162,36 +155,26 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
     config, work, pairs = seen.config, seen.work, seen.prepared.pairs
     work.observer.begin("read lengths", 0, "")
     selected = _select(seen)
-    absent = dict[str, str]()
-    choice = packing = flow = overlap = training = None
-    figures = [] if isinstance(selected, str) else count_rows(selected)
-    if pairs:
-        absent |= {"choice": PAIRS, "packing": PAIRS}
-    else:
+    choice = packing = overlap = None
+    figures, ledger = count_rows(selected), selected.ledger
+    if not pairs:
         documents, train = _documents(seen), next((one for one in figures if one.split == "train"), None)
-        choice = choice_of(documents, lengths, train)
-    if isinstance(selected, str):
-        absent |= dict.fromkeys(("flow", "training", "packing"), f"The run would stop: {selected}.")
-    else:
-        ledger = selected.ledger
-        packing = None if pairs else _packing(seen, figures)
-        lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
-        flow = flow_of(ledger, rejects_among(lines))
-        if (found := seen.encoded.contamination) is not None:
-            action = str(config.identity()["decontaminate"]["action"])
-            overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-        no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
-        training = training_of(no_rows, config.identity())
+        choice, packing = choice_of(documents, lengths, train), _packing(seen, figures)
+    lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
+    if (found := seen.encoded.contamination) is not None:
+        action = str(config.identity()["decontaminate"]["action"])
+        overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
+    no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
     spec = seen.encoded.spec
     report = make_report(
         "plan",
         work.out.url,
-        absent,
+        {"choice": PAIRS, "packing": PAIRS} if pairs else {},
         seen.sample,
         choice=choice,
-        flow=flow,
+        flow=flow_of(ledger, rejects_among(lines)),
         overlap=overlap,
-        training=training,
+        training=training_of(no_rows, config.identity()),
         packing=packing,
         made=Made(None, f"{spec.engine} {spec.engine_version}", configuration_of(config, work.base)),
     )

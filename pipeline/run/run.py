@@ -23,7 +23,6 @@ from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
-from ...schemas.units import plural
 from ...stages.tokenize.engines import reference_tokenizer
 from ..configfile import load_config
 from ..contamination import compare
@@ -35,6 +34,7 @@ from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
+from ..encode.task import EncodeTask
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
@@ -47,8 +47,8 @@ from ..report.report_files import HTML as REPORT
 from ..store.driver_lock import DriverLock
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
-from .prepare import RunEstimate, estimate_run, prepare, require_room
-from .workers import Workspace, count_workers, fit_workers, open_workers, open_workspace
+from .prepare import prepare
+from .workers import Workspace, count_workers, encoding_need, fit_workers, open_workers, open_workspace
 
 if TYPE_CHECKING:
     import datasets
@@ -145,10 +145,9 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     # Taken before anything is read, so that a file that changes later counts as another input.
     request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
-        prepared, estimate = prepare_inputs(config, work, executor)
-        _say_cached(estimate, observer)
-        require_room(estimate.room_needed, out, work.scratch)
-        encoded = encode_inputs(config, prepared, estimate, work, executor)
+        prepared = prepare_inputs(config, work, executor)
+        _say_cached(prepared, work)
+        encoded = encode_inputs(config, prepared, work, executor)
         selected = _select(config, prepared, encoded, work)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
@@ -169,8 +168,8 @@ def _make(config: RunConfig, work: Workspace) -> Made:
 
 def prepare_inputs(
     config: RunConfig, work: Workspace, executor: Executor, *, files: Sequence[InputFile] | None = None
-) -> tuple[Prepared, RunEstimate]:
-    """Prepare, and estimate what must be encoded.
+) -> Prepared:
+    """Prepare, with progress.
 
     Args:
         files: the inputs, if they are already scanned.
@@ -180,32 +179,34 @@ def prepare_inputs(
     """
     work.observer.begin("load inputs and tokenizer", 0, "")
     prepared = prepare(config, work, executor, files=files)
-    estimate = estimate_run(prepared, work)
     work.observer.end()
-    return prepared, estimate
+    return prepared
 
 
-def _say_cached(estimate: RunEstimate, observer: Observer) -> None:
-    if estimate.cached:
-        of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
-        how_much = f"{estimate.cached:,} of {of}"
-        if estimate.cached == estimate.blocks:
-            how_much = "all blocks of the input are"
-        observer.note(f"{how_much} in the cache, already encoded")
+def _missing(prepared: Prepared, work: Workspace) -> list[EncodeTask]:
+    """The blocks whose encoded parts the cache lacks."""
+    tasks = prepared.tasks(work.cache)
+    known = work.parts.records(tasks)
+    return [task for task in tasks if task.key not in known]
 
 
-def encode_inputs(
-    config: RunConfig, prepared: Prepared, estimate: RunEstimate, work: Workspace, executor: Executor
-) -> Encoded:
+def _say_cached(prepared: Prepared, work: Workspace) -> None:
+    blocks = sum(len(file.blocks) for file in prepared.joined)
+    if cached := blocks - len(_missing(prepared, work)):
+        which = "all blocks" if cached == blocks else f"{cached:,} of {blocks:,} blocks"
+        work.observer.note(f"{which} of the input are in the cache, already encoded")
+
+
+def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, executor: Executor) -> Encoded:
     """Encode what the cache lacks, report conversations that the mask cannot train as intended, and mark examples that
     share text with evaluation rows.
 
     Raises:
-        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
-            `mask.on_unproved: error`.
+        InputError: an input has changed since it was scanned.
         ConfigError: there is not enough memory for one worker.
     """
-    fit_workers(config.run, estimate.memory, executor, work.observer)
+    need = encoding_need(_missing(prepared, work), prepared.spec.engine)
+    fit_workers(config.run, need, executor, work.observer)
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     executor.limit(count_workers(config.run))  # a long row needs memory only here
     for said in notes(config, prepared, encoded):

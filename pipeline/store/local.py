@@ -155,11 +155,6 @@ class LocalStore(Store):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def free_bytes(self) -> int:
-        folder = next(one for one in (self.root, *self.root.parents) if one.exists())
-        stat = os.statvfs(folder)
-        return stat.f_bavail * stat.f_frsize
-
 
 def _holds(path: Path, expected: Put) -> bool:
     """Whether a path is a regular file with this content. Reads only files of the right size."""

@@ -136,9 +136,6 @@ class ObjectStore(Store):
         """See `Store`. Only drafts are local; the store itself has nothing incomplete."""
         self.scratch.sweep(_DRAFTS)
 
-    def free_bytes(self) -> None:
-        return None
-
     def _head(self, name: str) -> Any:
         """What the store says of an object; None if there is none."""
         try:

@@ -129,10 +129,6 @@ class Store(ABC):
     def sweep(self, folder: str = "") -> None:
         """Remove temporary files of killed processes of this machine."""
 
-    @abstractmethod
-    def free_bytes(self) -> int | None:
-        """Free bytes; None if unlimited."""
-
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
         return self.size(name) is not None

@@ -95,8 +95,7 @@ class PlannedWindow:
         seed: the seed of the order.
 
     Raises:
-        InputError: a document is too long under `truncate.overlong: error`; or messages or examples have weights, and
-            the configuration does not say so.
+        InputError: messages or examples have weights, and the configuration does not say so.
         IntegrityError: the ledger does not close.
     """
 

@@ -112,9 +112,8 @@ class TruncateConfig(ConfigModel):
     max_length: int = Field(default=2048, ge=2, le=2**24)
     """Capacity of a packed row, and the maximum length of an example, in tokens. For preference pairs, it limits
     prompt and longer completion together."""
-    overlong: Literal["truncate", "drop", "split", "error"] = "truncate"
-    """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces, `error` stops the run and names
-    the first."""
+    overlong: Literal["truncate", "drop", "split"] = "truncate"
+    """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces."""
     keep: Literal["start", "end"] = "start"
     """Which end of a truncated example is kept. Strategies that cut documents do not truncate to a row."""
     split: SplitConfig = SplitConfig()

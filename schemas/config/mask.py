@@ -11,7 +11,9 @@ Stop = Literal["turn", "auto"]
 
 
 class MaskConfig(ConfigModel):
-    """Which tokens are trained."""
+    """Which tokens are trained. A conversation whose turns cannot be located with certainty, if the mask needs them, is
+    left out, and listed in rejects.jsonl; only `completion` and `all` need none, without `train_end: false`, `thoughts`
+    and `tool_calls`."""
 
     policy: MaskPolicy = "completion"
     """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
@@ -27,10 +29,6 @@ class MaskConfig(ConfigModel):
     tool_calls: ToolCalls = "train"
     """Tool calls of the assistant, with what the template writes around them. `mask`: never trained, but the
     end-of-turn token after them is."""
-    on_unproved: Literal["reject", "error"] = "reject"
-    """If the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty, only `completion`
-    and `all` can be applied, without `train_end: false`, `thoughts` and `tool_calls`. `reject` leaves the conversation
-    out and lists it in rejects.jsonl with the reason; `error` ends the run."""
     stop: Stop = "turn"
     """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
     token with the turn before it. `turn` does not."""

@@ -25,8 +25,6 @@ class LengthStats:
     """(K,) first token of each run within its document."""
     ends: NDArray[np.int32]
     """(K,) one past the last token of each run."""
-    sources: NDArray[np.int32] | None = None
-    """(N,) the number of each document's source; None if sources are not needed."""
     longest: Sequence[tuple[str, int]] = ()
     """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
 

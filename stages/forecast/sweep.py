@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.layout import fill_of
-from ...schemas.report import Point, SourceLoss
+from ...schemas.report import Point
 from ..pack.best_fit import rows_needed
 from ..pack.bounds import bound_of_whole_pieces, least_rows, size_counts
 from ..pack.tight import tight_rows
@@ -62,39 +62,6 @@ def sweep(
     split documents that are too long, depending on the options.
     """
     return [_point(stats, limit, strategy, options) for limit in candidates for strategy in strategies]
-
-
-def lost_by_source(
-    stats: LengthStats, limit: int, strategy: str, options: SweepOptions, names: Sequence[str]
-) -> list[SourceLoss]:
-    """Losses of each source that has a document, in the order of sources. One source may lose everything while the
-    total loss is small.
-
-    Args:
-        names: names of the sources; the stats must say the source of each document.
-    """
-    assert stats.sources is not None
-    left, out = _left(stats, limit, options.split or strategy in CUTTING, options), []
-    for number, name in enumerate(names):
-        mine = stats.sources == number
-        lengths, kept, labels = stats.lengths[mine], left.kept[mine], stats.labels_each[mine]
-        documents, tokens = int(np.count_nonzero(lengths)), int(lengths.sum(dtype=np.int64))
-        if not documents:
-            continue
-        out.append(
-            SourceLoss(
-                source=name,
-                documents=documents,
-                documents_cut=int(np.count_nonzero(left.cut[mine])),
-                documents_lost=int(np.count_nonzero((lengths > 0) & (kept == 0))),
-                longest=int(lengths.max()),
-                tokens=tokens,
-                tokens_lost=tokens - int(kept.sum()),
-                labels=int(labels.sum()),
-                labels_lost=int(labels.sum() - left.labels[mine].sum()),
-            )
-        )
-    return out
 
 
 def _left(stats: LengthStats, limit: int, whole: bool, options: SweepOptions) -> _Left:

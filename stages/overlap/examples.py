@@ -6,6 +6,7 @@ share short idioms without being copies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,20 +37,23 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     it expects. None if it has no known column.
 
     Evaluation sets have many forms, and only a few of them could be trained on. So texts are found by the names of
-    columns, whatever else a row holds; tests, ids and starter code are left out.
+    columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, its last answer is
+    an answer.
     """
-    out = []
-    conversation = next((row[name] for name in CONVERSATIONS if row.get(name)), None)
-    if conversation is not None:
-        out += _spoken(conversation)
-    names = [name for name in PROMPTS if row.get(name)]
-    for name in names[: 0 if out else 1]:
-        asked = "\n".join(_said(row[name], answers=False))
-        if name == "instruction" and "input" in names:
-            asked += "\n" + "\n".join(_said(row["input"], answers=False))
-        out.append((PROMPT, asked))
-    if names or out:  # a row with answers only is something else
-        out += [(ANSWER, text) for name in ANSWERS if row.get(name) for text in _listed(row[name])]
+    spoken = next((row[name] for name in CONVERSATIONS if row.get(name)), None)
+    messages = [one for one in _parts(spoken) if isinstance(one, Mapping)]
+    last = len(messages) - (bool(messages) and _role(messages[-1]) in _ASSISTANT)
+    asked, answers, names = (
+        _texts(messages[:last]),
+        _texts(messages[last:]),
+        [name for name in PROMPTS if row.get(name)],
+    )
+    if names and not messages:
+        columns = ["instruction", "input"] if names[0] == "instruction" else names[:1]
+        asked = [text for name in columns for text in _texts(_parts(row.get(name)))]
+    if names or messages:  # a row with answers only is something else
+        answers += [text for name in ANSWERS for text in _texts(_parts(row.get(name)), silent=())]
+    out = [(PROMPT, "\n".join(asked)), *((ANSWER, text) for text in answers)]
     return [one for one in out if one[1] and not one[1].isspace()]
 
 
@@ -59,44 +63,25 @@ def evaluation_id(row: Mapping[str, Any]) -> str:
     return str(found)[:200]
 
 
-def _parsed(value: Any) -> Any:
-    """What a text holds as JSON, if it is a list of it; else the value itself."""
+def _parts(value: Any) -> list[Any]:
+    """A text, a message, or those of a list or of its JSON."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            return parse_json(value)
-        except ValueError:
-            pass
-    return value
+        with suppress(ValueError):
+            value = parse_json(value)
+    return value if isinstance(value, list) else [value]
 
 
-def _listed(value: Any) -> Iterator[str]:
-    """The texts of an answer: one text, a list of texts or its JSON, or messages."""
-    value = _parsed(value)
-    if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value):
-        yield from (one for one in value if isinstance(one, str))
-    else:
-        yield from _said(value, answers=True)
+def _texts(parts: Sequence[Any], silent: Sequence[str] = _SILENT) -> list[str]:
+    """Texts, and the contents of messages.
 
-
-def _said(value: Any, *, answers: bool) -> Iterator[str]:
-    """The texts of a value: itself, or the contents of messages."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for message in [value] if isinstance(value, Mapping) else value:
-            if isinstance(message, Mapping) and (answers or _role(message) not in _SILENT):
-                yield content_of(message)
-
-
-def _spoken(value: Any) -> list[tuple[str, str]]:
-    """A conversation: everything before its last answer, except system messages, and that answer."""
-    value = _parsed(value)
-    messages = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-    if not messages:
-        return []
-    last = len(messages) - (_role(messages[-1]) in _ASSISTANT)
-    asked = "\n".join(content_of(one) for one in messages[:last] if _role(one) not in _SILENT)
-    return [(PROMPT, asked), *((ANSWER, content_of(one)) for one in messages[last:])]
+    Args:
+        silent: the roles whose messages are left out.
+    """
+    return [
+        one if isinstance(one, str) else content_of(one)
+        for one in parts
+        if isinstance(one, str) or (isinstance(one, Mapping) and _role(one) not in silent)
+    ]
 
 
 def _role(message: Mapping[str, Any]) -> str:

@@ -99,13 +99,13 @@ class OverlapIndex:
         )
 
     def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
-        """(S,) the hits of each of S training texts, by evaluation text."""
+        """(S,) the hits of each of S training texts."""
         words = words_of(texts)
         owners = np.repeat(np.arange(len(texts)), np.diff(words.starts))
         out: list[list[TextHit]] = [[] for _ in texts]
         for mine, text, places, first, size in [*self._shared(words, owners), *self._whole(words, owners)]:
             out[mine].append(TextHit(text, places, size, words.said(first, min(size, _SHOWN))))
-        return [sorted(hits, key=lambda hit: hit.text) for hits in out]
+        return out
 
     def _shared(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
         """What is found of n-grams. N-grams that follow each other in both texts are one run of words."""

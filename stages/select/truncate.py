@@ -14,7 +14,6 @@ class Overlong(StrEnum):
     DROP = "drop"
     SPLIT = "split"
     """Cut into pieces at natural places, before packing."""
-    ERROR = "error"
     WHOLE = "whole"
     """Kept whole here; the packing strategy cuts it."""
 

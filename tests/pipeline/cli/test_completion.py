@@ -24,7 +24,6 @@ def completed(*words: str) -> list[str]:
         (("run", "--set", "truncate.max_l"), {"truncate.max_length="}),
         (("run", "--set", "sources.0.for"), {"sources.0.format="}),
         (("export", "packed", "--to", "m"), {"megatron-bridge", "megatron", "mds", "model"}),
-        (("probe", "model", "--dtype", ""), {"float32", "bfloat16", "float16"}),
         (("exp",), {"export", "explain-loss"}),
     ],
 )

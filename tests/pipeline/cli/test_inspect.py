@@ -33,15 +33,11 @@ def test_pieces_are_the_row_cut_at_its_documents(packed: Path) -> None:
                 assert [weight > 0 for weight, *_ in runs] == [False, True], "a prompt, then a completion"
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "other"])
 @pytest.mark.parametrize("which", ["documents.parquet", "train/shards/*.arrow"])
-def test_a_damaged_file_is_named(packed: Path, tmp_path: Path, which: str, damage: str) -> None:
+def test_a_damaged_file_is_named(packed: Path, tmp_path: Path, which: str) -> None:
     copy = Path(shutil.copytree(packed, tmp_path / "copy"))
     path = max(copy.glob(which))
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "missing":
-        path.write_bytes(content[:-200] if damage == "cut" else b"something else")
+    path.write_bytes(path.read_bytes()[:-200])
     done = kit.cli("inspect", copy, "--row", open_dataset(copy).manifest.splits["train"].rows - 1)
     assert done.code == 1
     assert path.name in "".join(done.err.split())

@@ -36,9 +36,9 @@ def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Co
     more = ("--tokenizer", TOKENIZER)
     sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2")
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
-    done = packtrain("export", "trained/checkpoint-2", "--to", "model", "-o", "gathered", *more)
+    done = packtrain("export", "trained/checkpoint-2", "--to", "model", "-o", "gathered")
     assert done.code == 0, done.err
-    sample(packtrain, "c.jsonl", model="gathered")
+    sample(packtrain, "c.jsonl", *more, model="gathered")
     assert Path("c.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
 
 

@@ -1,6 +1,7 @@
 """What counts as shared text: planted overlaps of each kind and nothing else, and exactly what sets of tuples find."""
 
 import json
+import os
 import random
 import re
 import unicodedata
@@ -277,3 +278,16 @@ def test_texts_of_evaluation_rows(tmp_path: Path, at: int) -> None:
     expected = {*(("prompt", letter) for letter in asked), *(("answer", letter) for letter in answered)}
     assert {(hit["kind"], "QABCS"[hit["example"]]) for hit in hits} == expected
     assert all(hit.get("evaluation_id", "") == str(row.get("id", row.get("task_id", ""))) for hit in hits)
+
+
+REAL = os.environ.get("PACKTRAIN_REALDATA", "")
+
+
+@pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
+@pytest.mark.parametrize(("train", "test", "count"), [("train", "test", 367), ("train", "leetcode_apps_schema", 457)])
+def test_hits_on_real_problems(tmp_path: Path, train: str, test: str, count: int) -> None:
+    """As many as an earlier search found, whose hashes, filters and normalising were others."""
+    data, against = (Path(REAL) / "apps" / f"{name}.jsonl" for name in (train, test))
+    done = kit.cli("contamination", "--input", data, "--against", against, "--out", tmp_path / "hits.jsonl")
+    assert done.code == 0, done.err
+    assert len((tmp_path / "hits.jsonl").read_text().splitlines()) == count

@@ -172,7 +172,7 @@ def test_a_card_that_cannot_be_written_fails_nothing(little: Any, tmp_path: Path
 # Foreign text
 
 
-@examples(200)
+@examples(60)
 @given(source=names, reason=names, form=names, version=names)
 def test_foreign_text_is_only_text(
     manifest: Manifest, plain: list[Any], source: str, reason: str, form: str, version: str

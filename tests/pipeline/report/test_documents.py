@@ -15,7 +15,7 @@ from packtrain.pipeline.report.lengths import choose
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Point
 from packtrain.stages.forecast.length_stats import LengthStats
-from packtrain.stages.forecast.sweep import SweepOptions, lost_by_source, sweep
+from packtrain.stages.forecast.sweep import SweepOptions, sweep
 
 from tests import kit
 
@@ -145,33 +145,6 @@ def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> 
     for stats in (every, some):
         assert [length for _, length in stats.longest] == np.sort(stats.lengths)[:-4:-1].tolist()
         assert [tokens[name] for name, _ in stats.longest] == [length for _, length in stats.longest]
-
-
-PROMISED = ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
-
-
-@pytest.mark.parametrize("overlong", ["truncate", "drop"])
-def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path: Path) -> None:
-    case = {"truncate": {"overlong": overlong}, "duplicates": "keep", "filter": {}, "mask": "last_assistant"}
-    manifest = packtrain.run(configured(base, case, 96, tmp_path / "out"))
-    found = found_of(tmp_path / "out")
-    options = SweepOptions(drop=overlong == "drop")
-    names = [one["name"] for one in base["sources"]]
-    lost = lost_by_source(found.stats, 96, "bfd", options, names)
-    assert [one.source for one in lost] == names
-    for one in lost:
-        entry = manifest.ledger.sources[one.source]
-        reasons = ("overlong", "cut_untrained", "untrained_piece")
-        assert one.tokens - one.tokens_lost == entry.tokens_packed
-        dropped = sum(entry.tokens_dropped.get(reason, 0) for reason in reasons)
-        assert one.tokens_lost == dropped + entry.tokens_truncated.get("max_length", 0)
-        assert one.documents_lost == sum(entry.examples_dropped.get(reason, 0) for reason in reasons)
-        assert one.documents_cut == entry.examples_truncated + entry.examples_split
-        assert one.labels - one.labels_lost == entry.labels_trained
-    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
-    for name in PROMISED:
-        assert sum(getattr(one, name) for one in lost) == getattr(outcome, name)
-    assert sum(one.documents_cut + one.documents_lost for one in lost) > 10
 
 
 def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:

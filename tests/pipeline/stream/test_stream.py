@@ -140,14 +140,6 @@ def bare_files(sizes: list[list[int]], sources: int) -> list[InputFile]:
     return files
 
 
-def test_an_overlong_document_is_named_when_its_window_comes(
-    make: MakeConfig, live: Callable[..., LiveWindows]
-) -> None:
-    windows = live(make(truncate={"max_length": 128, "overlong": "error"}), workers=2)
-    with pytest.raises(InputError, match=r"longer than truncate\.max_length \(128\).*line \d"):
-        list(windows.walk(0, 0, 1))
-
-
 def test_a_file_that_changes_meanwhile_is_refused(
     tmp_path: Path, make: MakeConfig, live: Callable[..., LiveWindows]
 ) -> None:

@@ -1,13 +1,13 @@
 """The sweep against the planner itself, label by label."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.stages.forecast.length_stats import LengthStats
-from packtrain.stages.forecast.sweep import SweepOptions, lost_by_source, sweep
+from packtrain.stages.forecast.sweep import SweepOptions, sweep
 from packtrain.stages.pack.plan_rows import plan_rows
 from packtrain.stages.select.truncate import Keep
 
@@ -15,21 +15,16 @@ Documents = list[list[bool]]
 """For each token of each document, whether the mask selects it."""
 
 
-def stats_of(documents: Documents, sources: Sequence[int] = ()) -> LengthStats:
-    """Args:
-    sources: of each document; all 0 by default.
-    """
+def stats_of(documents: Documents) -> LengthStats:
     owners, begins, ends = [], [], []
     for number, asked in enumerate(documents):
         marks = np.flatnonzero(np.diff([0, *map(int, asked), 0]))
         owners += [number] * (len(marks) // 2)
         begins += marks[::2].tolist()
         ends += marks[1::2].tolist()
-    lengths, *runs = [
-        np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)
-    ]
-    owned = np.array(sources or [0] * len(documents), dtype=np.int32)
-    return LengthStats(lengths, runs[0], runs[1], runs[2], owned)
+    lengths = [len(one) for one in documents]
+    columns = [np.array(column, dtype=np.int32) for column in (lengths, owners, begins, ends)]
+    return LengthStats(columns[0], columns[1], columns[2], columns[3])
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:
@@ -113,26 +108,6 @@ def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, opti
         expected = brute(documents, found.strategy, limit, options)
         assert {key: getattr(found, key) for key in expected} == expected, found.strategy
         assert found.bound <= found.rows
-
-
-@given(documents, st.sampled_from([4, 8, 16]), options, st.data())
-def test_sources_lose_together_what_all_of_them_lose(
-    documents: Documents, limit: int, options: SweepOptions, data: st.DataObject
-) -> None:
-    owner = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(documents), max_size=len(documents))))
-    stats = stats_of(documents, owner)
-    for strategy in ("bfd", "bfd_split"):
-        found = lost_by_source(stats, limit, strategy, options, ["0", "1", "2"])
-        assert [one.source for one in found] == sorted({str(owner[n]) for n, one in enumerate(documents) if one})
-        for one in found:
-            mine = [each for each, source in zip(documents, owner, strict=True) if str(source) == one.source]
-            expected = brute(mine, strategy, limit, options)
-            assert {
-                key: getattr(one, key) for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
-            } == {key: expected[key] for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")}
-            assert (one.tokens, one.longest) == (sum(map(len, mine)), max(map(len, mine)))
-            assert one.documents == sum(map(bool, mine))
-            assert one.labels == sum(labels_of(each, 0, len(each)) for each in mine)
 
 
 def test_figures_that_can_be_checked_by_eye() -> None:
