@@ -29,17 +29,16 @@ from ..stages.prep import Options
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
-from .inputs.elsewhere import InputOrigin, origin_of
 from .inputs.find import Found, find_inputs
 from .inputs.first_rows import polars_version
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
-from .inputs.scan_cache import scan_inputs
+from .inputs.scan import scan_inputs
 from .inputs.source_formats import SourceFormat
 from .observer import Observer
 from .store.checksummed import get_note, put_note
 from .store.local import LocalStore
-from .store.open_store import Store, StoredFile, ask_all, scratch_of
+from .store.open_store import Store, StoredFile, ask_all
 
 NAME = "contamination.jsonl"
 FORMAT = 5
@@ -160,7 +159,7 @@ def _rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
         InputError: a line is not a JSON object; names it.
     """
     for block in file.blocks:
-        found, first = read_rows(file.where(block), block, _MAX_ROW_BYTES), block.first_line + 1
+        found, first = read_rows(file.path, block, _MAX_ROW_BYTES), block.first_line + 1
         bad = [(first + number, f"{reason}: {detail}") for number, reason, detail in found.rejects[:1]]
         yield from ((first + number, row) for number, row in found.records or ())
         for number, line in found.lines or ():
@@ -251,7 +250,6 @@ class OverlapTask:
     evaluation: Evaluation
     where: tuple[str, str] | None
     """The source's condition, and the version of polars."""
-    origin: InputOrigin | None
 
     @cached_property
     def record(self) -> str:
@@ -278,8 +276,7 @@ class OverlapTask:
         """
         rows = load_rows(self.cache, self.evaluation.index)
         where = self.where[0] if self.where is not None else None
-        scratch = scratch_of(self.cache).root
-        found = block_examples(self.path, self.block, self.origin, self.form, self.max_row_bytes, where, scratch)
+        found = block_examples(self.path, self.block, self.form, self.max_row_bytes, where)
         examples = found.examples
         if any(example.ids is not None for example in examples):
             raise InputError(
@@ -375,10 +372,9 @@ def compare(
     for file in files:
         source, form = by_name[file.source], formats[file.source]
         where = (source.where, polars_version()) if source.where is not None else None
-        origin = origin_of(file, source.max_row_bytes)
         for block in file.blocks:
             how = (form.name, form.options)
-            task = OverlapTask(file.where(block), block, how, source.max_row_bytes, cache, evaluation, where, origin)
+            task = OverlapTask(file.path, block, how, source.max_row_bytes, cache, evaluation, where)
             tasks.setdefault(task.record, task)
             blocks.append((file, block, task.record))
     every = list(tasks.values())

@@ -232,11 +232,11 @@ def _source_row(file: InputFile | None, address: Address) -> SourceRow:
         return SourceRow(path, "the row lies beyond the source's max_rows")
     block = next(one for one in file.blocks if one.first_line < address.line <= one.first_line + one.lines)
     then = f"it had {file.size:,} bytes, with BLAKE3 hash {file.hash[:16]}"
-    where = file.where(block)
+    where = block.spooled or file.path
     if not where.is_file():
         return SourceRow(path, f"{where} is gone; {then}")
     try:
-        rows = read_rows(where, block, _LONGEST)
+        rows = read_rows(file.path, block, _LONGEST)
     except (OSError, PacktrainError) as error:
         return SourceRow(path, f"{path} has changed since the run; {then} ({error})")
     number = address.line - 1 - block.first_line

@@ -95,16 +95,10 @@ ANY: dict[str, tuple[str, Write]] = {
         data(lambda rows: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()),
     ),
     "mark": (".jsonl", data(lambda rows: b"\xef\xbb\xbf" + kit.lines(rows))),
-    "spaces": (
-        ".jsonl",
-        data(lambda rows: "".join(f" {json.dumps(row, separators=(' ,', ' :'))}\t\n" for row in rows).encode()),
-    ),
     "windows": (".jsonl", data(lambda rows: windows(kit.lines(rows)))),
-    "no last line end": (".jsonl", data(lambda rows: kit.lines(rows)[:-1])),
     "gz": (".jsonl.gz", data(lambda rows: two_members(kit.lines(rows)))),
     "zst": (".jsonl.zst", data(lambda rows: zstd(kit.lines(rows)))),
     "zst under another name": (".json", data(lambda rows: zstd(kit.lines(rows)))),
-    "array": (".json", data(array)),
     "array, indented": (".json", data(lambda rows: array(rows, 2))),
     "array, as on Windows": (
         ".json.gz",
@@ -113,21 +107,16 @@ ANY: dict[str, tuple[str, Write]] = {
     "array with a mark": (".json.zst", data(lambda rows: zstd(b"\xef\xbb\xbf" + array(rows)))),
     "parquet": (".parquet", parquet()),
     "parquet, small groups": (".parquet", parquet(row_group_size=3, compression="zstd")),
-    "parquet, plain": (".parquet", parquet(use_dictionary=False, compression="none")),
     "arrow": (".arrow", arrow("file", 5)),
-    "arrow stream": (".arrow", arrow("stream", 1000)),
     "arrow, compressed": (".arrow", arrow("stream", 7, compression="lz4")),
     "arrow, dictionaries": (".arrow", arrow("file", 7, dictionary=True)),
-    "arrow stream, dictionaries": (".arrow", arrow("stream", 4, dictionary=True)),
     "parquet, columns of JSON": (".parquet", lambda file, rows: pq.write_table(columns_of_json(rows), file)),
     "parquet by the library": (".parquet", lambda file, rows: library(rows).to_parquet(file)),
 }
 TEXTS: dict[str, tuple[str, Write]] = {
     "csv": (".csv", data(COMMA)),
     "csv as on Windows": (".csv", data(lambda rows: b"\xef\xbb\xbf" + separated(",", "\r\n", csv.QUOTE_ALL)(rows))),
-    "csv without a last line end": (".csv", data(lambda rows: COMMA(rows)[:-1])),
     "tsv": (".tsv", data(separated("\t", "\n", csv.QUOTE_MINIMAL))),
-    "csv.gz": (".csv.gz", data(lambda rows: gzip.compress(COMMA(rows)))),
     "csv.zst": (".csv.zst", data(lambda rows: zstd(COMMA(rows)))),
 }
 

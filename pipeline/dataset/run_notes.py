@@ -7,7 +7,7 @@ run, URLs that they name are not fetched, and nothing is written where they say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -183,8 +183,6 @@ class NotedPart:
 def recall_files(out: Store, plan: Mapping[str, Any]) -> list[InputFile]:
     """The inputs, with the blocks they were cut into; none if the note is gone or damaged. They themselves may be gone.
 
-    The URLs of remote inputs are left out, so that a note cannot make packtrain fetch them.
-
     Args:
         plan: the dataset's; a note with other inputs counts as damaged.
     """
@@ -193,13 +191,10 @@ def recall_files(out: Store, plan: Mapping[str, Any]) -> list[InputFile]:
 
 
 def _parts(out: Store, plan: Mapping[str, Any]) -> _Parts | None:
-    """The note, if it is of the plan's inputs, without their URLs."""
+    """The note, if it is of the plan's inputs."""
     note = _read(out, PARTS, _Parts)
     if note is None:
         return None
-    note.files = [
-        replace(file, far=None, members=tuple(replace(one, far=None) for one in file.members)) for file in note.files
-    ]
     files = [one for file in note.files for one in (file.members or (file,))]
     planned = [(one["source"], one["file"], one["hash"]) for one in plan["inputs"]]
     return note if [(file.source, file.label, file.hash) for file in files] == planned else None

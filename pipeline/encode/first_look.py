@@ -27,10 +27,9 @@ from ...stages.tokenize.prompts_alone import prompts_alone
 from ..execute.executor import Executor, perform
 from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
-from ..inputs.elsewhere import here
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import UserCache, get_note, put_note
+from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
@@ -83,9 +82,10 @@ class LookTask:
 
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
-        agreed, engines = UserCache(LOOKS), f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
+        engines = f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
         about: dict[str, str | int] = {"format": _FORMAT, "tokenizer": spec.tokenizer.hash, "engines": engines}
-        known = engine is reference or agreed.read(about) is not None
+        agreed = f"{LOOKS}/{fingerprint(about)}.json"
+        known = engine is reference or get_user_note(agreed, dict) is not None
         added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
         samples = [] if known else samples_of(engine, fuzz_texts(added))
         header: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class LookTask:
                 texts = f"{found.differing:,} of {len(samples):,} texts, first {found.first}"
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} on {texts}")
         if not known:
-            agreed.keep(about, b"true")
+            put_user_note(agreed, about)
         counts = tuple(one.counts for one in rows)
         return Look(engine.name, engine.version, "", header, endings, counts)
 
@@ -158,8 +158,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], fou
         base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
-    path = here(task.path, block, task.origin, scratch_of(task.cache).root)
-    rows = read_rows(path, block, task.max_row_bytes, columns_of(form), _ROWS)
+    rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) / max(block.lines, 1)
     lines = (form.prepare([one]) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
     records = (form.prepare_rows([one]) for one in rows.records or () if mean <= _ROW_BYTES)

@@ -10,11 +10,10 @@ from ...schemas.errors import IntegrityError
 from ...schemas.names import record_name
 from ...stages.tokenize.engine_check import compare
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
-from ..execute.checking import damaged
 from ..observer import Observer
 from ..store.checksummed import put_note
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, ask_all
+from ..store.open_store import Store, StoredFile, ask_all, damaged
 from .encode_spec import EncodeSpec
 from .parts import PartRecord, read_record
 from .task import EncodeResult, EncodeTask

@@ -7,7 +7,6 @@ from ...schemas.config.config import SourceConfig
 from ...schemas.fingerprint import fingerprint
 from ..contamination import Evaluation
 from ..inputs.blocks import InputFile
-from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.source_formats import SourceFormat
 from ..store.open_store import Store
@@ -49,7 +48,7 @@ class Prepared:
             form = self.formats[file.source]
             out += [
                 EncodeTask(
-                    file.where(block),
+                    file.path,
                     block,
                     form.name,
                     form.options,
@@ -60,7 +59,6 @@ class Prepared:
                     conversational,
                     source.where,
                     self.pairs,
-                    origin_of(file, source.max_row_bytes),
                 )
                 for block in file.blocks
             ]

@@ -22,9 +22,8 @@ from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
-from ..inputs.elsewhere import InputOrigin
 from ..inputs.read import block_examples
-from ..store.open_store import Store, scratch_of
+from ..store.open_store import Store
 from ..store.store import Put
 from .encode_spec import EncodeSpec
 from .parts import DROPPED, REJECTED, PartRecord
@@ -50,8 +49,6 @@ class EncodeTask:
     """Condition that selects examples."""
     pairs: bool = False
     """Whether the examples are preference pairs."""
-    origin: InputOrigin | None = None
-    """Where machines that lack the file can fetch it from."""
 
     @property
     def key(self) -> str:
@@ -100,8 +97,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     store = task.cache
     encoder = load_encoder(store, task.spec)
     key = task.key
-    form, scratch = (task.format, task.options), scratch_of(store).root
-    prepared = block_examples(task.path, task.block, task.origin, form, task.max_row_bytes, task.where, scratch)
+    prepared = block_examples(task.path, task.block, (task.format, task.options), task.max_row_bytes, task.where)
     found = Findings()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"

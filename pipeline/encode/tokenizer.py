@@ -17,9 +17,8 @@ import msgspec
 
 from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
-from ...schemas.jsontext import decode_note
 from ..execute.executor import exit_reason, out_of_memory_kills
-from ..store.checksummed import UserCache
+from ..store.checksummed import get_user_note, put_user_note
 from . import ask_transformers
 from .ask_transformers import FORMAT, Answer
 
@@ -171,12 +170,11 @@ def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, bas
         TaskError: the process that asks transformers was killed by a signal.
     """
     folder = find_tokenizer(str(folder.absolute()), Path())
-    kept, about = UserCache("tokenizers"), {"folder": _folder_key(folder)}
-    try:
-        answer = decode_note(kept.read(about), Answer)
-    except msgspec.MsgspecError:  # it is missing or damaged
+    note = f"tokenizers/{_folder_key(folder)}.json"
+    answer = get_user_note(note, Answer)
+    if answer is None:
         answer = _ask(folder)
-        kept.keep(about, msgspec.json.encode(answer))
+        put_user_note(note, answer)
     given, special, pad = answer["chat_template"], answer["special_tokens"], answer["pad_id"]
     name = origin = tokenizer_name(folder)
     template = given.get("default") if isinstance(given, dict) else given

@@ -51,8 +51,6 @@ TASK_MODULES = tuple(
 SERVER_ENVIRONMENT: dict[str, str] = {}
 """Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
-_START_PAUSES = (0.1, 1.0)
-"""Seconds before a worker is started again; the kernel takes a moment to end a server that it killed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -171,27 +169,23 @@ class Pool(Executor):
             worker.pipe.send((function, task))
 
     def _start(self) -> _Worker:
-        """Start a worker. If the server was killed, the next attempt starts another one.
+        """Start a worker.
 
         Raises:
             TaskError: no worker can be started.
         """
         ours, theirs = self._context.Pipe()
         row = self._context.RawValue("q", -1)
-        for pause in (*_START_PAUSES, None):
-            process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
-            try:
-                _start_server()
-                with _without_main():
-                    process.start()
-                break
-            except (EOFError, OSError) as error:
-                if pause is None:
-                    raise TaskError(
-                        f"no worker process can be started ({type(error).__name__}: {error}); the machine is likely "
-                        "out of memory or of processes: free some, or use fewer workers, and run the same command again"
-                    ) from error
-                time.sleep(pause)
+        process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
+        try:
+            _start_server()
+            with _without_main():
+                process.start()
+        except (EOFError, OSError) as error:  # such as those of a server that was killed
+            raise TaskError(
+                f"no worker process can be started ({type(error).__name__}: {error}); the machine is likely "
+                "out of memory or of processes: free some, or use fewer workers, and run the same command again"
+            ) from error
         theirs.close()
         worker = _Worker(process, ours, row)
         self._pool.append(worker)

@@ -115,10 +115,7 @@ class RayExecutor(Executor):
 
     def _ending(self, error: Exception) -> str:
         """Describe how a worker ended; Ray's own message is a page long."""
-        known = self._ray.exceptions
-        if isinstance(error, known.OutOfMemoryError):
-            return "killed by Ray, because its machine was out of memory"
-        if isinstance(error, known.WorkerCrashedError):
+        if isinstance(error, self._ray.exceptions.WorkerCrashedError):
             late = f", or ran longer than run.task_seconds ({duration(self._seconds)})" if self._seconds else ""
             return f"it crashed, or was killed{late}"
         last = str(error).strip().splitlines()[-1:]  # for example that packtrain is not installed there

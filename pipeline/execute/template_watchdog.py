@@ -8,7 +8,6 @@
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -23,9 +22,6 @@ SECONDS = 10.0
 SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
 NO_ROW = -1
-_NEVER = float("-inf")
-_SPACE_SECONDS = 0.05
-"""Seconds for which a measurement of the address space is reused."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -37,11 +33,6 @@ class _Process:
     rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
-    space = 0
-    """Bytes of address space; measured at the time `looked`."""
-    limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    """Soft and hard limit of the address space while nothing renders; read when `space` was measured."""
-    looked = _NEVER
 
 
 def note_row(row: int) -> None:
@@ -76,34 +67,27 @@ class Watched:
         MemoryError: it took too much memory.
     """
 
-    __slots__ = ("_limited", "_watches")  # entered for every rendering, so it is no generator
+    __slots__ = ("_before", "_watches")  # entered for every rendering, so it is no generator
 
     def __enter__(self) -> None:
-        self._limited, self._watches = False, not _Process.rendering
+        self._watches = not _Process.rendering
         if not self._watches:
             return
-        now = time.monotonic()
-        if now > _Process.looked + _SPACE_SECONDS:
-            _Process.looked, _Process.space = now, _address_space()
-            _Process.limits = resource.getrlimit(resource.RLIMIT_AS)
-        (soft, hard), space = _Process.limits, _Process.space + SPACE_GROWTH
-        if _Process.space and (soft == resource.RLIM_INFINITY or space < soft):
-            resource.setrlimit(resource.RLIMIT_AS, (space, hard))
-            self._limited = True
+        self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        now = _address_space()
+        if now and (soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft):
+            resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
         _Process.rendering = True
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
-    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._watches:
             return
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         _Process.rendering = False
-        if isinstance(error, MemoryError):
-            _Process.looked = _NEVER
-        if self._limited:
-            resource.setrlimit(resource.RLIMIT_AS, _Process.limits)
+        resource.setrlimit(resource.RLIMIT_AS, self._before)
 
 
 def _address_space() -> int:

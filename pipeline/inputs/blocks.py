@@ -16,7 +16,7 @@ from ...schemas.fingerprint import hash_bytes
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
 Records = list[tuple[int, Mapping[str, Any]]]
-"""(number within the block, decoded row); values are plain data, or arrays where they were asked for."""
+"""(number within the block, decoded row)."""
 Reject = tuple[int, str, str]
 """(number within the block, reason, detail) of a row that cannot be read."""
 
@@ -41,15 +41,15 @@ class Block(msgspec.Struct, frozen=True):
     lines: int
     content: str
     """BLAKE3 of all rows, taken or not: of the bytes of lines, of the rows of a table."""
-    kind: Literal["lines", "rows", "text", "groups", "batches"] = "lines"
-    """How it is read: lines of JSON as somebody wrote them; lines that `spool` made; one text; row groups of a Parquet
-    file; rows of an Arrow file, or kept ones of a Parquet file."""
+    kind: Literal["lines", "rows", "groups", "batches"] = "lines"
+    """How it is read: lines of JSON as somebody wrote them; lines that `spool` made; row groups of a Parquet file; rows
+    of a table that are kept in the cache."""
     too_long: bool = False
     """Whether the block is one row longer than `max_row_bytes`, which is rejected without reading it into memory."""
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
     first: int = 0
-    """The first row group, or the first row of an Arrow file."""
+    """The first row group."""
     last: int = 0
     """One past the last, taken or not."""
     take: int | None = None
@@ -60,7 +60,7 @@ class Block(msgspec.Struct, frozen=True):
     @property
     def hash(self) -> str:
         """BLAKE3 of what the block gives: of its content, unless equal bytes would be read in another way."""
-        if self.take is None and self.kind not in ("text", "rows"):
+        if self.take is None and self.kind != "rows":
             return self.content
         return hash_bytes(f"{self.kind}, first {self.take}: {self.content}".encode())
 
@@ -144,8 +144,6 @@ class InputFile:
     """Rows beyond the source's `max_rows`."""
     origin: str = ""
     """The URL or dataset name that it was copied from; empty for local files."""
-    far: tuple[int, int] | None = None
-    """(size, stamp) of the URL's file, which identify its copy; None if other machines cannot fetch it."""
     members: tuple["InputFile", ...] = ()
     """The small files; their rows follow one another."""
 
@@ -159,10 +157,6 @@ class InputFile:
     def lines(self) -> int:
         """Number of rows, including a last line without a newline."""
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
-
-    def where(self, block: Block) -> Path:
-        """The file that contains a block."""
-        return block.spooled or self.path
 
     def lines_of(self, block: Block) -> FileLines:
         """Where the rows of a block are."""
@@ -193,8 +187,6 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def changed(path: Path, block: Block) -> InputError:
-    """The error for a block that has changed since the scan."""
+    """The error for a block of a file that has changed since the scan."""
     where = f"bytes {block.start:,} to {block.end:,}"
-    if block.spooled is not None:
-        return InputError(f"{path} is damaged ({where} of its input); delete it and run again; it will be made again")
     return InputError(f"{path} changed while it was read ({where}); let whatever writes it finish, then run again")

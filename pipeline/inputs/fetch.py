@@ -1,35 +1,22 @@
-"""Remote files: found, and copied into the cache, named by their hash, before they are cut."""
+"""Remote files: found, and copied into the cache before they are cut."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import blake3
-import msgspec
 
-from ...schemas.errors import ConfigError, InputError, IntegrityError
-from ...schemas.files.clients import WEB, filesystem, web
-from ...schemas.files.remote import Remote, RemoteError, ShortError, describe
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.files.clients import WEB, filesystem, shown, web
+from ...schemas.files.copy_cache import Copies
+from ...schemas.files.remote import Remote, RemoteError, describe
 from ...schemas.fingerprint import fingerprint
-from ..store.checksummed import get_note, put_note
-from ..store.local import LocalStore
-from .blocks import split_name
 from .file_kinds import is_data, is_text
 
-_COPIES = "remote"
-"""The cache folder of copies and notes about them."""
-_MOST = 1 << 40
-"""Most bytes that are read of a file whose size the server does not say."""
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
           "last_modified", "updated", "created", "Last-Modified", "oid")  # fmt: skip
-
-
-class _Copied(msgspec.Struct):
-    name: str
-    bytes: int
 
 
 def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
@@ -98,39 +85,17 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     """The cache's copy of a URL's file, made if it is missing.
 
     Raises:
-        InputError: it cannot be read, keeps changing, or does not have the size that the store says.
+        InputError: it cannot be read, or its server does not say how large it is and when it changed.
+        StoreError: the cache cannot be written, or the disk is full.
     """
-    store = LocalStore(cache)
-    note = f"{_COPIES}/{fingerprint([url, size, stamp])}.json"
-    if stamp and (kept := get_note(store, note, _Copied)) is not None:
-        with suppress(IntegrityError):  # then the file is copied again
-            copy = copy_of(kept.name, store)
-            if store.size(f"{_COPIES}/{kept.name}") == kept.bytes:
-                return copy
-    suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]
+    if size < 0 or not stamp:
+        raise InputError(
+            f"{shown(url)}: its server does not say how large it is and when it changed, so that a copy cannot be "
+            "checked; download it, and name the copy"
+        )
     try:
-        with store.draft(_COPIES) as draft:
-            for data in Remote(url).pieces("", most=size if size >= 0 else _MOST):
-                draft.file.write(data)
-            put = draft.result
-            if put.bytes < size:
-                raise ShortError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
-            name = f"{put.hash[:40]}{suffix}"
-            store.put(draft, f"{_COPIES}/{name}", replace_damaged=True)
+        return Copies(cache).copy(
+            fingerprint([url, size, stamp]), size, lambda path: Remote(url).download("", path, size, None)
+        )
     except (FileNotFoundError, RemoteError) as error:
-        raise _unreachable(url, error) from error
-    if stamp:
-        put_note(store, note, _Copied(name, put.bytes))
-    return copy_of(name, store)
-
-
-def copy_of(file: str, store: LocalStore) -> Path:
-    """The path of a copy with this name in the cache.
-
-    Raises:
-        IntegrityError: the name, or a link there, leads elsewhere.
-    """
-    copy = store.path(f"{_COPIES}/{file}")
-    if copy.is_symlink():
-        raise IntegrityError(f"{copy} is a link")
-    return copy
+        raise _unreachable(shown(url), error) from error

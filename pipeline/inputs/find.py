@@ -8,8 +8,9 @@ import fnmatch
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -34,8 +35,6 @@ _MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
-_EXPORT = "export.json"
-"""The note in every export of packtrain."""
 
 
 class InputKind(Enum):
@@ -57,11 +56,11 @@ class Found:
     size: int
     """Bytes; 0 for a dataset of the hub."""
     stamp: int
-    """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
+    """Changes with the input: its change time (ctime, in ns), or a hash of a server's metadata; 0 if unknown."""
     alias: str = ""
     """The path that its label is made from, if it is another one."""
     origin: str = ""
-    """The name of the dataset of the hub that a local file belongs to."""
+    """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
 
     @property
     def path(self) -> Path:
@@ -97,7 +96,7 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     for one in found:
         key: object = one.name
         if one.kind is InputKind.LOCAL:
-            about = one.path.stat()
+            about = os.stat(one.name)  # noqa: PTH116 - there may be many
             key = (about.st_dev, about.st_ino)
         if key in seen:
             raise ConfigError(
@@ -122,7 +121,8 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
     from .fetch import find_urls
 
     for url, size, stamp in find_urls(text, where):
-        yield Found(InputKind.URL, url, size, stamp)
+        one = Found(InputKind.URL, url, size, stamp)
+        yield replace(one, origin=one.shown)
 
 
 def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[Found]:
@@ -148,23 +148,18 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[Fo
 
 
 def _refuse_own(path: Path, where: str) -> None:
-    """Refuse folders that packtrain wrote, whose files are not what they seem."""
+    """Refuse packed datasets, whose files are not what they seem."""
     for folder in (path, path.parent):
         if all((folder / name).is_file() for name in _PACKED) and (folder == path or (path / _STATE).is_file()):
             raise ConfigError(
                 f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
                 "another way, `packtrain export --to trl` writes files that format tokenized reads"
             )
-    if (path / _EXPORT).is_file():
-        raise ConfigError(
-            f"{where}: {path} is an export; give the folder of a split in it, with format tokenized and, for packed "
-            "rows, keys: {lengths: seq_lengths}"
-        )
 
 
 def _file(path: Path, where: str) -> Found:
     found = regular(path, where)
-    return Found(InputKind.LOCAL, str(path), found.st_size, found.st_mtime_ns)
+    return Found(InputKind.LOCAL, str(path), found.st_size, found.st_ctime_ns)
 
 
 def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Path]:
@@ -181,11 +176,6 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Path]:
                 f"sources.{source.name}.split: {folder} has one dataset, the split {state.get('_split')!r}; leave "
                 "`split` out"
             )
-    if state.get("_indices_data_files") or state.get("_indices_files"):
-        raise InputError(
-            f"{folder} was saved with a separate index of rows by an old version of `datasets`; load it and save it "
-            "again with a newer one"
-        )
     names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
     if not names:
         raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
@@ -314,41 +304,42 @@ def _matches(pattern: Path, where: str) -> list[Path]:
     A name that begins with a dot only matches a pattern that does.
 
     Raises:
-        ConfigError: a link leads to a folder that `**` has already entered.
+        ConfigError: a link leads to a folder that was already entered.
         InputError: a folder cannot be read.
     """
     first = next(index for index, part in enumerate(pattern.parts) if _MAGIC & set(part))
-    base = Path(*pattern.parts[:first])
-    names = {str(path) for path in _expand(base, pattern.parts[first:], where) if not path.is_dir()}
-    return [Path(name) for name in sorted(names)]
+    base, parts = Path(*pattern.parts[:first]), pattern.parts[first:]
+    deepest = len(parts) if "**" not in parts else sys.maxsize
+    found = list[Path]()
+    for above, names in _folders(base, where, hidden=(), deepest=deepest) if os.path.isdir(base) else ():  # noqa: PTH112
+        way = above.relative_to(base).parts
+        found += [above / name for name in names if _fits((*way, name), parts)]
+    return sorted(found, key=str)
 
 
-def _expand(folder: Path, parts: tuple[str, ...], where: str) -> Iterator[Path]:
-    if not parts:
-        yield folder
-        return
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        for inner, _ in _folders(folder, where, hidden=(".",)) if folder.is_dir() else ():
-            yield from _expand(inner, rest or ("*",), where)
-    elif not _MAGIC & set(part):
-        if os.path.lexists(folder / part):
-            yield from _expand(folder / part, rest, where)
-    elif folder.is_dir():
-        try:
-            names = [one.name for one in folder.iterdir() if fnmatch.fnmatchcase(one.name, part)]
-        except OSError as error:
-            raise _unreadable(error) from error
-        for name in names:
-            if part.startswith(".") or not name.startswith("."):
-                yield from _expand(folder / name, rest, where)
+def _fits(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Whether the names on the way to a file match the parts of a pattern."""
+    if not names or not parts:
+        return not names and not parts
+    if parts[0] == "**":
+        deeper = not names[0].startswith(".") and len(names) > 1 and _fits(names[1:], parts)
+        return deeper or _fits(names, parts[1:] or ("*",))
+    seen = parts[0].startswith(".") or not names[0].startswith(".")
+    return seen and fnmatch.fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
 
 
-def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[tuple[Path, list[str]]]:
-    """A folder and all below it, each with the names of its files."""
+def _folders(
+    top: Path, where: str, hidden: tuple[str, ...], deepest: int = sys.maxsize
+) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below it, each with the names of its files.
+
+    Args:
+        hidden: folders whose names begin with one of these are not entered.
+        deepest: how many folders deep to go.
+    """
 
     def refuse(error: OSError) -> None:
-        raise _unreadable(error) from error
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}; fix that, or name its files") from error
 
     entered: dict[tuple[int, int], str] = {}
     for folder, inner, names in os.walk(top, followlinks=True, onerror=refuse):
@@ -359,9 +350,6 @@ def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[tuple[P
                 f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
                 "link, or name the files"
             )
-        inner[:] = sorted(name for name in inner if not name.startswith(hidden))
+        deep = len(Path(folder).relative_to(top).parts) + 1
+        inner[:] = sorted(name for name in inner if deep < deepest and not name.startswith(hidden))
         yield Path(folder), sorted(names)
-
-
-def _unreadable(error: OSError) -> InputError:
-    return InputError(f"{error.filename} cannot be read: {error.strerror}; fix that, or name its files")

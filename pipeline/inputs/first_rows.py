@@ -16,6 +16,8 @@ from .source_formats import SAMPLE_ROWS, SourceFormat
 
 _CONDITION_ROWS = 100
 _PREFERENCE = "preference"
+
+
 _PACKS = ("strategy", "max_docs", "align", "parallel", "window_tokens")
 _NOT_FOR_PAIRS = {f"pack.{key}": "preference pairs are not packed, each is a row of its own" for key in _PACKS} | {
     "loss": "a preference loss has no weights",

@@ -74,7 +74,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         stat = file.stat()
         alias = f"{plain}/{_label(file, Path(plain).name)}"
         origin = f"hf://{name}/{file.name}"
-        out.append(Found(InputKind.LOCAL, str(file), stat.st_size, stat.st_mtime_ns, alias, origin))
+        out.append(Found(InputKind.LOCAL, str(file), stat.st_size, stat.st_ctime_ns, alias, origin))
     return out
 
 

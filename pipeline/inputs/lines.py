@@ -14,7 +14,6 @@ from ...schemas.errors import InputError
 from .blocks import Block, changed
 
 BOM = b"\xef\xbb\xbf"
-_CHUNK = 1 << 20
 
 
 def after_mark(stream: BufferedReader) -> int:
@@ -69,21 +68,8 @@ def scan_lines(path: Path, size: int, max_row_bytes: int) -> tuple[list[Block], 
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 
-def cut_text(stream: BufferedReader, max_row_bytes: int) -> Iterator[tuple[Block, bytes]]:
-    """As `cut`, for a stream that is one row; nothing if it is empty."""
-    start = after_mark(stream)
-    data = stream.read(max_row_bytes + 1)
-    digest, length = blake3.blake3(data), len(data)
-    while more := stream.read(_CHUNK):
-        digest.update(more)
-        length += len(more)
-    long = length > max_row_bytes
-    if length:
-        yield Block(start, start + length, 0, 1, digest.hexdigest(), kind="text", too_long=long), data
-
-
 def read_bytes(path: Path, block: Block) -> bytes:
-    """The bytes of a block of lines or text.
+    """The bytes of a block of lines.
 
     Raises:
         InputError: the file cannot be read, or has changed since the scan.
@@ -93,7 +79,10 @@ def read_bytes(path: Path, block: Block) -> bytes:
             file.seek(block.start)
             data = file.read(block.end - block.start)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; fix that, and run again") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}; fix that, and run again. With several machines, inputs must be "
+            "on a file system that all of them share, at the same path"
+        ) from error
     if blake3.blake3(data).hexdigest() != block.content:
         raise changed(path, block)
     return data

@@ -12,12 +12,11 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
-from .elsewhere import InputOrigin, here
 from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 
-ID_COLUMNS = ("id", "row")
-"""The columns in which rows say which row of other data they belong to."""
+ID_COLUMN = "id"
+"""The column of the id that rows give themselves."""
 
 
 def read_rows(
@@ -26,33 +25,28 @@ def read_rows(
     max_row_bytes: int,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
-    *,
-    arrays: bool = False,
 ) -> BlockRows:
     """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
 
     Args:
-        path: `InputFile.where(block)`.
+        path: the file that contains it.
         columns: of a table, the only ones that are needed; None for all.
         limit: rows that are enough, for a look at the data.
-        arrays: lists of integers may be arrays.
 
     Raises:
-        InputError: the file is no longer what was scanned.
+        InputError: the file is no longer what was scanned, or is not on this machine.
+        IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
-        return _joined(block, max_row_bytes, columns, limit, arrays=arrays)
+        return _joined(block, max_row_bytes, columns, limit)
     if block.too_long:
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
         from .tables import read_table, to_rows  # workers of lines need no Arrow
 
-        return to_rows(read_table(path, block, columns).slice(0, most), columns, arrays=arrays)
-    data = read_bytes(path, block) if block.spooled is None else unspool(path, block)
-    if block.kind == "text":
-        # Undecodable bytes become lone surrogates, for which the row is rejected later.
-        return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
+        return to_rows(read_table(path, block, columns).slice(0, most), columns)
+    data = read_bytes(path, block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
@@ -61,21 +55,19 @@ def read_rows(
     return BlockRows([one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
 
 
-def _joined(
-    block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None, *, arrays: bool
-) -> BlockRows:
+def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
     lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
     for path, member in block.members:
         if limit is not None and before >= limit:
             break
         left = None if limit is None else limit - before
-        found = read_rows(path, member, max_row_bytes, columns, left, arrays=arrays)
+        found = read_rows(path, member, max_row_bytes, columns, left)
         lines += [(before + number, line) for number, line in found.lines or ()]
         records += [(before + number, row) for number, row in found.records or ()]
         rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
         before += member.lines
-    return BlockRows(lines, None, rejects) if block.kind == "lines" else BlockRows(None, records, rejects)
+    return BlockRows(lines, None, rejects) if block.kind in ("lines", "rows") else BlockRows(None, records, rejects)
 
 
 def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
@@ -84,8 +76,7 @@ def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) ->
     Args:
         path: see `read_rows`.
     """
-    rows = read_rows(path, block, max_row_bytes, columns_of(form), arrays=form.takes_arrays)
-    return prepare_rows(rows, form)
+    return prepare_rows(read_rows(path, block, max_row_bytes, columns_of(form)), form)
 
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
@@ -98,25 +89,18 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
 
 
 def block_examples(
-    path: Path,
-    block: Block,
-    origin: InputOrigin | None,
-    form: tuple[str, Options],
-    max_row_bytes: int,
-    where: str | None,
-    scratch: Path,
+    path: Path, block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None
 ) -> PreparedBlock:
     """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
 
     Args:
         form: name and options of the format.
         where: the condition.
-        scratch: this machine's folder for copies.
 
     Raises:
-        InputError: the file is not here, or has changed since the scan.
+        InputError, IntegrityError: see `read_rows`.
     """
-    prepared = prepare_block(here(path, block, origin, scratch), block, make_format(*form), max_row_bytes)
+    prepared = prepare_block(path, block, make_format(*form), max_row_bytes)
     if where is None:
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -133,7 +117,7 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
     """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
     out: list[dict[str, Any]] = []
     for block in file.blocks:
-        rows = read_rows(file.where(block), block, max_row_bytes, limit=count - len(out))
+        rows = read_rows(file.path, block, max_row_bytes, limit=count - len(out))
         out += [dict(row) for _, row in rows.records or ()]
         for _, line in rows.lines or ():
             try:
@@ -153,7 +137,6 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
 
 class _Given(msgspec.Struct):
     id: Any = None
-    row: Any = None
 
 
 _decode = msgspec.json.Decoder(_Given).decode
@@ -168,21 +151,10 @@ def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Blo
         before += file.lines + file.not_taken
 
 
-def given_ids(rows: BlockRows) -> dict[int, tuple[str, int | None]]:
-    """(id, row) that the rows themselves give, by their number within the block: "" and None where they do not.
-
-    An id is a text or a whole number; a row is a number from 0.
-    """
-    given = {number: (row.get("id"), row.get("row")) for number, row in rows.records or ()}
+def given_ids(rows: BlockRows) -> dict[int, str]:
+    """The `id` of rows that have one, a text or a whole number, by their number within the block."""
+    given = {number: row.get(ID_COLUMN) for number, row in rows.records or ()}
     for number, line in rows.lines or ():
-        given[number] = None, None
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the format says what is wrong with it
-            found = _decode(line.removeprefix(BOM))
-            given[number] = found.id, found.row
-    return {
-        number: (
-            str(id) if isinstance(id, str | int) and not isinstance(id, bool) else "",
-            row if isinstance(row, int) and not isinstance(row, bool) and row >= 0 else None,
-        )
-        for number, (id, row) in given.items()
-    }
+            given[number] = _decode(line.removeprefix(BOM)).id
+    return {number: str(id) for number, id in given.items() if isinstance(id, str | int) and not isinstance(id, bool)}

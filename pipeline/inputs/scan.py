@@ -1,27 +1,39 @@
 """The inputs of a run, cut into blocks that one task each can encode.
 
 1. Find: what `path` names → files, URLs, datasets (`inputs/find.py`).
-2. Fetch: remote files → the cache, named by their hash (`inputs/fetch.py`).
+2. Fetch: remote files → the cache (`inputs/fetch.py`).
 3. Scan: each file → blocks of about `BLOCK_BYTES`, hashed by content. Small neighbouring files may share one.
 4. Read: block → rows (`inputs/read.py`).
 
 Where a block begins depends only on the data before it, so appending to a file changes only the last block.
+
+A source whose files have the same sizes and times as before is not read again: a note in the cache says how they were
+cut. The time is that of the last change (ctime), which no program can set back; for a URL, the metadata of its store.
+Every block's hash is checked again when it is encoded.
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from ... import __version__
 from ...schemas.errors import InputError, StoreError
-from ...schemas.fingerprint import hash_bytes
-from ..store.local import hash_file
+from ...schemas.fingerprint import fingerprint, hash_bytes, version
+from ..store.checksummed import get_note, put_note
+from ..store.local import LocalStore, hash_file
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
 from .find import Found, InputKind, find_inputs, irregular, labels
-from .lines import cut_text, scan_lines
+from .lines import scan_lines
+from .spool import spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -35,10 +47,65 @@ MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
+FORMAT = 10
+"""Raised whenever the format of notes or the way of cutting files changes."""
+_THREADS = 4
+"""Files scanned at once: hashing and decompressing release Python's lock."""
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which another change certainly gets a different time: some file systems count in seconds."""
 
 
-def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Found, str]]:
-    """What is to be scanned of a source, in order, each with its label. Raises as `scan_cache.scan_inputs`."""
+class _Note(msgspec.Struct):
+    files: list[InputFile]
+
+
+def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalStore) -> list[InputFile]:
+    """All files of all sources, in order, hashed and cut, up to each source's `max_rows`.
+
+    Args:
+        scratch: this machine's folder for notes, for copies of remote files, and for blocks of inputs without random
+            access.
+
+    Raises:
+        ConfigError: see `find_inputs`.
+        InputError: a file is empty, damaged, or cannot be read.
+        StoreError: the cache cannot be written, or the disk is full.
+    """
+    return [file for source in sources for file in first_rows(_scan(source, base, scratch), source.max_rows)]
+
+
+def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
+    began = time.time_ns()
+    inputs = _inputs(source, base, scratch.root)
+    about = [(found.name, found.size, found.stamp) for found, _ in inputs]
+    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
+    note = f"scans/{fingerprint([about, how])}.json"
+    with ThreadPoolExecutor(_THREADS) as pool:
+        paths = list(pool.map(lambda one: _path(one[0], scratch.root), inputs))
+        files = _noted(get_note(scratch, note, _Note), paths, scratch)
+        if files is None:
+            files = list(
+                pool.map(lambda one, path: _scanned(source, one[0], one[1], path, scratch.root), inputs, paths)
+            )
+            # Else a file may change unnoticed, and the note would be wrong.
+            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found, _ in inputs):
+                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
+                    put_note(scratch, note, _Note(files))
+    return [
+        replace(file, source=source.name, label=label, origin=found.origin)
+        for file, (found, label) in zip(files, inputs, strict=True)
+    ]
+
+
+def _scanned(source: "SourceConfig", found: Found, label: str, path: Path, cache: Path) -> InputFile:
+    try:
+        return scan_file(source.name, label, path, source.max_row_bytes, cache, found.path)
+    except InputError as error:  # which names the copy of a URL's file
+        raise InputError(str(error).replace(str(path), found.shown)) from error
+
+
+def _inputs(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Found, str]]:
+    """What is to be scanned of a source, in order, each with its label."""
     found = list[Found]()
     for one in find_inputs(source, base):
         if one.kind is InputKind.HUB:
@@ -50,27 +117,41 @@ def inputs_of(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Fou
     return list(zip(found, labels([Path(one.alias or one.path) for one in found]), strict=True))
 
 
-def scan_one(source: "SourceConfig", found: Found, label: str, cache: Path) -> InputFile:
-    """Fetch and scan an input. Raises as `scan_cache.scan_inputs`."""
-    path = found.path
-    if found.kind is InputKind.URL:
-        from .fetch import fetch
-
-        path = fetch(found.name, found.size, found.stamp, cache)
-    return named(scan_file(source.name, label, path, source.max_row_bytes, cache), found)
-
-
-def named(file: InputFile, found: Found) -> InputFile:
-    """The file, with the place that it came from."""
+def _path(found: Found, cache: Path) -> Path:
+    """The file on this machine."""
     if found.kind is not InputKind.URL:
-        return replace(file, origin=found.origin)
-    # An address with a password or a signature must not be stored in a task or a note.
-    far = (found.size, found.stamp) if found.shown == found.name else None
-    return replace(file, origin=found.shown, far=far)
+        return found.path
+    from .fetch import fetch
+
+    return fetch(found.name, found.size, found.stamp, cache)
 
 
-def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
+def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
+    """The files of a note; None if there is none, or if a block that it needs is not in the cache.
+
+    Inputs and blocks are where we look for them, whatever paths the note has.
+    """
+    if note is None or len(note.files) != len(paths):
+        return None
+    out = list[InputFile]()
+    for file, path in zip(note.files, paths, strict=True):
+        blocks = list[Block]()
+        for block in file.blocks:
+            kept = scratch.path(spool_name(block.content)) if block.spooled is not None else None
+            if kept is not None and not kept.is_file():
+                return None
+            blocks.append(msgspec.structs.replace(block, spooled=kept))
+        out.append(replace(file, path=path, blocks=tuple(blocks)))
+    return out
+
+
+def scan_file(
+    source: str, label: str, path: Path, max_row_bytes: int, cache: Path, name: Path | None = None
+) -> InputFile:
     """Hash a file and cut it into blocks, in bounded memory.
+
+    Args:
+        name: what the file is called, if it is a copy.
 
     Raises:
         InputError: it is empty, damaged, of an unknown kind, or cannot be read.
@@ -82,7 +163,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
             raise InputError(irregular(path))
         with path.open("rb", buffering=0) as file:
             head = os.pread(file.fileno(), HEAD, 0)
-        container, packing = detect(path, str(path), head)
+        container, packing = detect(name or path, str(path), head)
         if container is Container.JSONL and packing is None:
             blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
         else:
@@ -106,9 +187,6 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
 
 
 def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:
-    if packing is None and container is Container.TEXT:
-        with path.open("rb") as file:
-            return [block for block, _ in cut_text(file, max_row_bytes)]
     if packing is None and container in (Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM):
         from .tables import scan_table
 
@@ -172,12 +250,10 @@ def _groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[li
 
 def _weight(file: InputFile) -> int:
     """Bytes to count for a file; 0 if it is encoded on its own."""
-    if len(file.blocks) != 1 or file.far is not None:
+    if len(file.blocks) != 1 or file.blocks[0].too_long or file.blocks[0].take is not None:
         return 0
-    (block,) = file.blocks
-    size = block.end - block.start
-    alone = block.too_long or block.take is not None or block.spooled is not None
-    return 0 if alone or size > SMALL_BYTES else size + FILE_BYTES
+    size = file.blocks[0].end - file.blocks[0].start
+    return 0 if size > SMALL_BYTES else size + FILE_BYTES
 
 
 def _joined(files: list[InputFile]) -> InputFile:

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.units import plural
 from ...stages.prep import Format, Options, make_format
 from ...stages.prep.detect import detect
 from ..configfile import with_format
 from .blocks import InputFile
-from .file_kinds import misfit
 from .read import prepare_rows, read_rows, sample_rows
 from .user_reader import is_reader, reader_options
 
@@ -25,8 +24,6 @@ SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
 _COLUMNS = 12
 """Maximum number of columns to name."""
-_LONGEST = 16 << 20
-"""Maximum bytes of a line to look at."""
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
@@ -73,7 +70,7 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
 
     Raises:
         ConfigError: a source's rows fit no format or several, or its reader cannot be used.
-        NoRowsError: a source's rows do not fit its configured format.
+        InputError: a source's rows do not fit its configured format.
     """
     out = {}
     for source in config.sources:
@@ -105,7 +102,7 @@ def resolve_format(
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(files[0], SAMPLE_ROWS)
     if not rows:
-        raise _no_rows(files[0], where)
+        raise _no_rows(source, files[0])
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
     except ConfigError as error:
@@ -126,29 +123,18 @@ def resolve_format(
 
 
 def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, files: Sequence[InputFile]) -> None:
-    """Refuse a source without a row that has the columns of its format, before anything is encoded.
-
-    Checks the first rows of every block until one fits; of the source's first block, all rows after that.
+    """Refuse a source of whose first rows none has the columns of its format, before anything is encoded.
 
     Raises:
-        NoRowsError: no row fits; says what the first row has, and which format it would fit.
+        InputError: says what the first row has, and which format it would fit.
     """
-    reader, looked = form.make(), 0
-    first: tuple[InputFile, int, str, str] | None = None
-    blocks = [(file, block) for file in files for block in file.blocks]
-    for number, (file, block) in enumerate((blocks[0], *blocks)):
-        limit = None if number == 1 else SAMPLE_ROWS
-        seen = prepare_rows(read_rows(file.where(block), block, source.max_row_bytes, limit=limit), reader)
-        misfits = [one for one in seen.rejects if one[1] in _MISFITS]
-        if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
-            return
-        looked += len(misfits) if number else 0
-        if first is None and misfits:
-            line, reason, detail = misfits[0]
-            first = file, block.first_line + line + 1, reason, detail
-    if first is None:
+    file, block = files[0], files[0].blocks[0]
+    rows = read_rows(file.path, block, source.max_row_bytes, limit=SAMPLE_ROWS)
+    seen = prepare_rows(rows, form.make())
+    misfits = [one for one in seen.rejects if one[1] in _MISFITS]
+    if not misfits or len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
         return
-    file, line, reason, detail = first
+    line, reason, detail = misfits[0]
     fix = what_fits(files, {source.name: form})
     found = re.match("the row has no `(.+?)`", detail)
     keys = FORMAT_KEYS[source.format]
@@ -156,10 +142,10 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
         key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
         named = f"sources.{config.sources.index(source)}.keys.{key if key in keys else keys[0]}=COLUMN"
         fix = f"If that column has another name here, say which: {named}"
-    fits = "The only row does not fit" if looked == 1 else f"None of the {looked:,} rows looked at fits"
+    fits = f"None of the {plural(seen.rows, 'first row')} fits" if seen.rows > 1 else "The only row does not fit"
     said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. "
     said += fix or "Choose another format, or leave it out to detect it"
-    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
+    raise InputError(f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}: {said}")
 
 
 def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
@@ -168,7 +154,7 @@ def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -
         file = next((one for one in files if one.source == name), None)
         if file is None or form.name == "python":
             continue
-        with suppress(ConfigError, InputError):  # none or several fit, or the file has changed
+        with suppress(PacktrainError):  # none or several fit, or the file has changed
             found = detect(sample_rows(file, SAMPLE_ROWS))
             if found.format != form.name:
                 return (
@@ -178,53 +164,26 @@ def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -
     return ""
 
 
-class NoRowsError(InputError):
-    """A file has no row that is an object, or none that fits the format of its source.
-
-    Args:
-        path: of the file.
-        line: the first row's line, from 1; None if unknown.
-        said: what was found there, and what to do.
-    """
-
-    def __init__(self, where: str, path: str, line: int | None, said: str) -> None:
-        super().__init__(f"{where}: {path}{f', line {line:,}' if line is not None else ''}: {said}")
-        self.where, self.path, self.line, self.said = where, path, line, said
+def _no_rows(source: SourceConfig, file: InputFile) -> InputError:
+    where, block = f"sources.{source.name}: {file.origin or file.path}", file.blocks[0]
+    seen = prepare_rows(read_rows(file.path, block, source.max_row_bytes), make_format("text"))
+    if not seen.rejects:
+        return InputError(f"{where}: every line is blank; remove it, or fill it")
+    line, reason, detail = seen.rejects[0]
+    said = f"{reason}: {detail.removesuffix('.')}. None of its rows can be used.{what_it_is(file, reason)}"
+    return InputError(f"{where}, line {line + 1:,}: {said}")
 
 
-def _no_rows(file: InputFile, where: str) -> NoRowsError:
-    line, said = _first_misfit(file) or (None, "every line is blank; remove it, or fill it")
-    count = plural(file.lines, "row")
-    return NoRowsError(where, file.origin or str(file.path), line, f"{said} (none of its {count} can be used)")
-
-
-def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
-    """A sentence about a file: its columns, or what it may be instead of JSON lines; "" if unknown.
-
-    Args:
-        line: name the line; not for samples, whose line numbers differ from the input's.
-    """
-    table = any(block.kind != "lines" for block in file.blocks)
-    if reason != "missing_key" if table else reason not in _DAMAGED:
-        return ""
-    with suppress(InputError):  # it has changed in the meantime
-        rows = sample_rows(file, 1)
-        if table:
-            names = [f"`{name}`" for row in rows for name in row]
+def what_it_is(file: InputFile, reason: str) -> str:
+    """A sentence about a file whose rows are rejected: its columns, or what it should be; "" if neither helps."""
+    kinds = {block.kind for block in file.blocks}
+    if reason in _DAMAGED and kinds == {"lines"}:
+        return (
+            ' In JSONL each line is an object, such as {"text": "x"}: `jq -c .` makes such lines of other JSON. Call '
+            "the file .csv, .tsv or .txt if it is one."
+        )
+    if reason == "missing_key" and kinds != {"lines"}:
+        with suppress(PacktrainError):  # it has changed in the meantime
+            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
             return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
-        if not rows and (found := _first_misfit(file)) is not None:
-            return f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
     return ""
-
-
-def _first_misfit(file: InputFile) -> tuple[int, str] | None:
-    """(number from 1, what it is and what to do) of the first row in a file without rows; None if all are blank."""
-    for block in file.blocks:
-        rows = read_rows(file.where(block), block, _LONGEST)
-        if rows.rejects:
-            number, reason, detail = rows.rejects[0]
-            return block.first_line + number + 1, f"{reason}: {detail}"
-        for number, line in rows.lines or ():
-            if line.strip():
-                return block.first_line + number + 1, misfit(line)
-    return None

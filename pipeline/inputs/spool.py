@@ -1,8 +1,8 @@
 """Keeps blocks in the cache, named by their hash, for inputs without random access.
 
-Compressed files, JSON arrays and separated values can only be read from the beginning. They are read once, become
-lines of JSON, and are cut like plain files of lines; every block is kept in a separate file, so that tasks can read
-them in any order. A row that cannot become JSON is kept as a line with the reason, `!reason: detail`.
+Compressed files, JSON arrays, separated values and texts are read once, become lines of JSON, and are cut like plain
+files of lines; every block is kept in a separate file, so that tasks can read them in any order. A row that cannot
+become JSON is kept as a line with the reason, `!reason: detail`.
 """
 
 import csv
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import blake3
 import msgspec
@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ..store.local import LocalStore, explain, nameless
-from .blocks import Block, Lines, Reject, changed
+from .blocks import Block, Lines, Reject
 from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
-from .lines import after_mark, cut, cut_text
+from .lines import after_mark, cut
 
 ROW_TOO_LONG = "row_too_long"
 """The ledger's reason for rows that are too long."""
@@ -44,17 +44,25 @@ def scan_spooled(
         OSError: it cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    store, blocks = LocalStore(cache), list[Block]()
+    store, shown, blocks = LocalStore(cache), str(path), list[Block]()
     try:
         with path.open("rb") as file:
-            stream = decompressed(file, packing)
-            kind = kind_within(stream, str(path), kind, packing)
-            if kind is Container.TEXT:
-                pieces = cut_text(stream, max_row_bytes)
-            elif kind is Container.JSONL:
-                pieces = cut(stream, size, max_row_bytes, start=after_mark(stream))
+            stream = file
+            if packing is not None:
+                packed = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
+                stream = BufferedReader(packed, _CHUNK)
+            head = stream.peek(HEAD)[:HEAD]
+            if packing is not None:
+                refuse_inner(shown, head)
+            kind, start = settled(kind, head), after_mark(stream)
+            if kind is Container.JSONL:
+                pieces = cut(stream, size, max_row_bytes, start=start)
+            elif kind is Container.TEXT:
+                pieces = _text(stream, start, max_row_bytes)
+            elif kind is Container.JSON_ARRAY:
+                pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
             else:
-                pieces = _grouped(rows_of(stream, str(path), kind, max_row_bytes, cache), size)
+                pieces = _grouped(_separated(stream, shown, kind.separator, max_row_bytes), size)
             for block, data in pieces:
                 kept = None if block.too_long else spool(store, block.content, data)
                 blocks.append(msgspec.structs.replace(block, spooled=kept))
@@ -68,43 +76,6 @@ def scan_spooled(
             what = "is cut short: its compressed stream has no end"
         raise InputError(f"{path} {what}; copy or download it again, and check it with `{packing.value} -t`") from error
     return blocks
-
-
-def decompressed(file: BinaryIO, packing: Compression | None) -> BufferedReader:
-    """Read an open file, decompressed. Damage gives an OSError or an ArrowException."""
-    if packing is None:
-        return cast(BufferedReader, file)
-    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
-    return BufferedReader(stream, _CHUNK)
-
-
-def kind_within(stream: BufferedReader, shown: str, kind: Container, packing: Compression | None) -> Container:
-    """What a decompressed stream holds, by its beginning.
-
-    Raises:
-        InputError: it holds no lines.
-    """
-    head = stream.peek(HEAD)[:HEAD]
-    if packing is not None:
-        refuse_inner(shown, head)
-    return settled(kind, head)
-
-
-def rows_of(stream: BufferedReader, shown: str, kind: Container, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
-    """The rows of a JSON array or of separated values, each as a line of JSON, or a line with the reason why not.
-
-    Args:
-        shown: the file's name in messages.
-        cache: holds the decompressed bytes of a JSON array meanwhile.
-
-    Raises:
-        InputError: the file is damaged or cut short.
-        StoreError: the cache cannot be written, or the disk is full.
-    """
-    after_mark(stream)
-    if kind is Container.JSON_ARRAY:
-        return _elements(stream, shown, max_row_bytes, cache)
-    return _separated(stream, shown, kind.separator, max_row_bytes)
 
 
 def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:
@@ -127,6 +98,14 @@ def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]
 
 def _rejected(reason: str, detail: str) -> bytes:
     return f"!{reason}: {detail}\n".encode()
+
+
+def _line(row: dict[str, str]) -> bytes:
+    """A line of JSON. Bytes that are no UTF-8, lone surrogates here, are kept: the row's reader refuses them."""
+    try:
+        return msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
 def split_rows(lines: Lines) -> tuple[Lines, list[Reject]]:
@@ -174,7 +153,19 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Pat
         yield _rejected(ROW_TOO_LONG, too_long(len(line) - 1, max_row_bytes)) if long else line
 
 
-# Separated values
+# Texts and separated values
+
+
+def _text(stream: BufferedReader, start: int, max_row_bytes: int) -> Iterator[tuple[Block, bytes]]:
+    """One row, unless there is nothing."""
+    data = stream.read(max_row_bytes + 1)
+    if len(data) > max_row_bytes:
+        said = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
+        line = _rejected(ROW_TOO_LONG, said)
+    else:
+        line = _line({"text": data.decode("utf-8", "surrogateescape")})
+    if data:
+        yield Block(start, start + len(data), 0, 1, blake3.blake3(line).hexdigest(), kind="rows"), line
 
 
 def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
@@ -208,11 +199,9 @@ def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes
                 said = f"the row has {len(fields)} fields, but the header names {len(columns)}"
                 yield _rejected("wrong_columns", said)
             else:
-                yield (msgspec.json.encode(row) if fields else b"") + b"\n"
+                yield _line(row) if fields else b"\n"
         except StopIteration:
             return
-        except UnicodeEncodeError:  # kept as it is, and refused by who reads it
-            yield json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise InputError(
@@ -260,20 +249,23 @@ def spool_name(hash: str) -> str:
     return f"blocks/{hash[:2]}/{hash}.zst"
 
 
-def unspool(path: Path, block: Block) -> bytes:
+def unspool(block: Block) -> bytes:
     """The bytes of a kept block.
 
     Raises:
-        InputError: the file in the cache is damaged.
-        IntegrityError: it is missing.
+        IntegrityError: the file in the cache is missing or damaged.
     """
+    path = cast(Path, block.spooled)
     try:
         data = path.read_bytes()
         out: bytes = pa.Codec("zstd").decompress(data[8:], int.from_bytes(data[:8], "little"), asbytes=True)
     except FileNotFoundError:
-        raise IntegrityError(f"{path} vanished from the cache; run again, and it will be made again") from None
+        raise IntegrityError(
+            f"{path} is not in the cache, or not on this machine; run again, and it will be made again. With several "
+            "machines, run.scratch must be a folder that all of them share"
+        ) from None
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
-        raise changed(path, block) from None
+        out = b""
     if blake3.blake3(out).hexdigest() != block.content:
-        raise changed(path, block)
+        raise IntegrityError(f"{path} is damaged; delete it and run again, and it will be made again")
     return out

@@ -1,20 +1,16 @@
 """Parquet and Arrow files: cut into blocks of rows, hashed by content, and converted to plain values.
 
 Parquet: small neighbouring row groups share a block, whose hash covers the encoded bytes and the schema, so that a scan
-decodes nothing. A row group too large for one task is decoded once, and its rows are kept in the cache in blocks of the
-usual size. Arrow: a block is a range of rows of neighbouring record batches, read through a memory map.
+decodes nothing. The rows of larger row groups, and of Arrow files, are kept in the cache in blocks of the usual size.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import blake3
-import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
@@ -30,8 +26,6 @@ STEP = 64
 """Blocks are cut at multiples of this many rows."""
 UNREADABLE = "unreadable_value"
 _BATCH_ROWS = 1024
-_MAGIC_BYTES = 8
-"""`ARROW1` and two zero bytes, before the stream in an Arrow file."""
 _ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
 _UNREADABLE = (ValueError, OverflowError, pa.ArrowException, ImportError)
 """What Arrow raises for damaged files, and for values that Python cannot hold."""
@@ -45,7 +39,11 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         StoreError: the cache cannot be written, or the disk is full.
     """
     with _damage(path, kind.value):
-        return _scan_parquet(path, size, cache) if kind is Container.PARQUET else _scan_arrow(path, size, kind)
+        if kind is Container.PARQUET:
+            return _scan_parquet(path, size, cache)
+        with pa.memory_map(str(path)) as source:
+            batches = _batches_of_file(source) if kind is Container.ARROW_FILE else _batches_of_stream(path, source)
+            return list(_kept(_checked(path, batches), size, cache))
 
 
 def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
@@ -56,22 +54,12 @@ def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Ta
 
     Raises:
         InputError: the file cannot be read, or has changed since the scan.
+        IntegrityError: rows kept in the cache are missing or damaged.
     """
     if block.spooled is not None:
-        return pa.ipc.open_stream(unspool(path, block)).read_all()
-    if block.kind == "groups":
-        with _damage(path, Container.PARQUET.value):
-            return _read_groups(path, block, columns)
-    try:
-        table = _opened(path)[0].slice(block.first, block.last - block.first)
-        found = _hash(table)
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-    except _ERRORS:
-        found = ""
-    if found != block.content:
-        raise changed(path, block)
-    return table
+        return pa.ipc.open_stream(unspool(block)).read_all()
+    with _damage(path, Container.PARQUET.value):
+        return _read_groups(path, block, columns)
 
 
 @contextmanager
@@ -82,17 +70,13 @@ def _damage(path: Path, kind: str) -> Iterator[None]:
     except PacktrainError:
         raise
     except FileNotFoundError as error:  # Arrow's own words hold the path once more
-        raise _missing(path) from error
+        raise InputError(f"{path} cannot be read: No such file or directory; put it back, or give its path") from error
     except _ERRORS as error:
         said = str(error).rstrip(". ")
         raise InputError(
             f"{path} is damaged or cut short: as {kind} it cannot be read ({said}); copy it again, or write it again "
             "and close its writer"
         ) from error
-
-
-def _missing(path: Path) -> InputError:
-    return InputError(f"{path} cannot be read: No such file or directory; put it back, or give its path")
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
@@ -114,20 +98,14 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
         for first, last in _groups(file.metadata, size):
             groups = [file.metadata.row_group(number) for number in range(first, last)]
             rows, count = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-            if not rows:
-                continue
-            if count <= TOO_LARGE * size:
+            if rows and count <= TOO_LARGE * size:
                 digest = _hash_groups(path, file, first, last)
                 blocks.append(Block(at, at + count, line, rows, digest, "groups", first=first, last=last))
-                at, line = at + count, line + rows
-                continue
-            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
-            for table, count in _cut_rows(batches, size):
-                data = _to_stream(table)
-                digest = blake3.blake3(data).hexdigest()
-                kept = spool(LocalStore(cache), digest, data)
-                blocks.append(Block(at, at + count, line, table.num_rows, digest, "batches", spooled=kept))
-                at, line = at + count, line + table.num_rows
+            elif rows:
+                batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
+                blocks += _kept(batches, size, cache, at, line)
+            if rows:
+                at, line = blocks[-1].end, line + rows
     return blocks
 
 
@@ -179,41 +157,19 @@ def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
 # Arrow
 
 
-def _scan_arrow(path: Path, size: int, kind: Container) -> list[Block]:
-    table, batches = _opened(path)
-    _check_columns(path, table.column_names)
-    if kind is Container.ARROW_FILE:
-        with pa.memory_map(str(path)) as source:
-            named = pa.ipc.open_file(source).num_record_batches
-        if named != batches:
-            raise ValueError(f"its footer names {named} record batches, but there are {batches}")
-    blocks: list[Block] = []
-    line = at = 0
-    for rows, count in _cut_rows(map(_checked, table.to_batches()), size):
-        end = line + rows.num_rows
-        blocks.append(Block(at, at + count, line, rows.num_rows, _hash(rows), "batches", first=line, last=end))
-        at, line = at + count, end
-    return blocks
+def _batches_of_file(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(source)
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
 
 
-def _opened(path: Path) -> tuple[pa.Table, int]:
-    stat = path.stat()
-    return _mapped(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(4)
-def _mapped(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Table, int]:
-    """The rows of an Arrow file or stream with this status, mapped, and how many record batches they are. A file is a
-    stream between magic words.
-
+def _batches_of_stream(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    """
     Raises:
-        InputError: the stream has no end marker.
+        InputError: the stream has no end marker, so that record batches may be missing.
         ValueError: something follows the end.
     """
-    source = pa.memory_map(str(path))
-    is_file = source.read(6) == b"ARROW1"
-    begin = end = _MAGIC_BYTES if is_file else 0
-    source.seek(begin)
+    end = 0
     for _ in pa.ipc.MessageReader.open_stream(source):
         end = source.tell()
     if source.tell() == end:
@@ -221,46 +177,56 @@ def _mapped(path: Path, inode: int, size: int, mtime_ns: int) -> tuple[pa.Table,
             f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
             "copy it again, or write it again and close its writer"
         )
-    if not is_file and source.tell() != source.size():
+    if source.tell() != source.size():
         raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
-    source.seek(begin)
-    stream = pa.ipc.open_stream(source)
-    batches = list(stream)
-    return pa.Table.from_batches(batches, stream.schema), len(batches)
+    source.seek(0)
+    yield from pa.ipc.open_stream(source)
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check that offsets are within their buffers; reading other batches could access foreign memory, or crash."""
-    for column in batch.columns:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-            if "UTF8" not in str(error) or column.type not in kinds:
-                raise
-            # A text that is not UTF-8 only costs its row.
-            column.view(kinds[column.type]).validate(full=True)
-    return batch
+    for batch in batches:
+        _check_columns(path, batch.schema.names)
+        for column in batch.columns:
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+                if "UTF8" not in str(error) or column.type not in kinds:
+                    raise
+                # A text that is not UTF-8 only costs its row.
+                column.view(kinds[column.type]).validate(full=True)
+        yield batch
 
 
 # Rows of both
 
 
-def _cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[pa.Table, int]]:
-    """Cut rows into tables of about `size` bytes; each with its bytes.
+def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path, at: int = 0, line: int = 0) -> Iterator[Block]:
+    """Keep rows in the cache, in blocks of about `size` bytes.
 
-    Where a table begins depends only on the rows before it, not on batches: appending rows changes only the last table.
+    Where a block begins depends only on the rows before it, not on batches: appending rows changes only the last block.
+
+    Args:
+        at, line: bytes and rows of the file before them.
     """
-    block, total = list[pa.RecordBatch](), 0
+    rows, total = list[pa.RecordBatch](), 0
+
+    def block() -> Block:
+        data = _to_stream(pa.Table.from_batches(rows))
+        digest = blake3.blake3(data).hexdigest()
+        kept = spool(LocalStore(cache), digest, data)
+        return Block(at, at + total, line, sum(one.num_rows for one in rows), digest, "batches", spooled=kept)
+
     for step in _steps(batches):
-        count = sum(rows.nbytes for rows in step)
-        if block and total + count > size:
-            yield pa.Table.from_batches(block), total
-            block, total = [], 0
-        block += step
+        count = sum(one.nbytes for one in step)
+        if rows and total + count > size:
+            yield (made := block())
+            at, line, rows, total = made.end, line + made.lines, [], 0
+        rows += step
         total += count
-    if block:
-        yield pa.Table.from_batches(block), total
+    if rows:
+        yield block()
 
 
 def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -295,46 +261,13 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _hash(table: pa.Table) -> str:
-    """BLAKE3 of the rows, including column names and types."""
-    return blake3.blake3(_to_stream(table)).hexdigest()
-
-
-def to_rows(table: pa.Table, columns: Sequence[str] | None, *, arrays: bool = False) -> BlockRows:
+def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     """The rows of a table as plain values, and those that cannot be converted.
 
     Args:
         columns: the only ones that are needed; None for all.
-        arrays: whether lists of integers or booleans without nulls may be arrays.
     """
-    names = [name for name in dict.fromkeys(table.column_names) if columns is None or name in columns]
-    found = {name: values for name in names if arrays and (values := _arrays(table.column(name))) is not None}
-    rows = _plain(table.select([name for name in names if name not in found]))
-    if not found:
-        return rows
-    records: Records = [
-        (number, {**row, **{name: values[number] for name, values in found.items()}})
-        for number, row in rows.records or ()
-    ]
-    return replace(rows, records=records)
-
-
-def _arrays(column: pa.ChunkedArray) -> list[Any] | None:
-    """The lists of a column as arrays; None if they are not all of integers or booleans."""
-    kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return None
-    if not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
-        return None
-    whole = column.combine_chunks()
-    values = whole.flatten()
-    if whole.null_count or values.null_count:
-        return None
-    ends = np.cumsum(np.asarray(whole.value_lengths()), dtype=np.int64)
-    return np.split(values.to_numpy(zero_copy_only=False), ends[:-1]) if len(whole) else []
-
-
-def _plain(table: pa.Table) -> BlockRows:
+    table = table.select([name for name in dict.fromkeys(table.column_names) if columns is None or name in columns])
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     records, rejects = Records(), list[Reject]()

@@ -1,6 +1,5 @@
 """Finds a user's own reader: `python:module:function` → the file and its source, without importing it."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def reader_file(format: str, base: Path, where: str) -> Path:
         where: the key of the configuration, for errors.
 
     Raises:
-        ConfigError: there is none, or it is not written in Python.
+        ConfigError: there is none.
     """
     module = format.split(":")[1]
     relative = Path(*module.split("."))
@@ -30,15 +29,9 @@ def reader_file(format: str, base: Path, where: str) -> Path:
         for file in (folder / relative.with_suffix(".py"), folder / relative / "__init__.py"):
             if file.is_file():
                 return file.absolute()
-    try:
-        spec = importlib.util.find_spec(module)  # editable installs and the like have their own finders
-    except (ImportError, ValueError):
-        spec = None
-    if spec is not None and spec.origin and spec.origin.endswith(".py"):
-        return Path(spec.origin)
-    state = "is not written in Python" if spec is not None else f"is neither in {base} nor on Python's path"
     raise ConfigError(
-        f"{where}: the module {module} {state}; check its name, or put {relative}.py beside the configuration"
+        f"{where}: the module {module} is neither in {base} nor on Python's path; check its name, or put {relative}.py "
+        "beside the configuration"
     )
 
 

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...schemas.errors import IntegrityError
-from ..execute.checking import damaged
 from ..observer import Observer
 from ..store.checksummed import get_note
-from ..store.open_store import Store, StoredFile
+from ..store.open_store import Store, StoredFile, damaged
 from .documents import DocumentsTask
 from .shard import PackResult, ShardTask
 

@@ -7,7 +7,7 @@ from ...schemas.errors import OutputError
 from ...schemas.report import Overlap
 from ..contamination import compare, prepare_evaluation
 from ..inputs.first_rows import check_conditions
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
 from ..report.overlap import overlap_of

@@ -22,7 +22,7 @@ from ..encode.driver import Encoded
 from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import what_fits
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects

@@ -17,8 +17,8 @@ from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions
-from ..inputs.read import ID_COLUMNS, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.read import ID_COLUMN, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
+from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format, what_it_is
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -107,9 +107,9 @@ def _rows(
     prompts = form.options.prompt_only
     columns = columns_of(form)
     if prompts and columns is not None:
-        columns = (*columns, *ID_COLUMNS)
+        columns = (*columns, ID_COLUMN)
     for file, block, first in numbered_blocks(files):
-        rows = read_rows(file.where(block), block, source.max_row_bytes, columns)
+        rows = read_rows(file.path, block, source.max_row_bytes, columns)
         prepared = prepare_rows(rows, form)
         if where is not None:
             prepared = where.wanted(prepared)
@@ -127,6 +127,6 @@ def _rows(
             row = form.public_row(example)
             if prompts:
                 number = first + example.line
-                row = {"id": example.group or ids[example.line][0] or str(number), "row": number, **row}
+                row = {"id": example.group or ids.get(example.line) or str(number), "row": number, **row}
             yield row
         observer.advance(block.end - block.start, rows=prepared.rows)

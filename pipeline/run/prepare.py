@@ -13,8 +13,7 @@ from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.scan import join_small
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import join_small, scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..inputs.user_reader import is_reader
 from .workers import Workspace
@@ -38,7 +37,7 @@ def prepare(
     section, cache = config.tokenizer, work.cache
     folder = find_tokenizer(section.path, work.base)
     tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
-    whole, files = files is None, files if files is not None else _scan(config, work)
+    whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
         if form.said is not None:
@@ -61,9 +60,3 @@ def prepare(
     prepared = Prepared(config.sources, files, joined, formats, pairs, spec, guess, evaluation)
     look = first_look(prepared, cache, executor, work.observer)
     return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
-
-
-def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:
-    shard = config.run.shard
-    notes = work.cache if shard is not None else None
-    return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)

@@ -136,9 +136,8 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     Raises:
         BusyError: another driver is working on the same output folder.
     """
-    with DriverLock(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
-        finished = find_finished(config, work) if lock.waited else None
-        return Made(finished) if finished is not None else _make(config, work)
+    with DriverLock(work.out, shard=config.run.shard):
+        return _make(config, work)
 
 
 def _make(config: RunConfig, work: Workspace) -> Made:

@@ -4,7 +4,6 @@ It is opened once, without following links, so that nothing but this file is eve
 is recorded beside it, in `NAME.run.json`.
 """
 
-import errno
 import json
 import os
 import stat
@@ -84,7 +83,6 @@ class AppendedFile:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
         check_place(path)
-        irregular = OutputError(f"--out {path} is not a regular file; choose another place")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -92,11 +90,8 @@ class AppendedFile:
         except (FileExistsError, NotADirectoryError) as error:
             raise OutputError(f"--out {path}: {error.filename} is not a folder; choose another place") from None
         except OSError as error:
-            raise (irregular if error.errno in (errno.ELOOP, errno.EISDIR) else explain(error, path)) from error
-        lock.own(self._descriptor)
+            raise explain(error, path) from error
         try:
-            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise irregular
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
             self._keep_record(options)

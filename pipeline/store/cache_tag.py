@@ -9,7 +9,7 @@ TAG = "CACHEDIR.TAG"
 """Backup and search programs also know this name: https://bford.info/cachedir/"""
 FOLDERS = (
     *("blocks", "copies", "data", "drafts", "encoded", "engines", "evaluations", "hub"),
-    *("locks", "overlaps", "remote", "scans", "specs", "tokenizers"),
+    *("locks", "overlaps", "scans", "specs", "tokenizers"),
 )
 """The folders that packtrain makes in a cache. A cache folder with anything else is not marked as a cache."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."

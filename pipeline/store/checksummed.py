@@ -6,7 +6,6 @@ whose name says what they are about include the name, so that a note under the n
 
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -15,17 +14,13 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import user_folder
-from ...schemas.fingerprint import fingerprint, hash_bytes
-from ...schemas.jsontext import decode_note
+from ...schemas.fingerprint import hash_bytes
 from .local import LocalStore
 from .store import Store
 
 _HEAD = b'{"check":"'
 _DIGITS = 32
 _BODY = len(_HEAD) + _DIGITS + 2
-_MOST_BYTES = 1 << 28
-About = Mapping[str, str | int]
-"""Everything that a note's value depends on."""
 _Note = TypeVar("_Note")
 
 
@@ -66,58 +61,24 @@ def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
         return None
 
 
-class _About(msgspec.Struct):
-    about: dict[str, str | int]
-    value: msgspec.Raw
+# Notes that do not depend on a dataset, in the user's own cache folder
 
 
-class UserCache:
-    """Notes of one kind that do not depend on a dataset, in the user's cache folder (`$PACKTRAIN_CACHE`, else
-    `~/.cache/packtrain`).
+def get_user_note(name: str, kind: type[_Note]) -> _Note | None:
+    """As `get_note`, from `user_folder()`; None also if another user may have written it, or if there is no folder."""
+    with suppress(StoreError, OSError, RuntimeError):
+        store = LocalStore(user_folder())
+        if all(_is_own(path.lstat()) for path in (store.path(name), store.path(name).parent)):
+            return get_note(store, name, kind)
+    return None
 
-    A note has a checksum and a description. It is used if both match and no other user could have written it. If the
-    folder is unreadable or read-only, values are computed again.
 
-    Args:
-        kind: name of the folder in the user's cache.
-        folder: a folder to use instead.
-    """
-
-    def __init__(self, kind: str, folder: Path | None = None) -> None:
-        self._store: LocalStore | None = None
-        with suppress(RuntimeError):  # no home folder, as in some containers
-            self._store = LocalStore(folder or user_folder() / kind)
-
-    def read(self, about: About) -> bytes | None:
-        """Return the stored JSON; None if it is missing or damaged, or if another user may have written it."""
-        if self._store is None:
-            return None
-        path = self._store.path(_name(about))
-        try:
-            found = path.lstat()
-            if not (_is_own(path.parent.lstat()) and _is_own(found) and stat.S_ISREG(found.st_mode)):
-                return None
-            if found.st_size > _MOST_BYTES:
-                return None
-            note = decode_note(unseal(path.read_bytes()), _About)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        return bytes(note.value) if note.about == about else None
-
-    def keep(self, about: About, value: bytes) -> None:
-        """Store a JSON text, replacing the previous one, unless the folder is a link or another user's."""
-        if self._store is None:
-            return
-        with suppress(StoreError, OSError):
-            if not os.path.lexists(self._store.root) or _is_own(self._store.root.lstat()):
-                note = _About(dict(about), msgspec.Raw(value))
-                self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
+def put_user_note(name: str, value: object) -> None:
+    """As `put_note`, into `user_folder()`. If it cannot be written, the value is computed again the next time."""
+    with suppress(StoreError, OSError, RuntimeError):
+        put_note(LocalStore(user_folder()), name, value)
 
 
 def _is_own(found: os.stat_result) -> bool:
     """Whether only this user may have made it; a link never is."""
     return found.st_uid == os.geteuid() and not (stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH)
-
-
-def _name(about: About) -> str:
-    return f"{fingerprint(about)}.json"

@@ -111,7 +111,6 @@ class DriverLock:
 
     Args:
         shard: `i/N` for a driver that shares the work; it does not conflict with other shares.
-        wait: seconds to wait for the current holder.
         beat: seconds between heartbeats.
 
     Raises:
@@ -119,10 +118,8 @@ class DriverLock:
         StoreError: the folder cannot be written.
     """
 
-    def __init__(self, out: Store, *, shard: str | None = None, wait: float = 0.0, beat: float = BEAT_SECONDS) -> None:
-        self.waited = False
-        """Whether another driver was active while this one waited."""
-        self._out, self._wait = out, wait
+    def __init__(self, out: Store, *, shard: str | None = None, beat: float = BEAT_SECONDS) -> None:
+        self._out = out
         self._name = RUN if shard is None else f"{FOLDER}/shard-{int(shard.partition('/')[0]):06d}.json"
         me = psutil.Process()
         self.lease = Lease(
@@ -139,15 +136,16 @@ class DriverLock:
         self._thread = threading.Thread(target=self._beat, name="packtrain-lease", daemon=True)
 
     def __enter__(self) -> Self:
-        leases, until, shard = Leases(self._out), time.monotonic() + self._wait, self.lease.shard
+        leases, shard = Leases(self._out), self.lease.shard
         while True:
             others = {name: one for name, one in leases.judge().items() if shard is None or name == RUN}
-            alive = [lease for lease, lives in others.values() if lives and lease is not None]
-            if alive:
-                self.waited = True
-                if time.monotonic() >= until:
-                    raise BusyError(self._busy(alive[0]))
-            elif all(lives is False for _, lives in others.values()) and self._take(list(others)):
+            for lease, lives in others.values():
+                if lives:
+                    raise BusyError(
+                        f"out: {lease} works on {self._out.url}. Let it finish, stop it, or name another folder with "
+                        "--out; only runs that all have --shard share a folder"
+                    )
+            if all(lives is False for _, lives in others.values()) and self._take(list(others)):
                 break
             time.sleep(min(_POLL_SECONDS, self.lease.beat_seconds))
         self._thread.start()
@@ -188,14 +186,6 @@ class DriverLock:
             with suppress(PacktrainError, OSError):  # the run itself will report errors of the store
                 if self._is_mine():  # it was not taken over, and the folder is there
                     self._write(count=count)
-
-    def _busy(self, lease: Lease) -> str:
-        fix = "Let it finish (run.wait=1h waits for it), stop it, or name another folder with --out"
-        if self.lease.shard is not None:
-            fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
-        elif lease.shard is not None:
-            fix = "Let the runs with --shard finish (run.wait=1h waits), stop them, or name another folder with --out"
-        return f"out: {lease} works on {self._out.url}. {fix}"
 
 
 @lru_cache(maxsize=1)

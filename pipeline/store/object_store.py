@@ -5,7 +5,6 @@ has its hash in its name, can only have one content: it is written without a con
 bytes. An object appears when it is whole, and the server compares what it received with a hash.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,15 +79,6 @@ class ObjectStore(Store):
         # Some tools represent a folder by an empty object of its name.
         return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
 
-    def top(self) -> list[str]:
-        key = self.objects.key("") or None
-        try:
-            found = self.objects.ask("", lambda: _client().list_with_delimiter(self.objects.bucket(), key))
-        except FileNotFoundError:  # there is no such bucket
-            return []
-        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        return [path.rpartition("/")[2] for path in paths]
-
     def hash(self, name: str) -> Put | None:
         digest, count = blake3(), 0
         try:
@@ -107,10 +97,8 @@ class ObjectStore(Store):
                 raise FileNotFoundError(f"there is no {self.where(name)}")
             size = int(found["size"])
             key = fingerprint([self.url, name, size, found["e_tag"] or str(found["last_modified"])])
-        copies = Copies(self.scratch.root)
-        get = lambda path: self.objects.download(name, path, size, hash)  # noqa: E731
-        os.close(copies.open(key, size, get, named=hash is not None))
-        return copies.path(key)
+        fetch = lambda path: self.objects.download(name, path, size, hash)  # noqa: E731
+        return Copies(self.scratch.root).copy(key, size, fetch, named=hash is not None)
 
     @contextmanager
     def draft(self, folder: str) -> Iterator[Draft]:

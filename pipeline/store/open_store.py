@@ -11,11 +11,14 @@ from ...schemas.errors import ConfigError, OutputError
 from ...schemas.files.clients import STORES, shown
 from .local import LocalStore
 from .object_store import ObjectStore
+from .store import Put
 from .store import Store as Store
 from .store import StoredFile as StoredFile
 
 ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
+_THREADS = 4
+"""Files hashed at once; hashing and reading leave the interpreter to other threads."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
@@ -124,3 +127,16 @@ def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[It
         return [question(item) for item in items]
     with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
         return list(pool.map(question, items))
+
+
+def damaged(store: Store, files: Iterable[StoredFile]) -> set[str]:
+    """The names of the files that earlier runs left, and that do not match their hash: disks and memory flip bits.
+
+    Files of remote stores are not read here, because copies are checked when they are fetched.
+    """
+    if not isinstance(store, LocalStore):
+        return set()
+    some = list(files)
+    with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
+        puts = pool.map(lambda one: store.hash(one.name), some)
+        return {file.name for file, put in zip(some, puts, strict=True) if put != Put(file.bytes, file.hash)}

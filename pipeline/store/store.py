@@ -77,10 +77,6 @@ class Store(ABC):
         outdated, so a run checks the names that it relies on."""
 
     @abstractmethod
-    def top(self) -> list[str]:
-        """Top-level entries: names without a folder, and folders."""
-
-    @abstractmethod
     def hash(self, name: str) -> Put | None:
         """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
 
@@ -140,6 +136,10 @@ class Store(ABC):
     def names(self, folder: str = "") -> list[str]:
         """Names of complete files below a folder. See `sizes`."""
         return list(self.sizes(folder))
+
+    def top(self) -> list[str]:
+        """Top-level entries: names without a folder, and folders."""
+        return list(dict.fromkeys(name.partition("/")[0] for name in self.sizes()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url

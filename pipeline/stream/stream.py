@@ -34,8 +34,7 @@ from ..encode.notes import unlocated
 from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..inputs.first_rows import polars_version
-from ..inputs.scan import BLOCK_BYTES
-from ..inputs.scan_cache import scan_inputs
+from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Printed, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare

@@ -203,9 +203,6 @@ class RunSection(ConfigModel):
     task_seconds: Duration | None = Field(default=900.0, gt=0, allow_inf_nan=False)
     """Time limit of a task, which is one block of an input or one shard, in seconds or as `15min`. A task that runs
     longer is killed, and counts as one that killed its worker. Null: no limit."""
-    wait: Duration = Field(default=0.0, ge=0)
-    """Seconds, or `15min`, to wait for another run that works on the same `out`; `.inf` waits for ever. 0 fails at once
-    and names the other run."""
     scratch: str | None = None
     """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
     Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""

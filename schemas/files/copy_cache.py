@@ -98,6 +98,11 @@ class Copies:
         except OSError as error:
             raise self._explained(error, size) from error
 
+    def copy(self, key: str, size: int, download: Callable[[Path], None], *, named: bool = False) -> Path:
+        """As `open`, for readers that need a path."""
+        os.close(self.open(key, size, download, named=named))
+        return self.path(key)
+
     def keep(self, file: Path, key: str) -> None:
         """Keep a file that this machine wrote as a copy, so that it need not be fetched. Failure is ignored."""
         target = self.path(key)

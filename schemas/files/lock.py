@@ -1,8 +1,8 @@
 """Advisory locks on local files, which the kernel releases when their holder dies.
 
 `flock` belongs to an open file, not to a process: threads exclude each other like processes, and `kill -9` leaves no
-stale lock. A forked child shares the open file, so use `own` for a lock that a child must not keep. Some network file
-systems have no locks; every caller says what it does there.
+stale lock, unless a forked child still has the file open. Some network file systems have no locks; every caller says
+what it does there.
 """
 
 import fcntl
@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_OWNED: set[int] = set()
-"""Descriptors that forked children must close."""
 _CLOCK_ERROR = 5.0
 """Tolerance in seconds for the start time of a process: the system's boot time shifts with its clock."""
 
@@ -34,7 +32,6 @@ def lock(descriptor: int, *, wait: bool = True) -> bool | None:
 
 def release(descriptor: int) -> None:
     """Unlock and close, even if a fork still has the file open."""
-    _OWNED.discard(descriptor)
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -49,16 +46,10 @@ def alone(path: Path) -> Iterator[bool]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    own(descriptor)
     try:
         yield lock(descriptor) is not None
     finally:
         release(descriptor)
-
-
-def own(descriptor: int) -> None:
-    """Have children that are forked from now on close this descriptor, until it is released."""
-    _OWNED.add(descriptor)
 
 
 def process_runs(pid: int, began: float | None = None) -> bool:
@@ -77,12 +68,3 @@ def process_runs(pid: int, began: float | None = None) -> bool:
         return False
     except psutil.Error:
         return True  # another user's
-
-
-def _close_owned() -> None:
-    for descriptor in _OWNED:
-        os.close(descriptor)
-    _OWNED.clear()
-
-
-os.register_at_fork(after_in_child=_close_owned)

@@ -130,8 +130,6 @@ class Format(ABC):
     whole: ClassVar[bool] = False
     """Whether its conversations are written for other tools as they are, not as prompt and completion."""
     default_style: ClassVar[Literal["plain", "chat"]] = "plain"
-    takes_arrays: ClassVar[bool] = False
-    """Whether `convert` takes arrays for lists of integers."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()

@@ -4,7 +4,7 @@ packed row."""
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
-_Numbers: TypeAlias = list[int] | NDArray[Any]
 _NUMBERS = list[int] | None
 _FLAGS = list[int | bool] | None
 _LARGEST = 2**31 - 1
@@ -40,7 +39,6 @@ class TokenizedFormat(Format):
         WEIGHTS: Column(list[float] | None),
     }
     values = "a list of integers"
-    takes_arrays = True
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """See `Format.fits`."""
@@ -51,18 +49,6 @@ class TokenizedFormat(Format):
         """See `Format.read_columns`."""
         names = super().read_columns()
         return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
-
-    def convert(self, row: Mapping[str, Any]) -> Any:
-        """See `Format.convert`. What is wrong with arrays is said in the same words as of lists."""
-        found = {key: row.get(name) for key, name in self.keys.items()}
-        given = [value for key, value in found.items() if key != "weight" and value is not None]
-        complete = all(found.get(key, ()) is not None for key in ("ids", "mask", "lengths"))
-        complete &= self.keys.get("weight", "") in ("", *row)
-        if given and complete and all(isinstance(value, np.ndarray) for value in given):
-            return self._row_type(**found)
-        return super().convert(
-            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
-        )
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -105,7 +91,7 @@ class TokenizedFormat(Format):
             if end > begin
         ]
 
-    def _labelled(self, given: _Numbers | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
+    def _labelled(self, given: list[int] | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
         if given is None:
             return None
@@ -141,10 +127,8 @@ class TokenizedFormat(Format):
             )
 
 
-def _array(values: _Numbers) -> NDArray[Any]:
+def _array(values: list[int]) -> NDArray[Any]:
     """(T,) numbers as an array; of objects if one of them does not fit into 64 bits."""
-    if isinstance(values, np.ndarray):
-        return values
     try:
         return np.array(values, np.int64)
     except OverflowError:

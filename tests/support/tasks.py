@@ -24,14 +24,6 @@ def process(_: object) -> int:
     return os.getpid()
 
 
-def node(_: object) -> str:
-    """The machine of a Ray cluster."""
-    import ray
-
-    time.sleep(0.2)
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def kill(task: tuple[int, str]) -> int:
     """Dies as often as the file says, which counts down."""
     number, deaths = task

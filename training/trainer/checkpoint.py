@@ -159,7 +159,6 @@ def locked(out: Path) -> Iterator[None]:
         descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(f"out: {out} cannot be written as a folder ({error.strerror}); name another") from error
-    lock.own(descriptor)
     try:
         if lock.lock(descriptor, wait=False) is False:
             raise BusyError(f"out: another training works on {out}. Let it finish, stop it, or name another folder")

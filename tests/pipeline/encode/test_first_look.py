@@ -1,6 +1,5 @@
 """Which engine encodes, what a run says about it, and what happens if it is found wrong later."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.run import workers
-from packtrain.pipeline.store.checksummed import UserCache
 from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.files.copy_cache import user_folder
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
@@ -60,8 +59,8 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder of engines that agree with the reference, still without any."""
-    monkeypatch.setattr(first_look, "UserCache", partial(UserCache, folder=tmp_path / "agreed"))
-    return tmp_path / "agreed"
+    monkeypatch.setattr(first_look, "LOOKS", f"engines-{tmp_path.name}")
+    return user_folder() / f"engines-{tmp_path.name}"
 
 
 @pytest.fixture

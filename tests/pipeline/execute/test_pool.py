@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +113,6 @@ def test_an_error_of_a_task_is_raised_here(pool: Pool, error: Exception) -> None
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.mark.slow
-def test_a_fork_server_that_is_killed_is_started_again() -> None:
-    """multiprocessing raises EOFError for it, which the command line took for an interruption."""
-    for workers in (1, 2):
-        executor = Pool(workers)
-        forkserver.ensure_running()
-        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        os.kill(server, signal.SIGKILL)
-        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
-        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
-        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
-        executor.close()
 
 
 def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:

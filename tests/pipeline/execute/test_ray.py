@@ -112,26 +112,6 @@ def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
     assert nodes == []
 
 
-def test_tasks_run_on_every_machine(pool: RayExecutor) -> None:
-    seen: set[str] = set()
-    for _ in range(100):  # a machine does all, until the other has started its first worker
-        seen.update(pool.map(tasks.node, range(12)))
-        if len(seen) == 2:
-            break
-    assert len(seen) == 2
-    assert sorted(pool.map(tasks.double, range(100))) == [2 * n for n in range(100)]
-    assert list(pool.map(tasks.double, [])) == []
-
-
-def test_closed_while_tasks_run(pool: RayExecutor) -> None:
-    """Ray's own way to take tasks back ends the process about once in sixty times."""
-    for _ in range(100):
-        results = pool.map(tasks.double, range(8))
-        next(results)
-        results.close()
-    assert sorted(pool.map(tasks.double, range(4))) == [0, 2, 4, 6]
-
-
 def test_a_task_that_keeps_dying_is_named(pool: RayExecutor, tmp_path: Path) -> None:
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]

@@ -58,26 +58,6 @@ def test_what_is_found_is_said_and_planned_and_encodes_as_if_it_had_been_written
     assert "already finished" in again.notes[0]
 
 
-def test_alpaca_and_sharegpt_and_messages_of_the_same_turns_are_the_same(bench: Bench) -> None:
-    system = {"role": "system", "content": "S"}
-    rows: dict[str, Row] = {
-        "messages": {"messages": [system, *chat("Hi\nyou", "Hello")]},
-        "alpaca": {"instruction": "Hi", "input": "you", "output": "Hello", "system": "S"},
-        "sharegpt": {
-            "system": "S",
-            "conversations": [{"from": "human", "value": "Hi\nyou"}, {"from": "gpt", "value": "Hello"}],
-        },
-        "prompt_completion": {"prompt": [system, *chat("Hi\nyou")], "completion": chat("", "Hello")[1:]},
-    }
-    packed = []
-    for name, row in rows.items():
-        made = bench([row], name)
-        assert made.record["plan"]["formats"]["a"]["format"] == name
-        packed.append(made.rows())
-    assert packed[0][0]["labels"].count(-100) < len(packed[0][0]["labels"])
-    assert all(one == packed[0] for one in packed)
-
-
 READER = """
 import helper
 

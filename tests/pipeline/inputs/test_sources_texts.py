@@ -14,7 +14,7 @@ from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
 from packtrain.pipeline.inputs.read import prepare_block, read_rows
-from packtrain.pipeline.inputs.scan_cache import scan_inputs
+from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.inputs.source_formats import resolve_format
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
@@ -30,7 +30,7 @@ def scan(path: Path, **more: Any) -> list[InputFile]:
 
 
 def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
-    return [prepare_block(file.where(block), block, make_format("text"), max_row_bytes) for block in file.blocks]
+    return [prepare_block(file.path, block, make_format("text"), max_row_bytes) for block in file.blocks]
 
 
 def texts(file: InputFile) -> list[str | None]:
@@ -62,7 +62,7 @@ def test_elements_are_lines(folder: Path, rows: list[dict[str, Any]], indent: in
     data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
     (folder / "in.json").write_bytes(data)
     (file,) = scan(folder / "in.json")
-    lines = [line for block in file.blocks for _, line in read_rows(file.where(block), block, 1 << 20).lines or ()]
+    lines = [line for block in file.blocks for _, line in read_rows(file.path, block, 1 << 20).lines or ()]
     assert [json.loads(line) for line in lines] == rows
 
 
@@ -104,19 +104,10 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     assert resolve_format(source(tmp_path, format="auto"), tmp_path, files).name == "text"
 
 
-def test_a_text_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
-    for size in (99, 100, 101, 1024, 1025):
-        (tmp_path / "in.txt").write_bytes(b"a \n" * size)
-        (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a \n" * size))
-        for name in ("in.txt", "in.txt.gz"):
-            (file,) = scan(tmp_path / name, max_row_bytes=3072)
-            assert len(file.blocks) == 1
-            (only,) = prepared(file, 3072)
-            if size <= 1024:
-                assert [one.text for one in only.examples] == ["a \n" * size]
-            else:
-                assert [reason for _, reason, _ in only.rejects] == ["row_too_long"]
+def test_a_text_longer_than_the_limit_costs_its_row(tmp_path: Path) -> None:
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a \n" * 1025))
+    (file,) = scan(tmp_path / "in.txt.gz", max_row_bytes=3072)
+    assert [reason for one in prepared(file, 3072) for _, reason, _ in one.rejects] == ["row_too_long"]
 
 
 def test_texts_of_a_folder_are_read_where_nothing_else_is_data(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.errors import StoreError
 
 
 @pytest.fixture
@@ -44,30 +43,3 @@ def test_bytes_are_on_the_disk_before_their_name_and_the_name_before_the_put_ret
     monkeypatch.setattr(os, "link", linked)
     store.put_bytes("a/name", b"first")
     assert done == ["sync 5 bytes", "link name", "sync folder"]
-
-
-def test_what_is_not_there(store: LocalStore) -> None:
-    assert not store.exists("x")
-    assert (store.read("x"), store.size("x"), store.names(), store.names("y")) == (None, None, [], [])
-    store.put_bytes("file", b"")
-    with pytest.raises(StoreError):
-        store.read("file/below")
-
-
-@pytest.mark.parametrize("other", ["fifo", "loop", "huge"])
-def test_what_stands_in_the_place_of_a_file_is_replaced_unread(store: LocalStore, other: str) -> None:
-    path = store.path("name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if other == "fifo":
-        os.mkfifo(path)
-    elif other == "loop":
-        path.symlink_to(path.name)
-    else:
-        with path.open("wb") as file:
-            file.truncate(1 << 40)
-    with pytest.raises(StoreError):
-        store.read("name")
-    with store.draft("") as draft:
-        draft.file.write(b"hello")
-        assert store.put(draft, "name", replace_damaged=True)
-    assert store.read("name") == b"hello"

@@ -13,7 +13,6 @@ from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.pipeline.store.store import Put
 from packtrain.schemas.errors import ConfigError, StoreError
-from packtrain.schemas.files import clients
 from packtrain.schemas.fingerprint import hash_bytes
 
 pytest.importorskip("obstore")
@@ -156,12 +155,3 @@ def test_a_lost_answer_after_a_put_that_succeeded(store: ObjectStore, faulty: Fa
     put(store, "large", data)
     assert store.hash("large") == Put(len(data), hash_bytes(data))
     assert not faulty.faults
-
-
-def test_a_request_that_hangs_is_made_again(
-    store: ObjectStore, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faulty.objects[f"{store.url.rpartition('/')[2]}/a"] = b"1"
-    monkeypatch.setattr(clients, "REQUEST_SECONDS", 2.0)
-    faulty.faults.extend(["hang"])
-    assert store.read("a") == b"1"

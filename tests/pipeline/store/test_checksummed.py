@@ -1,4 +1,4 @@
-"""Checksums of notes, and files compared with their hashes."""
+"""Checksums of notes."""
 
 import pytest
 from packtrain.pipeline.store.checksummed import seal, unseal
