@@ -37,6 +37,7 @@ class TokenizedFormat(Format):
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
         WEIGHTS: Column(list[float] | None),
+        "seq_start_id": Column(Any),  # Megatron-Bridge's
     }
     values = "a list of integers"
 
@@ -69,6 +70,12 @@ class TokenizedFormat(Format):
                 "packed_already",
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
+            )
+        if row.seq_start_id is not None and row.loss_mask is not None:
+            raise RowRejectedError(
+                "bad_mask",
+                "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
+                "before its token; give the data that it was packed from",
             )
         trained = self._labelled(row.labels, ids)
         for key in ("mask", *MASKS):
