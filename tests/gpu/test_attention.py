@@ -54,7 +54,7 @@ def test_there_is_a_kernel() -> None:
     assert not why_not_flash(DEVICE)
 
 
-@pytest.mark.parametrize(("lengths", "shape", "window"), product(LENGTHS, SHAPES, [None, 1, 33, 1000]))
+@pytest.mark.parametrize(("lengths", "shape", "window"), list(product(LENGTHS, SHAPES, [None, 1, 33, 1000])))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_forward_and_backward(lengths: str, shape: str, window: int | None, dtype: Any) -> None:
     scale, cu = SHAPES[shape][2] ** -0.5, bounds(LENGTHS[lengths])

@@ -126,7 +126,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items() if "_run" not in path.parts}
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", list(cases()))
 def test_a_mistake_is_refused(case: dict[str, Any], shared: Path, tmp_path: Path) -> None:
     words = case["run"].replace("{tokenizer}", str(kit.demo_tokenizer())).replace("{here}", str(tmp_path))
     if words.split()[0] in TORCH and not importlib.util.find_spec("transformers"):
