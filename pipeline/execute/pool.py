@@ -130,8 +130,7 @@ class Pool(Executor):
 
     def limit(self, workers: int) -> None:
         """See `Executor`."""
-        if workers < self.workers:
-            self.close()  # the next task starts workers again
+        self.close()  # the next task starts workers again, without what the last ones had loaded
         self.workers = workers
 
     def close(self) -> None:
