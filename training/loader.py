@@ -245,7 +245,8 @@ def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str
     """
     found = dict(given) if isinstance(given, Mapping) else {}
     for key in {**mine, **found}:
-        theirs, own = found.get(key), mine.get(key)
+        theirs: Any = found.get(key)
+        own = mine.get(key)
         fits = type(theirs) is type(own) and (0 <= theirs <= 2**62 if key in counts else theirs == own)
         if not fits:
             raise ConfigError(

@@ -203,7 +203,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             return
         # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
         with self.meter.paused(), self.accelerator.autocast():
-            report = probe(self.model_wrapped, batch=batch, seed=self.args.seed, device=self.args.device)
+            report = probe(self.model_wrapped, batch=batch, device=self.args.device)
         self.proved, self.unproved = report.require(), False
         if self.say is not None and self.state.is_world_process_zero:
             self.say(f"isolation proved: {report.values}")
