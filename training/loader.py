@@ -246,7 +246,7 @@ def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str
     found = dict(given) if isinstance(given, Mapping) else {}
     for key in {**mine, **found}:
         theirs: Any = found.get(key)
-        own = mine.get(key)
+        own: Any = mine.get(key)
         fits = type(theirs) is type(own) and (0 <= theirs <= 2**62 if key in counts else theirs == own)
         if not fits:
             raise ConfigError(
