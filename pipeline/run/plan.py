@@ -194,9 +194,7 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
 
 
 def _documents(seen: _Seen) -> ReadDocuments:
-    encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
-    tokenizer, scratch = encoded.spec.tokenizer.json, seen.work.scratch.root
-    found = read_documents(seen.config, seen.work.base, encoded.places, sizes, tokenizer, scratch)
+    found = read_documents(seen.config, seen.work.base, seen.encoded, seen.work.scratch.root)
     if (sample := seen.sample) is not None and sample.rows:
         found = replace(found, in_all=round(found.in_all * sample.rows_in_all / sample.rows))
     return found

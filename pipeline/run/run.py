@@ -154,8 +154,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         # corrected run.
         plan = _plan_of(config, prepared, encoded)
         claim(out, plan)
-        documents = (record.counts.examples for record in encoded.records)
-        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places, documents)
+        remember(out, request)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
@@ -163,7 +162,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))
+    return Made(manifest, _write_report(config, work, manifest, encoded), tuple(advice))
 
 
 def prepare_inputs(
@@ -290,13 +289,21 @@ def packtrain_version() -> str:
     return __version__
 
 
-def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, tokenizer: str) -> "AtEnd | None":
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encoded: Encoded) -> "AtEnd | None":
     """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
     failure here is reported as a note and never fails a finished run.
     """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
     from ..dataset.decode import Decoder
+    from ..report.collect import configuration_of
+    from ..report.document_lengths import read_documents
     from ..report.report_files import try_report
 
-    return try_report(Finished(work.out, manifest), work.observer, Decoder(reference_tokenizer(tokenizer)))
+    return try_report(
+        Finished(work.out, manifest),
+        work.observer,
+        lambda: read_documents(config, work.base, encoded, work.scratch.root),
+        configuration_of(config, work.base),
+        Decoder(reference_tokenizer(encoded.spec.tokenizer.json)),
+    )
