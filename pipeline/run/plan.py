@@ -31,7 +31,7 @@ from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_r
 from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.overlap import overlap_of
 from ..report.rejects import rejects_among
-from .advice import fate_of_rows, on_default_mask, selection_notes
+from .advice import fate_of_rows, selection_notes
 from .run import encode_inputs, prepare_inputs
 from .workers import Workspace, open_workers, open_workspace
 
@@ -96,8 +96,6 @@ def _encoded(config: RunConfig, base: Path, rows: int | None, observer: Observer
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor, files=files)
         encoded = encode_inputs(config, prepared, work, executor)
-    if default_mask := on_default_mask(config, prepared.formats):
-        observer.note(default_mask)
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
     return _Seen(config, work, prepared, encoded, sample)
 
@@ -141,7 +139,7 @@ def _select(seen: _Seen) -> Selected:
         )
         fate = fate_of_rows(total, "" if whole else " in the sample")
         raise InputError(f"nothing would be left to pack: of {fate}.{first} {fix}")
-    for said in selection_notes(config, selected) if whole else ():
+    for said in selection_notes(config, selected, prepared.formats) if whole else ():
         seen.work.observer.note(said)
     return selected
 
