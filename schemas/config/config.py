@@ -190,8 +190,8 @@ class RunSection(ConfigModel):
     """Where and how fast: never part of the identity."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Worker processes; each needs 384 MiB, or some hundred times the bytes of a longer row. Null: one for each core that
-    half of the machine's memory allows."""
+    """Worker processes; each needs 384 MiB, or some hundred times the bytes of a longer row. Null: one for each core
+    that half of the machine's memory allows."""
     executor: Literal["local", "ray"] = "local"
     """What runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; all its
     machines must see `out`, `cache` and the inputs."""
