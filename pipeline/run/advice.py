@@ -11,7 +11,6 @@ from ..inputs.source_formats import SourceFormat
 from ..pack.pack import Selected
 from ..pack.table import count_groups
 
-_CHECK = "Check each source's format, and its keys (keys.text=body)"
 _SOURCES = 6
 """A note names at most this many sources that do not limit the mixture."""
 
@@ -100,12 +99,9 @@ def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
         )
 
 
-def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
+def fate_of_rows(total: SourceLedger) -> str:
     """Say what happened to the rows if no example is left, most frequent reason first: `10 rows, 2 gave examples
     (bad_json 5, too_long 3); of 4 examples, none is left (untrained 4)`.
-
-    Args:
-        looked: where the rows are, if not all of them were looked at.
     """
 
     def listed(reasons: dict[str, int]) -> str:
@@ -113,23 +109,22 @@ def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
         return f" ({', '.join(f'{reason} {count:,}' for reason, count in named)})" if named else ""
 
     blank = {"blank": total.rows_blank} if total.rows_blank else {}
-    said = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
+    said = f"{plural(total.rows_read, 'row')}, {total.rows_used:,} gave examples"
     said += listed({**total.rows_rejected, **total.rows_filtered, **blank})
     if total.examples_dropped:
         said += f"; of {plural(total.examples_made, 'example')}, none is left{listed(total.examples_dropped)}"
     return said
 
 
-def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
+def nothing_left(total: SourceLedger, fits: str) -> str:
     """Say what to do if no example is left.
 
     Args:
-        rejects: the path of rejects.jsonl.
-        fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
+        fits: a sentence with the format that the rows fit instead; see `source_formats.what_fits`.
     """
     if total.rows_used:
         return (
             "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
             "(mask=assistant trains every answer of a chat)"
         )
-    return f"{fits or _CHECK}; {rejects} lists the rows"
+    return fits or "Check each source's format, and its keys (keys.text=body)"

@@ -144,7 +144,12 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor)
         encoded = encode_inputs(config, prepared, work, executor)
-        selected = _select(config, prepared, encoded, work)
+        try:
+            selected = select_documents(config, prepared, encoded, work)
+        except InputError:
+            if not out.exists(PLAN):  # else it may be another run's folder
+                _write_rejects(config, prepared, encoded, work)
+            raise
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
@@ -212,11 +217,11 @@ def decontaminate(
     return replace(encoded, places=places, contamination=found)
 
 
-def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
-    """Decide what is kept of each document.
+def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
+    """Decide what is kept of each document, and say what the user should know of that.
 
     Raises:
-        InputError: nothing is left to pack; the message says what happened to the rows, which are listed first.
+        InputError: nothing is left to pack; the message says what happened to the rows.
         ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; or a weight
             needs too many copies.
     """
@@ -226,12 +231,9 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
     work.observer.end()
     total = selected.ledger.total()
     if not total.examples_packed:
-        if not work.out.exists(PLAN):
-            _write_rejects(config, prepared, encoded, work)
         fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        fix = nothing_left(total, work.out.where(REJECTS), fits)
-        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {nothing_left(total, fits)}")
     for said in selection_notes(config, selected, prepared.formats):
         work.observer.note(said)
     return selected
