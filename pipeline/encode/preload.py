@@ -6,10 +6,9 @@ That process can only be told which modules to import, so this one loads when it
 import os
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
-from ...schemas.errors import PacktrainError
-from ...stages.tokenize.engines import REFERENCE, load_engine, reference_tokenizer
+from ...schemas.errors import PacktrainError, TokenizerError
+from ...stages.tokenize.engines import load_engine, reference_tokenizer
 from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
@@ -31,20 +30,16 @@ def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
 
 
 def _load() -> None:
-    """Load both engines at once. A tokenizer that one refuses is refused again, with a message, by the task."""
+    """Load the engine, or the reference if the engine refuses the tokenizer. One that both refuse is refused again,
+    with a message, by the task.
+    """
     limit_threads()
     with suppress(PacktrainError):
         spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
-        other = Thread(target=_load_reference, args=(spec.tokenizer.json,))
-        other.start()
-        if spec.engine != REFERENCE:
+        try:
             load_engine(spec.engine, spec.tokenizer.json)
-        other.join()
-
-
-def _load_reference(tokenizer_json: str) -> None:
-    with suppress(PacktrainError):
-        reference_tokenizer(tokenizer_json)
+        except TokenizerError:
+            reference_tokenizer(spec.tokenizer.json)
 
 
 if _NAME in os.environ:
