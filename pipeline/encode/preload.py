@@ -3,9 +3,11 @@
 That process can only be told which modules to import, so this one loads when it is imported there.
 """
 
+import gc
 import os
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from ...schemas.errors import PacktrainError, TokenizerError
 from ...stages.tokenize.engines import load_engine, reference_tokenizer
@@ -13,6 +15,7 @@ from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
 from .encode_spec import EncodeSpec
+from .task import load_spec
 
 _FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
 
@@ -30,12 +33,11 @@ def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
 
 
 def _load() -> None:
-    """Load the engine, or the reference if the engine refuses the tokenizer. One that both refuse is refused again,
-    with a message, by the task.
+    """Load the specification and its engine, or the reference if the engine refuses the tokenizer. One that both refuse
+    is refused again, with a message, by the task.
     """
-    limit_threads()
     with suppress(PacktrainError):
-        spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
+        spec = load_spec(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
         try:
             load_engine(spec.engine, spec.tokenizer.json)
         except TokenizerError:
@@ -43,4 +45,9 @@ def _load() -> None:
 
 
 if _NAME in os.environ:
-    _load()
+    limit_threads()
+    # What a thread allocates lies together, where workers write nothing, and so stays shared with them.
+    loading = Thread(target=_load)
+    loading.start()
+    loading.join()
+    gc.freeze()  # workers need not look for garbage in what they share, which would copy it
