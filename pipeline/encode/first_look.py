@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...schemas.errors import TokenizerError
+from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
@@ -72,7 +72,7 @@ class LookTask:
         if spec.engine != REFERENCE:
             try:
                 return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
-            except TokenizerError as error:
+            except (TokenizerError, IntegrityError) as error:
                 why = str(error)
         return replace(self._look(spec, reference, reference), why=why)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from .byte_lengths import ByteLengths
-from .engines import REFERENCE, EngineTokens
+from .engines import FAST, REFERENCE, EngineTokens
 
 
 class Boundaries(NamedTuple):
@@ -61,8 +61,8 @@ def locate_boundaries(
         told = encoded.encodings[i] if encoded.encodings else reference().encode(texts[i], add_special_tokens=False)
         if told.ids != encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]].tolist():
             raise IntegrityError(
-                f"the tokenizer engine gives other tokens than {REFERENCE} on {texts[i][:80]!r}; please report it, and "
-                f"use tokenizer.engine={REFERENCE}"
+                f"the tokenizer engine {FAST} gives other tokens than {REFERENCE} on {texts[i][:80]!r}; please report "
+                f"it, and use tokenizer.engine={REFERENCE}"
             )
         found.tokens[part], found.straddles[part] = _by_offsets(told.offsets, bounds[part])
     return found
