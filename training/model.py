@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"
-"""Where a run notes its configuration and the tokenizer's folder, for this machine."""
+"""Where a run notes the tokenizer's folder and its own chat template, for this machine."""
 _TEMPLATE_BYTES = 1 << 20
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
@@ -222,7 +222,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     if folder is None and rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = parse_json(rows.files.read(_RUN))
-            folder, template = Path(noted["tokenizer"]), str(noted["config"]["tokenizer"]["chat_template"] or "")
+            folder, template = Path(noted["tokenizer"]), str(noted["chat_template"] or "")
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
