@@ -130,7 +130,7 @@ def test_a_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) ->
     ):
         with pytest.raises(InputError, match=rf"line 2: .*{why}.*; give what packtrain prep --prompt-only writes"):
             read(data([good, bad]), tokenizer)
-    with pytest.raises(InputError, match="two prompts belong to one row"):
+    with pytest.raises(InputError, match="two prompts belong to row 0"):
         read(data([good, good]), tokenizer)
     with pytest.raises(InputError, match="holds no prompts"):
         read(data([""]), tokenizer)
