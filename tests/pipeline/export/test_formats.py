@@ -60,7 +60,9 @@ READERS: dict[str, Callable[[Path, str, Path], Iterator[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(shape, marks=[pytest.mark.slow] * (place % 4 > 0)) for place, shape in enumerate(SHAPES)]
+)
 @pytest.mark.parametrize("to", READERS)
 def test_the_rows_come_back(made: Made, read_rows: Read, tmp_path: Path, to: str, shape: str) -> None:
     if (to, shape) == ("megatron-bridge", "parallel"):

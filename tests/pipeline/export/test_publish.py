@@ -46,8 +46,8 @@ def test_what_is_published_is_the_dataset(
 ) -> None:
     done = publish(made(shape), HERE)
     dataset = open_dataset(made(shape))
-    assert done.commit == hub.repositories["me/packed"].branches["main"][-1].hash
-    assert len(hub.repositories["me/packed"].branches["main"]) == 2, "one commit"
+    assert done.commit == hub.repositories["me/packed"].commits[-1].hash
+    assert len(hub.repositories["me/packed"].commits) == 2, "one commit"
     held = hub.files("me/packed")
     shards = {shard.name for split in dataset.manifest.splits.values() for shard in split.shards}
     assert set(held) == {".gitattributes", "README.md", *shards}
@@ -66,7 +66,7 @@ def test_an_earlier_dataset_leaves_no_rows_behind_and_other_files_stay(
 ) -> None:
     publish(made("wrapped"), HERE)
     repository = hub.repositories["me/packed"]
-    repository.add("main", {**hub.files("me/packed"), "LICENSE": b"mine"})
+    repository.add({**hub.files("me/packed"), "LICENSE": b"mine"})
     publish(made("bfd"), HERE)
     shards = [shard for split in open_dataset(made("bfd")).manifest.splits.values() for shard in split.shards]
     assert set(hub.files("me/packed")) == {".gitattributes", "README.md", "LICENSE", *(shard.name for shard in shards)}
