@@ -192,16 +192,15 @@ def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
     return said
 
 
-def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
+def nothing_left(total: SourceLedger, rejects: str) -> str:
     """Say what to do if no example is left.
 
     Args:
         rejects: the path of rejects.jsonl.
-        fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
     """
     if total.rows_used:
         return (
             "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
             "(mask=assistant trains every answer of a chat)"
         )
-    return f"{fits or _CHECK}; {rejects} lists the rows"
+    return f"{_CHECK}; {rejects} lists the rows"

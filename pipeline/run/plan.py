@@ -23,7 +23,6 @@ from ..encode.notes import first_reject, reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
-from ..inputs.source_formats import what_fits
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, count_rows, select
@@ -135,7 +134,7 @@ def _select(seen: _Seen) -> Selected:
     total, whole = selected.ledger.total(), seen.sample is None
     if not total.examples_packed:
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        fix = (not total.rows_used and what_fits(prepared.files, prepared.formats)) or (
+        fix = (
             "Check each source's format and keys, truncate.max_length, the mask, and which rows the filters and "
             "limits leave"
         )

@@ -38,13 +38,12 @@ from ..encode.task import EncodeTask
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
-from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML as REPORT
-from ..store.driver_lock import DriverLock
+from ..store.lease import leased
 from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
@@ -136,7 +135,7 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     Raises:
         BusyError: another driver is working on the same output folder.
     """
-    with DriverLock(work.out, shard=config.run.shard):
+    with leased(work.out, shard=config.run.shard):
         return _make(config, work)
 
 
@@ -252,9 +251,8 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
     if not total.examples_packed:
         if not work.out.exists(PLAN):
             _write_rejects(config, prepared, encoded, work)
-        fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        fix = nothing_left(total, work.out.where(REJECTS), fits)
+        fix = nothing_left(total, work.out.where(REJECTS))
         raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
     for said in selection_notes(config, selected):
         work.observer.note(said)

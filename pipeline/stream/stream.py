@@ -33,8 +33,8 @@ from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..execute.executor import Executor
 from ..execute.pool import Pool
-from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
+from ..inputs.source_formats import polars_version
 from ..observer import Observer, Printed, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
