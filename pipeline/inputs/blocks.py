@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os.path import splitext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,19 +116,6 @@ class FileLines:
         index = np.searchsorted(begins, rows, side="right") - 1
         return index.astype(np.int32), rows.astype(np.int64) - begins[index] + 1
 
-    def row_of(self, file: str, line: int, rows: int) -> int | None:
-        """The row of the block, from 0, that is a line of a file, from 1; None if the block lacks it.
-
-        Args:
-            rows: how many rows the block has.
-        """
-        if file not in self.files:
-            return None
-        index = self.files.index(file)
-        row = self.begins[index] + line - 1
-        end = self.begins[index + 1] if index + 1 < len(self.files) else rows
-        return row if line > 0 and max(self.begins[index], 0) <= row < end else None
-
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
@@ -179,11 +167,11 @@ _COMPRESSED = (".gz", ".zst", ".zstd", ".gzip")
 
 def split_name(name: str) -> tuple[str, str]:
     """A file's name without its suffix, and the suffix; `.jsonl.gz` is one suffix."""
-    path = Path(name)
-    if path.suffix in _COMPRESSED and Path(path.stem).suffix:
-        stem = Path(path.stem).stem
-        return stem, name[len(stem) :]
-    return path.stem, path.suffix
+    stem, suffix = splitext(name)
+    if suffix not in _COMPRESSED:
+        return stem, suffix
+    inner, more = splitext(stem)
+    return inner, more + suffix
 
 
 def changed(path: Path, block: Block) -> InputError:

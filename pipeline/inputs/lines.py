@@ -55,16 +55,15 @@ def cut(
         line += lines
 
 
-def scan_lines(path: Path, size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:
+def scan_lines(file: BufferedReader, size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:
     """The blocks of a plain file of lines, its size, and its hash.
 
     Raises:
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        start = after_mark(file)
-        whole = blake3.blake3(BOM[:start])
-        blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
+    start = after_mark(file)
+    whole = blake3.blake3(BOM[:start])
+    blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,10 +28,10 @@ from ... import __version__
 from ...schemas.errors import InputError, StoreError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..store.checksummed import get_note, put_note
-from ..store.local import LocalStore, hash_file
+from ..store.local import LocalStore, hash_file, open_regular
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
-from .find import Found, InputKind, find_inputs, irregular, labels
+from .find import Found, InputKind, find_inputs, labels
 from .lines import scan_lines
 from .spool import spool_name
 
@@ -76,54 +76,47 @@ def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalSto
 
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
     began = time.time_ns()
-    inputs = _inputs(source, base, scratch.root)
-    about = [(found.name, found.size, found.stamp) for found, _ in inputs]
-    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
-    note = f"scans/{fingerprint([about, how])}.json"
-    with ThreadPoolExecutor(_THREADS) as pool:
-        paths = list(pool.map(lambda one: _path(one[0], scratch.root), inputs))
-        files = _noted(get_note(scratch, note, _Note), paths, scratch)
-        if files is None:
-            files = list(
-                pool.map(lambda one, path: _scanned(source, one[0], one[1], path, scratch.root), inputs, paths)
-            )
-            # Else a file may change unnoticed, and the note would be wrong.
-            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found, _ in inputs):
-                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                    put_note(scratch, note, _Note(files))
-    return [
-        replace(file, source=source.name, label=label, origin=found.origin)
-        for file, (found, label) in zip(files, inputs, strict=True)
-    ]
-
-
-def _scanned(source: "SourceConfig", found: Found, label: str, path: Path, cache: Path) -> InputFile:
-    try:
-        return scan_file(source.name, label, path, source.max_row_bytes, cache, found.path)
-    except InputError as error:  # which names the copy of a URL's file
-        raise InputError(str(error).replace(str(path), found.shown)) from error
-
-
-def _inputs(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Found, str]]:
-    """What is to be scanned of a source, in order, each with its label."""
-    found = list[Found]()
+    inputs = list[Found]()
     for one in find_inputs(source, base):
         if one.kind is InputKind.HUB:
             from .hub import load
 
-            found += load(one.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+            inputs += load(one.name, source.subset, source.split, scratch.root, f"sources.{source.name}.path")
         else:
-            found.append(one)
-    return list(zip(found, labels([Path(one.alias or one.path) for one in found]), strict=True))
+            inputs.append(one)
+    about = [(found.name, found.size, found.stamp) for found in inputs]
+    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
+    note = f"scans/{fingerprint([about, how])}.json"
+    with ThreadPoolExecutor(_THREADS) as pool:
+        paths = list(pool.map(lambda one: _path(one, scratch.root), inputs))
+        files = _noted(get_note(scratch, note, _Note), paths, scratch)
+        if files is None:
+            files = list(pool.map(lambda one, path: _scanned(source, one, path, scratch.root), inputs, paths))
+            # Else a file may change unnoticed, and the note would be wrong.
+            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found in inputs):
+                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
+                    put_note(scratch, note, _Note(files))
+    names = labels([found.alias or found.place for found in inputs])
+    return [
+        replace(file, source=source.name, label=label, origin=found.origin)
+        for file, found, label in zip(files, inputs, names, strict=True)
+    ]
 
 
 def _path(found: Found, cache: Path) -> Path:
     """The file on this machine."""
     if found.kind is not InputKind.URL:
-        return found.path
+        return Path(found.name)
     from .fetch import fetch
 
     return fetch(found.name, found.size, found.stamp, cache)
+
+
+def _scanned(source: "SourceConfig", found: Found, path: Path, cache: Path) -> InputFile:
+    try:
+        return scan_file(source.name, path, source.max_row_bytes, cache, found.place)
+    except InputError as error:  # which names the copy of a URL's file
+        raise InputError(str(error).replace(str(path), found.shown)) from error
 
 
 def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
@@ -145,10 +138,8 @@ def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> li
     return out
 
 
-def scan_file(
-    source: str, label: str, path: Path, max_row_bytes: int, cache: Path, name: Path | None = None
-) -> InputFile:
-    """Hash a file and cut it into blocks, in bounded memory.
+def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: str = "") -> InputFile:
+    """Hash a file and cut it into blocks, in bounded memory. It has no label yet.
 
     Args:
         name: what the file is called, if it is a copy.
@@ -158,21 +149,18 @@ def scan_file(
         StoreError: the cache cannot be written, or the disk is full.
     """
     try:
-        before = path.stat()
-        if not S_ISREG(before.st_mode):
-            raise InputError(irregular(path))
-        with path.open("rb", buffering=0) as file:
-            head = os.pread(file.fileno(), HEAD, 0)
-        container, packing = detect(name or path, str(path), head)
-        if container is Container.JSONL and packing is None:
-            blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
-        else:
-            whole = hash_file(path)
-            size, digest = whole.bytes, whole.hash
-            blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
-            after = path.stat()
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
+        with BufferedReader(open_regular(path)) as file:
+            before = os.fstat(file.fileno())
+            container, packing = detect(name or str(path), str(path), file.peek(HEAD)[:HEAD])
+            if container is Container.JSONL and packing is None:
+                blocks, size, digest = scan_lines(file, BLOCK_BYTES, max_row_bytes)
+            else:
+                whole = hash_file(path)
+                size, digest = whole.bytes, whole.hash
+                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+                after = path.stat()
+                if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except StoreError:
         raise
     except OSError as error:
@@ -183,7 +171,7 @@ def scan_file(
         separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
         what = "has a header but no rows" if separated else "is empty"
         raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, size, digest, tuple(blocks))
+    return InputFile(source, "", path, size, digest, tuple(blocks))
 
 
 def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:

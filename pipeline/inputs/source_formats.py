@@ -156,9 +156,9 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes, limit=SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
     if misfits and len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) == seen.rows:
-        keys, fix = FORMAT_KEYS[source.format], f"None of the first rows fits format {form.name}. Leave it out to detect it"
-        if len(keys) > 1:
-            fix += f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN"
+        keys = FORMAT_KEYS[source.format]
+        fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
+        fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"
         raise _unusable(source, file, misfits[0], fix)
 
 

@@ -61,7 +61,7 @@ FILES: dict[str, bytes] = {
 
 
 def scan(path: Path) -> InputFile:
-    return scan_file("one", "in", path, 1 << 20, path.parent / "cache")
+    return scan_file("one", path, 1 << 20, path.parent / "cache")
 
 
 def texts(file: InputFile) -> list[str | None]:
