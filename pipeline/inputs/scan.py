@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ FILE_BYTES = 4 << 10
 FORMAT = 10
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
-"""Files scanned at once: hashing and decompressing release Python's lock."""
+"""Large files scanned at once: hashing and decompressing release Python's lock."""
 _SETTLED = 2_000_000_000
 """Nanoseconds after which another change certainly gets a different time: some file systems count in seconds."""
 
@@ -88,10 +89,13 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([about, how])}.json"
     with ThreadPoolExecutor(_THREADS) as pool:
-        paths = list(pool.map(lambda one: _path(one, scratch.root), inputs))
+        copies = {one.name: pool.submit(_copy, one, scratch.root) for one in inputs if one.kind is InputKind.URL}
+        paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
         files = _noted(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
-            files = list(pool.map(lambda one, path: _scanned(source, one, path, scratch.root), inputs, paths))
+            todo = [partial(_scanned, source, one, path, scratch.root) for one, path in zip(inputs, paths, strict=True)]
+            large = {n: pool.submit(todo[n]) for n, one in enumerate(inputs) if one.size > SMALL_BYTES}
+            files = [large[n].result() if n in large else scanned() for n, scanned in enumerate(todo)]
             # Else a file may change unnoticed, and the note would be wrong.
             if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
@@ -103,10 +107,8 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     ]
 
 
-def _path(found: Found, cache: Path) -> Path:
-    """The file on this machine."""
-    if found.kind is not InputKind.URL:
-        return Path(found.name)
+def _copy(found: Found, cache: Path) -> Path:
+    """The copy of a URL's file."""
     from .fetch import fetch
 
     return fetch(found.name, found.size, found.stamp, cache)
@@ -130,8 +132,11 @@ def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> li
     for file, path in zip(note.files, paths, strict=True):
         blocks = list[Block]()
         for block in file.blocks:
-            kept = scratch.path(spool_name(block.content)) if block.spooled is not None else None
-            if kept is not None and not kept.is_file():
+            if block.spooled is None:
+                blocks.append(block)
+                continue
+            kept = scratch.path(spool_name(block.content))
+            if not kept.is_file():
                 return None
             blocks.append(msgspec.structs.replace(block, spooled=kept))
         out.append(replace(file, path=path, blocks=tuple(blocks)))
