@@ -83,16 +83,11 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
-    if not data:
-        return _find_or_make(loaded, work)
-    with written(loaded, data, work.scratch) as with_files:
-        return _find_or_make(with_files, work)
-
-
-def _find_or_make(config: RunConfig, work: Workspace) -> Manifest:
-    finished = find_finished(config, work)
+    if data:
+        loaded = written(loaded, data, work.scratch)
+    finished = find_finished(loaded, work)
     if finished is None:
-        manifest = make_dataset(config, work).manifest
+        manifest = make_dataset(loaded, work).manifest
         if (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
             work.observer.note(said)
         return manifest
