@@ -101,7 +101,7 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
 
     for text in source.path:
         if _URL.match(text):
-            for one in _far(text, source, where, base):
+            for one in _far(text, source, where):
                 add(one.name, one)
             continue
         for path in _local(text, source, where, base):
@@ -110,15 +110,11 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     return list(found.values())
 
 
-def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+def _far(text: str, source: "SourceConfig", where: str) -> Iterator[Found]:
     if text.startswith(HUB) and not text.startswith(_HUB_FILES):
         name = text.removeprefix(HUB)
-        if not name.strip("/"):
-            raise ConfigError(f"{where}: {text} names no dataset; write {HUB}owner/name")
-        if name.startswith((".", "/")):
-            name = str(base / name)
-            if not Path(name).is_dir():
-                raise ConfigError(f"{where}: there is no folder {name}; check the spelling, or the folder you are in")
+        if not name.strip("/") or name.startswith((".", "/")):
+            raise ConfigError(f"{where}: {text} names no dataset of the hub; write {HUB}owner/name, or a folder's path")
         yield Found(InputKind.HUB, name, 0, 0)
         return
     _refuse_split(source, text)
@@ -131,35 +127,42 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
 
 def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
     path = str(base / text)
-    if not os.path.lexists(path) and _MAGIC & set(text):
-        # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
-        names = path.split("/")
-        first = next(index for index, name in enumerate(names) if _MAGIC & set(name))
-        top, names = "/".join(names[:first]) or ("/" if first else ""), names[first:]
-        names += ["*"] if names[-1] == _ANY_DEPTH else []
-        files = sorted(set(_matches(top, names, where))) if os.path.isdir(top or ".") else []
-        empty = f"no files match {path}; check the pattern, or the folder you are in"
-    elif not os.path.isdir(path):
-        files, empty = [path], ""
-    else:
-        for folder in (Path(path), Path(path).parent):
-            if all((folder / name).is_file() for name in _PACKED) and (folder == Path(path) or _is_saved(path)):
-                raise ConfigError(
-                    f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
-                    "another way, `packtrain export --to trl` writes files that format tokenized reads"
-                )
-        if (Path(path) / _DICT).is_file():
-            splits = _json(Path(path) / _DICT).get("splits", [])
-            return _saved(_within(Path(path), choose_split(splits, source.split, where, path), _DICT))
-        files = _saved(Path(path)) if _is_saved(path) else _data_files(path, where)
-        empty = (
-            f"{path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also .gz or .zst); "
-            "name the files, or a pattern"
-        )
+    is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
+    if is_folder:
+        _refuse_own(path, where)
+    if is_folder and os.path.isfile(os.path.join(path, _DICT)):
+        splits = _json(Path(path) / _DICT).get("splits", [])
+        return _saved(_within(Path(path), choose_split(splits, source.split, where, path), _DICT))
     _refuse_split(source, text)
+    if is_folder:
+        files = _saved(Path(path)) if _is_saved(path) else _data_files(path, where)
+        if not files:
+            raise ConfigError(
+                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt; also .gz, "
+                ".zst); name the files, or a pattern"
+            )
+        return files
+    if os.path.lexists(path) or not _MAGIC & set(text):
+        return [path]
+    # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
+    names = path.split("/")
+    first = next(index for index, name in enumerate(names) if _MAGIC & set(name))
+    top, names = "/".join(names[:first]) or ("/" if first else ""), names[first:]
+    names += ["*"] if names[-1] == _ANY_DEPTH else []
+    files = sorted(set(_matches(top, names, where))) if os.path.isdir(top or ".") else []
     if not files:
-        raise ConfigError(f"{where}: {empty}")
+        raise ConfigError(f"{where}: no files match {path}; check the pattern, or the folder you are in")
     return files
+
+
+def _refuse_own(path: str, where: str) -> None:
+    """Refuse packed datasets, whose files are not what they seem."""
+    for folder in (Path(path), Path(path).parent):
+        if all((folder / name).is_file() for name in _PACKED) and (folder == Path(path) or _is_saved(path)):
+            raise ConfigError(
+                f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
+                "another way, `packtrain export --to trl` writes files that format tokenized reads"
+            )
 
 
 def _is_saved(folder: str) -> bool:
@@ -217,8 +220,8 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
     for key, value in (("split", source.split), ("subset", source.subset)):
         if value is not None:
             raise ConfigError(
-                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, name the "
-                f"files of {value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
+                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, and "
+                f"name the files of {value!r} alone"
             )
 
 

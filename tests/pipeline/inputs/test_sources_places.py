@@ -252,18 +252,6 @@ def test_s3(tmp_path: Path, faulty: Faulty) -> None:
 # --- datasets by name ---
 
 
-@pytest.mark.slow
-def test_a_folder_that_the_library_loads(tmp_path: Path) -> None:
-    (tmp_path / "chats").mkdir()
-    (tmp_path / "chats" / "train.jsonl").write_bytes(lines(*(f"train {number}" for number in range(20))))
-    (tmp_path / "chats" / "test.jsonl").write_bytes(lines("test 0"))
-    found = texts(scan(source("hf://./chats", split="train"), tmp_path))
-    assert found == [("chats-train", f"train {number}") for number in range(20)]
-    for keys in ({}, {"split": "train", "subset": "small"}):
-        with pytest.raises(ConfigError):
-            scan(source("hf://./chats", **keys), tmp_path)
-
-
 def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
