@@ -138,8 +138,8 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[st
         files = _saved(Path(path)) if _is_saved(path) else _data_files(path, where)
         if not files:
             raise ConfigError(
-                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt; also .gz, "
-                ".zst); name the files, or a pattern"
+                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
+                ".parquet, .arrow); name the files, or a pattern"
             )
         return files
     if os.path.lexists(path) or not _MAGIC & set(text):
