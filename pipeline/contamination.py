@@ -199,7 +199,7 @@ def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
             writer.write_batch(batch)
         put = draft.result
         stored = StoredFile(f"{record.removesuffix('.json')}-{put.hash[:16]}.arrow", put.bytes, put.hash)
-        cache.put(draft, stored.name, replace_damaged=True)
+        cache.put(draft, stored.name)
     put_note(cache, record, stored)
     return stored
 
@@ -347,7 +347,7 @@ class Contamination:
             for line in self.lines():
                 draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
             put = draft.result
-            out.put(draft, name, replace_damaged=True)
+            out.put(draft, name)
         return FileRecord(name, put.bytes, put.hash)
 
 

@@ -108,7 +108,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
-        store.put(draft, name, replace_damaged=True)
+        store.put(draft, name)
     record = _record(task, prepared, found, name, put)
     after = encoder.renderer.mismatches if encoder.renderer else 0
     return EncodeResult(key, record, found.samples, after - before, str(task))

@@ -245,7 +245,7 @@ def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
         with store.draft(name.rpartition("/")[0]) as draft:
             draft.file.write(len(memoryview(data)).to_bytes(8, "little"))
             draft.file.write(packed)
-            store.put(draft, name, replace_damaged=True)
+            store.put(draft, name)
     return store.path(name)
 
 

@@ -73,7 +73,7 @@ class ShardTask:
                         writer.write_batch(batch)
             put = draft.result
             name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
-            self.out.put(draft, name, replace_damaged=True)
+            self.out.put(draft, name)
         trained = sum(one.trained for one in account.values())
         record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs)
         result = PackResult(record, dict(sorted(account.items())), self.record)

@@ -92,8 +92,9 @@ def prepare_source(
                     f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{why} "
                     "Check the source's format and keys"
                 )
-            if not store.put(draft, target.name):
+            if target.exists():
                 raise OutputError(f"--output {target} appeared during the run; remove it, or choose another file")
+            store.put(draft, target.name)
     observer.end()
     return counts
 
