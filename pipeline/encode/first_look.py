@@ -25,7 +25,6 @@ from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engi
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.prompts_alone import prompts_alone
 from ..execute.executor import Executor, perform
-from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
@@ -33,7 +32,7 @@ from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
-from .task import EncodeTask, load_spec, make_encoder, noted
+from .task import EncodeTask, load_spec, make_encoder
 
 if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
@@ -45,8 +44,6 @@ SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 numbers of messages."""
 _FORMAT = 5
 """Version of the look; increase it when other texts are compared."""
-_SHIFT = 40
-"""Rows are noted with the number of their task, shifted left by this many bits."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
@@ -94,11 +91,10 @@ class LookTask:
             header, endings = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
         stops, _ = spec.stop_ids(endings)
         rows: list[Findings] = []
-        with rows_of(self.at):
-            for number, task in enumerate(self.tasks):
-                rows.append(Findings())
-                _encode_first(task, encoder, stops, rows[-1], number << _SHIFT)
-                samples += rows[-1].samples
+        for task in self.tasks:
+            rows.append(Findings())
+            _encode_first(task, encoder, stops, rows[-1])
+            samples += rows[-1].samples
         if engine is not reference:
             found = compare(samples, reference)
             if found.differing:
@@ -108,10 +104,6 @@ class LookTask:
             put_user_note(agreed, about)
         counts = tuple(one.counts for one in rows)
         return Look(engine.name, engine.version, "", header, endings, counts)
-
-    def at(self, number: int) -> str:
-        """The file and the number of a row, for messages."""
-        return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
 
     def __str__(self) -> str:
         return "the first look at the rows"
@@ -149,13 +141,12 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     return look
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> None:
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings) -> None:
     """Encode the first rows of a block. Rows that cannot be used are left out: encoding will reject them, and name
     their lines.
 
     Args:
         stops: ids that end a generation.
-        base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
     rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
@@ -165,7 +156,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], fou
     characters = 0
     for prepared in chain(lines, records):
         done = len(found.samples)
-        examples = noted(base + block.first_line, prepared.examples)
+        examples = prepared.examples
         for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
             if not task.pairs:  # a preference loss does not depend on turns
                 _count_turns(batch, prepared.examples, encoder, stops, found.counts)

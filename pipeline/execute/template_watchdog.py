@@ -8,10 +8,7 @@
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from ...schemas.errors import TemplateError
 from ...stages.template.environment import watch_by
 from .executor import RENDERING_KILLED
 
@@ -25,35 +22,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class _Process:
     """What is known of this process. Renderings are not nested."""
 
-    row: int | None = None
-    """The row that is being rendered."""
     rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
-
-
-def note_row(row: int) -> None:
-    """Note the row that is rendered next, by a number that `rows_of` can name."""
-    _Process.row = row
-
-
-@contextmanager
-def rows_of(at: Callable[[int], str]) -> Iterator[None]:
-    """Add the file and the noted row to template errors raised inside.
-
-    Args:
-        at: names the file and the row of a noted number.
-
-    Raises:
-        TemplateError: the same error, with the file and the row in its message.
-    """
-    _Process.row = None
-    try:
-        yield
-    except TemplateError as error:
-        if _Process.row is None:
-            raise
-        raise TemplateError(f"{at(_Process.row)}: {error}") from error
 
 
 class Watched:

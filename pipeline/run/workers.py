@@ -76,10 +76,9 @@ def encoding_need(tasks: Sequence[EncodeTask], engine: str) -> Need:
     worker = WORKER_BYTES // 2 + factor * longest
     if of is None or worker <= WORKER_BYTES:
         return Need()
-    row = of.at(of.block.first_line) + (" or just after it," if of.block.lines > 1 else "")
     return Need(
         worker,
-        f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a smaller "
+        f"{of} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a smaller "
         "max_row_bytes for its source rejects such rows, and encodes the source again",
     )
 

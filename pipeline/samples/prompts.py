@@ -26,7 +26,6 @@ from ..encode.encode_spec import EncodeSpec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
-from ..execute.template_watchdog import note_row, rows_of
 from ..inputs.find import regular
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
@@ -103,10 +102,6 @@ class _RenderTask:
     lines: list[tuple[int, bytes]]
     """(number from 0, line)."""
 
-    def at(self, line: int) -> str:
-        """The file and the number of a line, for messages."""
-        return f"{self.path}, line {line + 1:,}"
-
     def __str__(self) -> str:
         return f"{self.path} (lines from {self.lines[0][0] + 1:,} on)"
 
@@ -143,26 +138,24 @@ def _render(task: _RenderTask) -> _RenderedBlock:
     try:
         if prepared.rejects:
             raise RowRejectedError(*prepared.rejects[0][1:])
-        with rows_of(task.at):
-            for example in prepared.examples:
-                at = example.line
-                note_row(at)
-                given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
-                if isinstance(prompt, str):
-                    if spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
-                        prefix = ()
-                else:
-                    out.conversations += 1
-                    if renderer is None:
-                        continue  # refused as a whole
-                    prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
-                    out.stop = renderer.stop
-                ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
-                out.prompts.append(SamplePrompt(given.id, given.row, ids))
+        for example in prepared.examples:
+            at = example.line
+            given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
+            if isinstance(prompt, str):
+                if spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
+                    prefix = ()
+            else:
+                out.conversations += 1
+                if renderer is None:
+                    continue  # refused as a whole
+                prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
+                out.stop = renderer.stop
+            ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
+            out.prompts.append(SamplePrompt(given.id, given.row, ids))
     except (RowRejectedError, msgspec.MsgspecError) as error:
         raise InputError(
-            f"--data {task.at(at)}: {escape_line(str(error))}; give what packtrain prep --prompt-only writes: id, row "
-            "and prompt"
+            f"--data {task.path}, line {at + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
+            "writes: id, row and prompt"
         ) from None
     return out
 
