@@ -53,5 +53,6 @@ def _write(name: str, dataset: Any, cache: LocalStore) -> str:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
         place = f"{FOLDER}/{draft.result.hash}/{name}.arrow"
-        cache.put(draft, place)
+        if cache.hash(place) != draft.result:  # else its time stays, and it is not scanned again
+            cache.put(draft, place)
     return place
