@@ -124,10 +124,9 @@ class Pool(Executor):
             if self._busy():
                 self.close()
 
-    def limit(self, workers: int) -> None:
+    def renew(self) -> None:
         """See `Executor`."""
-        self.close()  # the next task starts workers again, without what the last ones had loaded
-        self.workers = workers
+        self.close()
 
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C ends the waiting, and they end with us."""
