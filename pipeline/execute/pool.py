@@ -263,7 +263,7 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
 
 def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
-    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
     for number in _INTERRUPTIONS:
@@ -272,10 +272,11 @@ def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
-    may_be_killed()
     with suppress(EOFError, OSError):
         while True:
-            pipe.send_bytes(_run(pipe.recv_bytes()))
+            data = pipe.recv_bytes()
+            begin_task()
+            pipe.send_bytes(_run(data))
 
 
 def _run(data: bytes) -> bytes:

@@ -111,10 +111,10 @@ class RayExecutor(Executor):
 
 def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
-    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
-    may_be_killed()
+    begin_task()
     timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))
     timer.daemon = True
     timer.start()

@@ -22,6 +22,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class _Process:
     """What is known of this process. Renderings are not nested."""
 
+    space = 0
+    """Bytes of address space when it was last looked at; 0 if it must be looked at again."""
     rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
@@ -41,16 +43,18 @@ class Watched:
         if not self._watches:
             return
         self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        now = _address_space()
+        _Process.space = now = _Process.space or _address_space()
         if now and (soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft):
             resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
         _Process.rendering = True
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._watches:
             return
+        if kind is MemoryError:
+            _Process.space = 0
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         _Process.rendering = False
@@ -71,7 +75,8 @@ def watch_templates() -> None:
     watch_by(Watched)
 
 
-def may_be_killed() -> None:
-    """Let the kernel kill this process, a worker, if a rendering takes too long."""
+def begin_task() -> None:
+    """Let the kernel kill this process, a worker, if a rendering of its next task takes too long."""
     signal.signal(RENDERING_KILLED, signal.SIG_DFL)
     _Process.kills = True
+    _Process.space = 0  # asking takes a tenth of a rendering, so it is asked once a task
