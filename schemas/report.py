@@ -139,7 +139,7 @@ class OverlapCount:
     """Evaluation rows of which something was found."""
 
 
-class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
+class Hit(msgspec.Struct, frozen=True):
     """A line of contamination.jsonl: an example and an evaluation row that share text."""
 
     id: str
@@ -155,7 +155,6 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of the evaluation text's n-grams that the example has; 1 if all of it is there."""
     shared: str
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
-    evaluation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
