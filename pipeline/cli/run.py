@@ -172,7 +172,6 @@ def _urgent(done: _Done) -> Iterator[str]:
     first = 2 * sum(most.values()) > total.rows_read
     if rejects is not None and first:
         yield rejects
-    yield from done.made.advice
     if report is not None and report.warning is not None:
         yield escape_line(report.warning)
     if rejects is not None and not first:

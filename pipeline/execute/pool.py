@@ -129,12 +129,6 @@ class Pool(Executor):
             if self._busy():
                 self.close()
 
-    def limit(self, workers: int) -> None:
-        """See `Executor`."""
-        if workers < self.workers:
-            self.close()  # the next task starts workers again
-        self.workers = workers
-
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""
         self._closed = True

@@ -85,9 +85,6 @@ class RayExecutor(Executor):
                     raise named(error, task) from error
                 yield answer
 
-    def limit(self, workers: int) -> None:
-        """See `Executor`. Does nothing: Ray manages its machines."""
-
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
         if self._ours:

@@ -57,6 +57,10 @@ class Documents:
     """Where its tokens begin in the segment."""
     run_begin: NDArray[np.int32]
     run_count: NDArray[np.int32]
+    line: NDArray[np.int32]
+    """The row of its block that it was made of."""
+    sub: NDArray[np.int32]
+    """Which example of the row it is, or -1 for the only one."""
     length: NDArray[np.int32]
     """Tokens before any cut."""
     low: NDArray[np.int32]
@@ -130,6 +134,21 @@ class Origins:
         """(sources + 1,) first document of each source, then N; parts are in the order of sources."""
         return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
 
+    def place(self, documents: Documents, doc_id: int) -> tuple[int, str, int, int]:
+        """The source of a document, the label of its file, its line there, and which example of the row it is."""
+        part = int(np.searchsorted(self.starts, doc_id, side="right")) - 1
+        file, line = self.lines[part].find(int(documents.line[doc_id]))
+        return self.sources[part], self.lines[part].files[file], line, int(documents.sub[doc_id])
+
+    def documents_at(self, documents: Documents, source: int, file: str, line: int) -> list[int]:
+        """The doc ids of the examples that were made of a line of a file."""
+        out = list[int]()
+        for part, (first, last) in enumerate(zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)):
+            row = self.lines[part].row_of(file, line) if self.sources[part] == source else None
+            if row is not None:
+                out += (np.flatnonzero(documents.line[first:last] == row) + first).tolist()
+        return out
+
 
 @dataclass(slots=True, eq=False)
 class Table:
@@ -169,7 +188,10 @@ def open_table(path: Path) -> tuple[Documents, Origins]:
     """
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
+    batch.validate()
     origins = msgspec.json.decode((batch.schema.metadata or {})[b"origins"], type=Origins)
+    if sum(origins.documents) != batch.num_rows:
+        raise ValueError("its parts have another number of documents")
     return Documents(*(view(batch.column(name)) for name in COLUMNS)), origins
 
 
@@ -222,8 +244,9 @@ def read_table(
             if batch.num_rows:
                 _read(batch, here, limits, masks[place.source], pairs=pairs)
             here.segment[:] = segment
+            here.line[:], here.sub[:] = view(batch.column("line")), view(batch.column("sub"))
             if len(keys):
-                lines = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1
+                lines = (here.line.astype(np.int64) << 32) + here.sub + 1
                 here.flags[np.isin(lines, keys)] |= CONTAMINATED
             if config.holdout.fraction > 0:
                 here.flags[_held_out(batch, config.sources[place.source].name, config)] |= HELD_OUT
@@ -317,18 +340,6 @@ def _group_keys(batch: pa.RecordBatch, source: str, config: "RunConfig") -> Iter
     groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
     for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True):
         yield f"{source}\n{group}".encode() if group else digest
-
-
-def place_of(place: PartPlace, index: int) -> tuple[str, int, int]:
-    """The file of a document's row, its line, and which example of the row it is, or -1 for the only one.
-
-    Args:
-        index: of the document in its part.
-    """
-    table = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
-    number, sub = (column[index].as_py() for column in table.columns)
-    file, line = place.lines.find(number)
-    return place.lines.files[file], line, sub
 
 
 def count_groups(table: Table, source: int, config: "RunConfig") -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ...schemas.errors import InputError
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
 from ..dataset.manifests import open_output, read_manifest
-from ..dataset.output_folder import check_config, restore_plan
+from ..dataset.output_folder import check_config, plan_bytes
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -80,7 +80,7 @@ def repair(
     loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, start)})
     check_config(out, loaded)
     findings = verify(folder, deep=True, observer=observer).findings
-    restore_plan(out, manifest.plan)
+    out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}
     try:
         if wrong:

@@ -190,7 +190,8 @@ class RunSection(ConfigModel):
     """Where and how fast: never part of the identity."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Worker processes. Null: one for each core."""
+    """Worker processes; each needs 384 MiB, or some hundred times the bytes of a longer row. Null: one for each core
+    that half of the machine's memory allows."""
     executor: Literal["local", "ray"] = "local"
     """What runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; all its
     machines must see `out`, `cache` and the inputs."""
@@ -206,11 +207,6 @@ class RunSection(ConfigModel):
     scratch: str | None = None
     """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
     Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
-    memory: Size | None = Field(default=None, gt=0)
-    """Memory limit for all processes of this machine together, without mapped files, such as `8GiB`. It only limits how
-    much runs at once: no more workers are started than fit, and if the longest row or the largest window does not fit,
-    the run is refused with advice. Null: half of the machine's memory."""
-
     report: bool = True
     """Write report.html and report.json beside the data at the end of the run. They are not part of the dataset, and
     show some rows and paths of this machine."""

@@ -18,8 +18,5 @@ class InThisProcess(Executor):
             if not made(task):
                 yield function(task)
 
-    def limit(self, workers: int) -> None:
-        pass
-
     def close(self) -> None:
         pass

@@ -147,7 +147,7 @@ def test_a_state_of_another_stream_is_refused(config: dict[str, Any], stream: Op
     others = {
         "seed": stream(seed=1),
         "windows": stream(window_bytes=WINDOW + 1),
-        "configuration": stream({**config, "mask": "all"}),
+        "config": stream({**config, "mask": "all"}),
         "inputs": stream(
             {**config, "sources": [{**config["sources"][0], "path": str(changed)}, *config["sources"][1:]]}
         ),

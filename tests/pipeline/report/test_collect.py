@@ -22,8 +22,6 @@ from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
-from tests.support.hostile import forge
-
 Rows = Callable[..., list[dict[str, Any]]]
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e"
@@ -76,15 +74,20 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mix
         "holdout": {"fraction": 0.2},
         "truncate": {"max_length": 256},
         "filter": {"min_tokens": 40},
-        "run": {"workers": 1, "report": False},
+        "run": {"workers": 1},
     }
     packtrain.run(config, base=folder)
     return Mixed(folder, config)
 
 
+def written(out: Path) -> Report:
+    """The report at the end of a run."""
+    return msgspec.json.decode((out / "report.json").read_bytes(), type=Report)
+
+
 @pytest.fixture(scope="session")
 def report(mixed: Mixed) -> Report:
-    return report_of(open_dataset(mixed.out))
+    return written(mixed.out)
 
 
 @pytest.fixture
@@ -132,11 +135,11 @@ def test_packing_is_that_of_the_rows(report: Report, mixed: Mixed, read_rows: Ro
 def test_the_configuration_reproduces_the_manifest(report: Report, mixed: Mixed, tmp_path: Path) -> None:
     assert report.made is not None
     assert report.made.configuration.startswith(f"# Relative paths start in {mixed.folder}\n")
-    written = yaml.safe_load(report.made.configuration)
-    assert "run" not in written
-    assert written["sources"][1]["repeat"] == 2
+    noted = yaml.safe_load(report.made.configuration)
+    assert "run" not in noted
+    assert noted["sources"][1]["repeat"] == 2
     made = packtrain.run(
-        {**written, "out": str(tmp_path / "again"), "run": {"workers": 1, "report": False}}, base=mixed.folder
+        {**noted, "out": str(tmp_path / "again"), "run": {"workers": 1, "report": False}}, base=mixed.folder
     )
     assert made.hash == report.made.manifest
 
@@ -167,18 +170,16 @@ def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Row
 
 
 @pytest.mark.parametrize(
-    ("gone", "sections", "words"),
+    ("gone", "sections"),
     [
-        ("_run/parts.json", {"choice"}, "again"),
-        ("_run/run.json", {"choice"}, "again"),
-        ("documents.parquet", set(), ""),
-        ("rejects.jsonl", set(), ""),
-        ("train/rows.arrow", {"packing"}, "repair"),
-        ("train/shards", set(), ""),
+        ("documents.parquet", {"choice"}),
+        ("rejects.jsonl", {"choice"}),
+        ("train/rows.arrow", {"choice", "packing"}),
+        ("train/shards", {"choice"}),
     ],
 )
 @pytest.mark.parametrize("how", ["gone", "noise"])
-def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], words: str, how: str) -> None:
+def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], how: str) -> None:
     for path in [copy / gone] if (copy / gone).is_file() else list((copy / gone).iterdir()):
         content = path.read_bytes()
         path.unlink()
@@ -195,17 +196,6 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
         assert made.training.rows_absent
     assert report_html(made)
     assert msgspec.json.decode(report_json(made), type=Report) == made
-
-
-def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
-    shutil.copytree(mixed.folder, tmp_path / "moved", ignore=shutil.ignore_patterns("cache"))
-    out = tmp_path / "moved" / "out"
-    forge(out, lambda note: note.update(cache=str(tmp_path / "nowhere")), "_run/parts.json")
-    made = report_of(open_dataset(out))
-    assert set(made.absent) == {"choice"}
-    assert "cache" in made.absent["choice"]
-    assert made.packing is not None
-    assert made.training is not None
 
 
 # Other kinds of data
@@ -257,7 +247,7 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     config = {**mixed.config, "out": str(tmp_path / "out"), **more}
     ahead = plan(config, base=mixed.folder)
     packtrain.run(config, base=mixed.folder)
-    made = report_of(open_dataset(tmp_path / "out"))
+    made = written(tmp_path / "out")
     assert made.absent == {}
     assert ahead.flow is not None
     assert made.flow is not None
