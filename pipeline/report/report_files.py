@@ -26,7 +26,7 @@ def report_json(report: Report) -> bytes:
 
 
 def report_again(dataset: Finished) -> Report:
-    """The report of a dataset that was finished before. Only the run's own report knows which lengths were compared, and
+    """The report of a dataset that was finished before. Only the run's own report knows the comparison of lengths, and
     the configuration: they are taken from there if it is of this dataset.
     """
     made = report_of(dataset)
