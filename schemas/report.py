@@ -11,7 +11,7 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,6 @@ class Advice:
     """The advised length."""
 
     max_length: int
-    strategy: str
     reached: bool
     """Whether the length keeps enough; else it is the best of those compared."""
     longer: int
@@ -80,13 +79,17 @@ class Choice:
     longest: list[tuple[str, int]]
     """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
-    """By ascending length: the configured strategy, and for plain texts also `bfd_split`. See `docs/report.md`."""
+    """By ascending length. See `docs/report.md`."""
     strategy: str
-    """The configured strategy."""
+    """The configured strategy, which all points have."""
     max_length: int
     """The configured length, which is always among the points."""
     overlong: str
     """What the configuration does with longer documents. The points do the same."""
+    cuts: bool
+    """Whether longer documents are cut into pieces, of which none is lost."""
+    texts: bool
+    """Whether nearly all tokens are trained: plain texts, which can be cut anywhere."""
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None

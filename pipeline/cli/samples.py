@@ -84,8 +84,8 @@ def sample(
     part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
-    if tokenizer is None:
-        _check_tokenizer(Path(model), base)
+    if tokenizer is None and folder.is_dir() and not any(one.name.startswith(_TOKENIZER) for one in folder.iterdir()):
+        raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
@@ -119,23 +119,6 @@ def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
     reasons = f" ({said})" if said else ""
     of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
     yield f"{out}: {of}{reasons}"
-
-
-def _check_tokenizer(model: Path, base: Path | None) -> None:
-    """Refuse a model's folder without a tokenizer; names one that may be the model's."""
-    if not any((model / one).exists() for one in ("config.json", "adapter_config.json", "pytorch_model_fsdp_0")):
-        return  # no model either, which is said where it is looked for
-    if _has_tokenizer(model):
-        return
-    near = [one for one in (base, model.parent / "model") if one is not None]
-    found = next((one for one in near if _has_tokenizer(one)), None)
-    raise ConfigError(
-        f"MODEL: {model} holds no tokenizer; add --tokenizer {found or 'FOLDER, that of the model that was trained'}"
-    )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and any(one.name.startswith(_TOKENIZER) for one in folder.iterdir())
 
 
 def _place(

@@ -166,8 +166,7 @@ def _with_fewer_texts(report: Report, most: int | None) -> Report:
 
 def lengths_chart(choice: Choice) -> Chart:
     """What each length loses, over the histogram of lengths."""
-    points = [one for one in choice.points if one.strategy == choice.strategy]
-    edges, counts = choice.lengths.edges, choice.lengths.counts
+    points, edges, counts = choice.points, choice.lengths.edges, choice.lengths.counts
     low = max(min(points[0].max_length, next((low for low, count in zip(edges, counts, strict=False) if count), 1)), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)
 

@@ -76,7 +76,7 @@ class OverlapIndex:
     asks: NDArray[np.bool_]
     """(T,) whether each text is a question, not an answer."""
     keys: NDArray[np.uint64]
-    """(P,) hashes of the n-grams that count, ascending; see `hashes_of`."""
+    """(P,) hashes of the n-grams that count, ascending; see `_Hashes`."""
     places: NDArray[np.int64]
     """(P,) the word, of all W, at which the n-gram is first in its text."""
     whole: NDArray[np.int64]
@@ -98,23 +98,23 @@ class OverlapIndex:
         heads = self.starts[self.whole]
         return (
             _Runs(self.ngram, self.keys, self.places, self.ids),
-            _Runs(SHORTEST, hashes_of(self.ids, SHORTEST)[heads], heads, self.ids),
+            _Runs(SHORTEST, _Hashes(self.ids).of(SHORTEST)[heads], heads, self.ids),
         )
 
     def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
         """(S,) the hits of each of S training texts, which do not depend on the other ones."""
         words = words_of(texts)
         starts, ids = view(words.offsets), view(pc.index_in(words.values, value_set=self.vocabulary).fill_null(-1))
-        owners = np.repeat(np.arange(len(texts)), np.diff(starts))
+        owners, hashes = np.repeat(np.arange(len(texts)), np.diff(starts)), _Hashes(ids)
+        ngrams, heads = (runs.find(ids, hashes, owners) for runs in self._runs)
         out: list[list[TextHit]] = [[] for _ in texts]
-        for mine, text, places, first, size in [*self._shared(ids, owners), *self._whole(ids, owners)]:
+        for mine, text, places, first, size in [*self._shared(*ngrams, owners), *self._whole(*heads, ids, owners)]:
             said = " ".join(words.values[first : first + min(size, _SHOWN)].to_pylist())
             out[mine].append(TextHit(text, places, size, said))
         return out
 
-    def _shared(self, ids: NDArray[np.int32], owners: NDArray[np.int64]) -> "Iterator[_Found]":
+    def _shared(self, here: "_Places", there: "_Places", owners: "_Places") -> "Iterator[_Found]":
         """What is found of n-grams. N-grams that follow each other in both texts are one run of words."""
-        here, there = self._runs[0].find(ids, owners)
         mine, theirs = owners[here], self._owners[there]
         order = np.lexsort((here, there - here, theirs, mine))
         here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
@@ -125,19 +125,22 @@ class OverlapIndex:
             longest = np.lexsort((at[first], -sizes))[0]
             yield int(mine[low]), int(theirs[low]), np.unique(other), int(at[first[longest]]), int(sizes[longest])
 
-    def _whole(self, ids: NDArray[np.int32], owners: NDArray[np.int64]) -> "Iterator[_Found]":
+    def _whole(
+        self, here: "_Places", there: "_Places", ids: NDArray[np.int32], owners: "_Places"
+    ) -> "Iterator[_Found]":
         """What is found of texts that are compared whole."""
         found: dict[tuple[int, int], tuple[int, int]] = {}
-        for at, start in zip(*self._runs[1].find(ids, owners), strict=True):
+        for at, start in zip(here.tolist(), there.tolist(), strict=True):
             text, mine = int(self._owners[start]), int(owners[at])
-            size = int(self.starts[text + 1] - start)
-            here = slice(int(at), int(at) + size)
-            if np.array_equal(ids[here], self.ids[start : start + size]) and (owners[here] == mine).all():
-                found.setdefault((mine, text), (int(at), size))
+            size = int(self.starts[text + 1]) - start
+            run = slice(at, at + size)
+            if np.array_equal(ids[run], self.ids[start : start + size]) and (owners[run] == mine).all():
+                found.setdefault((mine, text), (at, size))
         for (mine, text), run in found.items():
             yield mine, text, np.zeros(0, np.int64), *run
 
 
+_Places = NDArray[np.int64]
 _Found = tuple[int, int, NDArray[np.int64], int, int]
 """Training text, evaluation text, `places` of a `TextHit`, and the first word and the words of the longest run."""
 
@@ -159,33 +162,36 @@ class _Runs:
         self._first[keys >> self._shift] = True
         self._second[keys & self._low] = True
 
-    def find(self, ids: NDArray[np.int32], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, ids: NDArray[np.int32], hashes: "_Hashes", owners: _Places) -> tuple[_Places, _Places]:
         """(word here, word of the index) wherever all words of a run are the same.
 
         Args:
-            ids, owners: the number and the text of each word.
+            ids, hashes, owners: the number and the text of each word, and the hashes of the numbers.
         """
-        hashes = hashes_of(ids, self._count)
-        at = np.flatnonzero(self._first.take((hashes >> self._shift).view(np.int64)))
-        at = at[self._second[hashes[at] & self._low]]
+        mine = hashes.of(self._count)
+        at = np.flatnonzero(self._first[mine >> self._shift])
+        at = at[self._second[mine[at] & self._low]]
         at = at[owners[at] == owners[at + self._count - 1]]
-        low, high = (np.searchsorted(self._keys, hashes[at], side) for side in ("left", "right"))
+        low, high = (np.searchsorted(self._keys, mine[at], side) for side in ("left", "right"))
         here, there = np.repeat(at, high - low), self._places[ranges(low, high - low)]
         run = np.arange(self._count)
         same = (ids[here[:, None] + run] == self._ids[there[:, None] + run]).all(axis=1)
         return here[same], there[same]
 
 
-def hashes_of(ids: NDArray[np.int32], count: int) -> NDArray[np.uint64]:
-    """(max(W - count + 1, 0),) a hash of each run of words, also across texts: a polynomial in `_BASE` of its numbers,
-    from sums of numbers times powers.
-    """
-    powers, inverses = (
-        np.multiply.accumulate(np.full(len(ids), base, np.uint64)) for base in (_BASE, pow(_BASE, -1, 1 << 64))
-    )
-    sums = offsets_of(ids.astype(np.uint64) * powers, np.uint64)
-    runs = sums[count:] - sums[: max(len(sums) - count, 0)]
-    return runs * inverses[: len(runs)]
+class _Hashes:
+    """Hashes of all runs of (W,) numbers, also across texts: polynomials, from sums of numbers times powers."""
+
+    def __init__(self, ids: NDArray[np.int32]) -> None:
+        powers, self._inverses = (
+            np.multiply.accumulate(np.full(len(ids), base, np.uint64)) for base in (_BASE, pow(_BASE, -1, 1 << 64))
+        )
+        self._sums = offsets_of(ids.astype(np.uint64) * powers, np.uint64)
+
+    def of(self, count: int) -> NDArray[np.uint64]:
+        """(max(W - count + 1, 0),) the hash of each run of `count` numbers."""
+        sums = self._sums[count:] - self._sums[: max(len(self._sums) - count, 0)]
+        return sums * self._inverses[: len(sums)]
 
 
 def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> OverlapIndex:
@@ -197,12 +203,12 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
     """
     words = words_of(texts)
     numbered = words.values.dictionary_encode()
-    vocabulary, ids, starts = numbered.dictionary, view(numbered.indices), view(words.offsets)
+    vocabulary, ids, starts = numbered.dictionary, view(numbered.indices), view(words.offsets).astype(np.int64)
     sizes = np.diff(starts)
-    owners = np.repeat(np.arange(len(texts)), sizes)
+    owners, hashes = np.repeat(np.arange(len(texts)), sizes), _Hashes(ids)
     places = np.flatnonzero(_within(owners, ngram))
-    places = places[_telling(ids, vocabulary, ngram)[places] & ~_framed(ids, owners, len(texts), ngram)[places]]
-    keys, owner = hashes_of(ids, ngram)[places], owners[places]
+    places = places[_telling(ids, vocabulary, ngram)[places] & ~_framed(hashes, owners, len(texts), ngram)[places]]
+    keys, owner = hashes.of(ngram)[places], owners[places]
     order = np.lexsort((places, owner, keys))
     order = order[_begins(keys[order], owner[order])]  # the first of each n-gram in each text
     places, keys, owner = places[order], keys[order], owner[order]
@@ -219,7 +225,7 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
         asks=np.array(asks, np.bool_),
         keys=keys[rare],
         places=places[rare],
-        whole=whole[np.argsort(hashes_of(ids, SHORTEST)[starts[whole]], kind="stable")],
+        whole=whole[np.argsort(hashes.of(SHORTEST)[starts[whole]], kind="stable")],
     )
 
 
@@ -258,15 +264,15 @@ def _telling(ids: NDArray[np.int32], vocabulary: pa.Array, ngram: int) -> NDArra
     return out
 
 
-def _framed(ids: NDArray[np.int32], owners: NDArray[np.int64], texts: int, ngram: int) -> NDArray[np.bool_]:
+def _framed(hashes: _Hashes, owners: _Places, texts: int, ngram: int) -> NDArray[np.bool_]:
     """(W - n + 1,) whether half of each n-gram's words or more are in phrases that many texts have."""
-    hashes = hashes_of(ids, PHRASE)
-    alone = np.flatnonzero(_within(owners, PHRASE))
-    order = alone[np.lexsort((owners[alone], hashes[alone]))]
-    once = hashes[order[_begins(hashes[order], owners[order])]]
+    at = np.flatnonzero(_within(owners, PHRASE))
+    phrases = hashes.of(PHRASE)[at]
+    order = np.lexsort((owners[at], phrases))
+    once = phrases[order[_begins(phrases[order], owners[at[order]])]]
     distinct, often = np.unique(once, return_counts=True)
-    begins = np.flatnonzero(np.isin(hashes, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)]))
-    inside = np.zeros(len(ids), np.bool_)
+    begins = at[np.isin(phrases, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)])]
+    inside = np.zeros(len(owners), np.bool_)
     for step in range(PHRASE):
         inside[begins + step] = True
     return 2 * _windows(inside, ngram) >= ngram

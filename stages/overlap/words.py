@@ -36,7 +36,7 @@ _ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isal
 
 def words_of(texts: Sequence[str]) -> pa.ListArray:
     """The words of each of some texts; the empty word, if a text has none."""
-    spaced = [_normalised(text).translate(_ASCII).strip() for text in texts]
+    spaced = [_normalised(text).strip() for text in texts]
     return pc.ascii_split_whitespace(pa.array(spaced, pa.large_string()))
 
 
@@ -56,15 +56,16 @@ _KINDS = _Kinds()
 
 
 def _normalised(text: str) -> bytes:
-    """A text in UTF-8 whose words are separated by ASCII characters that are not letters or digits."""
+    """A text in UTF-8 whose words are separated by spaces."""
     if "<" in text:
         text = _TAGS.sub(" ", text)
     if "&" in text:
         text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text.casefold())  # joins marks with the ASCII letters before them
-        text = _BEYOND_ASCII.sub(lambda match: _folded(match[0]), text)
-    return text.encode()
+    if text.isascii():
+        return text.encode().translate(_ASCII)
+    spaced = unicodedata.normalize("NFC", text).encode().translate(_ASCII).decode()
+    # Marks are joined with the ASCII letters before them, of which some have a form with that mark in lower case alone.
+    return _BEYOND_ASCII.sub(lambda match: _folded(match[0]), unicodedata.normalize("NFC", spaced)).encode()
 
 
 @lru_cache(maxsize=1 << 14)
