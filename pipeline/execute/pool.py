@@ -84,7 +84,6 @@ class Pool(Executor):
         self._killed_before = out_of_memory_kills()
         self._closed = False
         self._context: Any = multiprocessing.get_context("forkserver")
-        _start_server()
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
@@ -232,7 +231,8 @@ class Pool(Executor):
 
 
 def _start_server() -> None:
-    """Start the process that workers are forked from, unless it runs. Returns at once: it imports in the background.
+    """Start the process that workers are forked from, unless it runs. That is as late as possible, because from then on
+    nothing can be loaded into it.
 
     Terminals interrupt all processes of a command; the driver handles that and lets the others finish. So the server
     and its workers inherit that interruptions are blocked.
