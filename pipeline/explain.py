@@ -134,8 +134,8 @@ class Follower:
         return story
 
     def _address_of(self, doc_id: int) -> Address:
-        source, *rest = self.origins.place(self.documents, doc_id)
-        return Address(self._sources[source], *rest)
+        source, file, line, sub = self.origins.place(self.documents, doc_id)
+        return Address(self._sources[source], file, line, sub)
 
     def _address(self, id: str) -> Address:
         """Return the address of an id, with the file's name as the run knows it.

@@ -146,8 +146,8 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], names: Sequence[str]) -> Le
 
 def _id_of(whole: Table, document: int, names: Sequence[str]) -> str:
     """The example id of a document of the table."""
-    source, *rest = whole.origins.place(whole.documents, document)
-    return Address(names[source], *rest).id
+    source, file, line, sub = whole.origins.place(whole.documents, document)
+    return Address(names[source], file, line, sub).id
 
 
 def _runs_of(

@@ -14,6 +14,7 @@ the same steps, and does the tasks that have no finished file.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,21 +84,11 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
-    if not data:
-        return _find_or_make(loaded, work)
-    with written(loaded, data, work.scratch) as with_files:
-        return _find_or_make(with_files, work)
-
-
-def _find_or_make(config: RunConfig, work: Workspace) -> Manifest:
-    finished = find_finished(config, work)
-    if finished is None:
-        manifest = make_dataset(config, work).manifest
-        if (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
-            work.observer.note(said)
-        return manifest
-    put_card(work.out, finished, work.observer)  # an earlier version, or a run that was killed, may have left it out
-    return finished
+    with written(loaded, data, work.scratch) if data else nullcontext(loaded) as whole:
+        made = find_or_make(whole, work)
+    if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
+        work.observer.note(said)
+    return made.manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +96,22 @@ class Made:
     """A finished run, with what is left to tell the user."""
 
     manifest: Manifest
+    now: bool
+    """Whether it was made now; else it was finished before."""
     report: "AtEnd | None" = None
+
+
+def find_or_make(config: RunConfig, work: Workspace) -> Made:
+    """Find the finished dataset of this same run, or do the work that remains.
+
+    Raises:
+        BusyError: another driver is working on the same output folder.
+    """
+    finished = find_finished(config, work)
+    if finished is None:
+        return make_dataset(config, work)
+    put_card(work.out, finished, work.observer)  # a run that was killed may have left it out
+    return Made(finished, now=False)
 
 
 def find_finished(config: RunConfig, work: Workspace) -> Manifest | None:
@@ -162,7 +168,7 @@ def _make(config: RunConfig, work: Workspace) -> Made:
         packed = pack(selected, out, executor, observer)
     manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
-    return Made(manifest, _write_report(config, work, manifest, encoded))
+    return Made(manifest, True, _write_report(config, work, manifest, encoded))
 
 
 def prepare_inputs(

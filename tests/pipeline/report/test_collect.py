@@ -239,7 +239,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
-        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},
+        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128}},
     ],
     ids=str,
 )
