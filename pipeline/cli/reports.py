@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -149,6 +148,8 @@ def contamination(
             decontaminate.against. --set decontaminate.ngram= says how many words must be shared in a row: 13.
         out (FILE.jsonl): write all hits to this file.
     """
+    from tempfile import TemporaryDirectory
+
     from ..run.contaminated import find_contamination
 
     files = [str(Path(one).absolute()) if "://" not in one else one for one in against or ()]

@@ -133,8 +133,8 @@ class OverlapIndex:
         for at, start in zip(here.tolist(), there.tolist(), strict=True):
             text, mine = int(self._owners[start]), int(owners[at])
             size = int(self.starts[text + 1]) - start
-            run = slice(at, at + size)
-            if np.array_equal(ids[run], self.ids[start : start + size]) and (owners[run] == mine).all():
+            end = at + size
+            if np.array_equal(ids[at:end], self.ids[start : start + size]) and (owners[at:end] == mine).all():
                 found.setdefault((mine, text), (at, size))
         for (mine, text), run in found.items():
             yield mine, text, np.zeros(0, np.int64), *run
