@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
 from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, Training
-from ...schemas.units import exact, share
+from ...schemas.units import exact, plural, share
 from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
@@ -143,7 +143,7 @@ def _template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(exact=exact, share=share, strip=strip)
+    environment.globals.update(exact=exact, plural=plural, strip=strip)
     return environment.get_template(name)
 
 
