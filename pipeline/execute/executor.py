@@ -68,6 +68,10 @@ class Executor(Protocol):
         """
         ...
 
+    def renew(self) -> None:
+        """End idle workers: the next task starts others, without what these had loaded."""
+        ...
+
     def close(self) -> None:
         """Free the workers."""
         ...

@@ -128,6 +128,10 @@ class Pool(Executor):
             if self._busy():
                 self.close()
 
+    def renew(self) -> None:
+        """See `Executor`."""
+        self.close()
+
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""
         self._closed = True

@@ -85,6 +85,9 @@ class RayExecutor(Executor):
                     raise named(error, task) from error
                 yield answer
 
+    def renew(self) -> None:
+        """See `Executor`. Does nothing: Ray manages its workers."""
+
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
         if self._ours:

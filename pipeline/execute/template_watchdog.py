@@ -30,6 +30,8 @@ class _Process:
 
     row: Any = SimpleNamespace(value=NO_ROW)
     """`value` is the number of the row that is being rendered; in a worker it is shared with the driver."""
+    space = 0
+    """Bytes of address space when it was last looked at; 0 if it must be looked at again."""
     rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
@@ -51,6 +53,7 @@ def rows_of(at: Callable[[int], str]) -> Iterator[None]:
         TemplateError: the same error, with the file and the row in its message.
     """
     note_row(NO_ROW)
+    _Process.space = 0  # asking takes a tenth of a rendering, so it is asked once a block
     try:
         yield
     except TemplateError as error:
@@ -74,16 +77,18 @@ class Watched:
         if not self._watches:
             return
         self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        now = _address_space()
+        _Process.space = now = _Process.space or _address_space()
         if now and (soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft):
             resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
         _Process.rendering = True
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._watches:
             return
+        if kind is MemoryError:
+            _Process.space = 0
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         _Process.rendering = False

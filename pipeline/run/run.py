@@ -195,7 +195,9 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
     Raises:
         InputError: an input has changed since it was scanned.
     """
+    executor.renew()  # the first look has loaded both engines
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
+    executor.renew()  # packing needs no engine
     for said in notes(config, prepared, encoded):
         work.observer.note(said)
     return decontaminate(config, prepared, encoded, work, executor)

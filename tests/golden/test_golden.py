@@ -224,6 +224,7 @@ def turns(row):
     return [{"prompt": row["text"], "completion": "yes", "group": row["text"][:3]}, {"text": row["text"]}]
 """
 GRID = _grid()
+QUICK = {*list(GRID)[::5], "thoughts in two turns, last, assistant"}
 
 
 def _extra() -> Iterator[tuple[str, list[Config]]]:
@@ -334,7 +335,7 @@ def recorded() -> Config:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 5 > 0)) for place, name in enumerate(GRID)]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in GRID]
 )
 def test_rows_and_ledger(name: str, inputs: Path, recorded: Config) -> None:
     found = _record(_packed(name, inputs))

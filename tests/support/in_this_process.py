@@ -18,5 +18,8 @@ class InThisProcess(Executor):
             if not made(task):
                 yield function(task)
 
+    def renew(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

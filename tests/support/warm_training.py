@@ -11,7 +11,7 @@ for name in (
     "packtrain.training.attention",
     "packtrain.training.launch.doctor",
     "packtrain.training.launch.ranks",
-    "packtrain.training.probe_command",
+    "packtrain.training.probe",
     "packtrain.training.trainer.train",
     "packtrain.training.trainer.trainer",
     "transformers.models.llama.modeling_llama",

@@ -22,14 +22,14 @@ from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
+from tests import kit
+
 Rows = Callable[..., list[dict[str, Any]]]
-WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e"
 
 
 def words(number: int, most: int = 40) -> str:
-    chance = random.Random(number)
-    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+    return kit.talk(random.Random(number), most)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Mixed:
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mixed:
+def mixed(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
     chats = [
         {
@@ -62,20 +62,18 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mix
     (folder / "chats.jsonl").write_text("\n".join(lines) + "\n" + "{}\n" * 8)
     texts = [{"text": words(number, 400)} for number in range(40)] + [{"text": ""}]
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    config = {
-        "out": "out",
-        "cache": "cache",
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [
-            {"name": "chats", "format": "messages", "path": "chats.jsonl"},
-            {"name": "texts", "format": "text", "path": ["texts.jsonl"], "repeat": 2},
-        ],
-        "duplicates": "drop",
-        "holdout": {"fraction": 0.2},
-        "truncate": {"max_length": 256},
-        "filter": {"min_tokens": 40},
-        "run": {"workers": 1},
-    }
+    config = kit.configure(
+        folder,
+        "chats",
+        kit.source("texts", repeat=2),
+        out="out",
+        cache="cache",
+        duplicates="drop",
+        holdout={"fraction": 0.2},
+        filter={"min_tokens": 40},
+        run={"report": True},
+    )
+    del config["output"]
     packtrain.run(config, base=folder)
     return Mixed(folder, config)
 
@@ -201,19 +199,13 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
 # Other kinds of data
 
 
-def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
+def test_preference_pairs(tmp_path: Path) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
-    config = {
-        "out": str(tmp_path / "out"),
-        "cache": str(new_cache()),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl"), "repeat": 2}],
-        "truncate": {"max_length": 48, "keep": "end"},
-        "run": {"workers": 1},
-    }
-    ahead = plan(config)
-    manifest = packtrain.run(config)
+    kit.write(tmp_path / "choices.jsonl", [*rows, {}])
+    limit = {"max_length": 48, "keep": "end"}
+    config = kit.configure(tmp_path, kit.source("choices", repeat=2), truncate=limit, run={"report": True})
+    ahead = plan(config, base=tmp_path)
+    manifest = packtrain.run(config, base=tmp_path)
     made = report_of(open_dataset(tmp_path / "out"))
     assert set(made.absent) == {"choice"}
     assert made.flow is not None

@@ -58,7 +58,9 @@ def configured(base: Config, case: Config, length: int, out: Path) -> Config:
     return config
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 2)) for place, name in enumerate(CASES)]
+)
 def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) -> None:
     runs: dict[int, Manifest] = {}
     for length in LENGTHS:

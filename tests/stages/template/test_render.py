@@ -14,6 +14,8 @@ from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered, same
 
+from tests.kit import CHATML
+
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
 PLAIN = ("gsm8k_train", "oasst_en100_paths")
@@ -21,10 +23,6 @@ PLAIN = ("gsm8k_train", "oasst_en100_paths")
 TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 THINKING = (
     "{% for m in messages %}<{{ m.role }}>{% if loop.last %}<think></think>{% endif %}"
     "{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
