@@ -44,7 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "loader": (
         "packtrain loader packed --steps 5",
-        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1 --explain",
+        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",
     ),
     "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30 --yes"),
