@@ -34,7 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
         "packtrain prep --input chats.jsonl -o chats-prepared.jsonl",
     ),
-    "wait": ("packtrain wait packed --timeout 2h",),
+    "wait": ("packtrain wait packed --timeout 7200",),
     "report": ("packtrain report packed",),
     "diff": ("packtrain diff packed packed-2k",),
     "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),

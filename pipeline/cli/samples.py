@@ -10,7 +10,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Count, Set, lasting, load_run
+from .options import Count, Set, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
-_LONGEST = 3600.0
+_LONGEST = 3600
 
 
 def sample(
@@ -173,7 +173,7 @@ def eval_apps(
     samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     data: Path | None = None,
     out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
-    timeout: Annotated[float, lasting(default="10s")] = 10.0,
+    timeout: float = 10.0,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
@@ -185,7 +185,7 @@ def eval_apps(
         samples (SAMPLES): what `packtrain sample` wrote, or JSON lines with id, row, sample and text.
         data: APPS rows with their tests: the data that the samples were made from.
         out (DIR): folder for results; the same command continues there.
-        timeout: CPU time of one test; twice as much by the clock.
+        timeout (SECONDS): CPU time of one test; twice as much by the clock.
         jobs: programs at once; by default one per core.
         unsafe: run programs WITHOUT a sandbox, with all rights of this user.
         references: run the data's own solutions in place of samples, to calibrate.
