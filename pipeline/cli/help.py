@@ -56,11 +56,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "train": (
         "packtrain train --demo",
-        "packtrain train train.yaml --set trainer.max_steps=10",
+        "packtrain train train.yaml --set trainer.max_steps=4",
         "packtrain train --recipe fsdp2 > fsdp2.yaml",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
-    "explain-loss": ("packtrain explain-loss train.yaml --step 12",),
+    "explain-loss": ("packtrain explain-loss train.yaml --step 2",),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model/config.json --attention eager"),
     "doctor": ("packtrain doctor",),
     "sample": (
