@@ -23,10 +23,10 @@ from ...schemas.ragged import offsets_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
-from .content_check import ROLES, TOKENS, count_names
 from .encode import NO_TURN, TEMPLATE_DROPPED, Batch, Encoder, two_runs
 from .encode_counts import EncodeCounts
 from .token_runs import completion_starts, run_lists
+from .unknown_roles import ROLES, count_names
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
@@ -87,8 +87,7 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
         out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
     for what in unused.found.get(TEMPLATE_DROPPED, ()):  # located with either completion
         counts.add(TEMPLATE_DROPPED, what, example.line)
-    for kind in (ROLES, TOKENS):
-        count_names(counts, kind, unused.found.get(kind, ()), example.line)
+    count_names(example.line, unused.found.get(ROLES, ()), counts)
     return out
 
 
