@@ -129,13 +129,16 @@ class Owner:
         for key, value in message.items():
             if value is None:
                 continue
-            if key == "content" and type(value) is str:
-                made[key] = self._content(own, value, index << MESSAGE, role)
-            elif key in _REASONING and type(value) is str:
-                code = code_of(index, 0, REASONING)
-                made[key] = owned(value, code)
-                if code not in own.said:
-                    own.say(code, value)
+            if type(value) is str and type(key) is str:
+                if key == "content":
+                    made[key] = self._content(own, value, index << MESSAGE, role)
+                elif key in _REASONING:
+                    code = code_of(index, 0, REASONING)
+                    made[key] = owned(value, code)
+                    if code not in own.said:
+                        own.say(code, value)
+                else:
+                    made[key] = value
             elif key in _WORDS_KEYS:
                 kind = 0 if key == "content" else REASONING
                 items = plain(value)
@@ -144,8 +147,6 @@ class Owner:
                     if type(items) is list
                     else self._part(own, items, index, 0, kind, role)
                 )
-            elif type(value) is str and type(key) is str:
-                made[key] = value
             elif key == "tool_calls" and type(value) is list:
                 calls = [(code_of(index, number, CALL), call) for number, call in enumerate(value, 1)]
                 made[key] = [_call(call, code) for code, call in calls]
