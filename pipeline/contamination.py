@@ -29,7 +29,6 @@ from ..stages.prep import Options
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
-from .inputs.find import Found, find_inputs
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
@@ -80,16 +79,6 @@ class EvaluationRows:
     """(T,) up to `_EQUAL_ROWS` rows of each text, in JSON: [number of the file, line from 1, id or ""]."""
     rows: int
     """Rows of all files."""
-
-
-def find_evaluation(config: DecontaminateConfig, base: Path) -> list[Found]:
-    """The evaluation files, without reading them.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    with _called():
-        return find_inputs(_source(config), base)
 
 
 def prepare_evaluation(config: DecontaminateConfig, base: Path, cache: Store, scratch: LocalStore) -> Evaluation:
