@@ -81,7 +81,8 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
     def add(key: object, one: Found) -> None:
         if key in found:
             raise ConfigError(
-                f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
+                f"{where}: {one.origin or one.name} is listed twice, by this or another name or pattern; its rows "
+                "would count twice"
             )
         found[key] = one
 
