@@ -41,7 +41,7 @@ def check_conditions(
         where = Where(source.where, f"sources.{source.name}.where")
         form = make_format(formats[source.name].name, formats[source.name].options)
         first = next(file for file in files if file.source == source.name)
-        where.check(form.prepare_rows(enumerate(sample_rows(first, _CONDITION_ROWS, source.max_row_bytes))).examples)
+        where.check(form.prepare(enumerate(sample_rows(first, _CONDITION_ROWS, source.max_row_bytes))).examples)
 
 
 def polars_version() -> str:
@@ -80,7 +80,7 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
         return form.name == _PREFERENCE
     reader = make_format(form.name, form.options)
     for number, row in enumerate(sample_rows(file, SAMPLE_ROWS)):
-        for example in reader.prepare_rows([(number, row)]).examples:
+        for example in reader.prepare([(number, row)]).examples:
             return example.rejected is not None
     return None
 

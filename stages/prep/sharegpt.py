@@ -20,7 +20,6 @@ from .conversation import (
     tools_of,
     turn,
 )
-from .rowjson import decode_json
 
 ROLES = {
     "human": "user",
@@ -37,19 +36,15 @@ ROLES = {
     "function": "tool",
     "function_response": "tool",
     "tool_response": "tool",
-    "function_call": "assistant",
-    "tool_call": "assistant",
 }
 """Maps ShareGPT's role names to those of templates."""
-_CALLS = ("function_call", "tool_call")
 
 
 class ShareGPTFormat(Format):
     """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too.
 
-    `system` is a system text that opens the conversation. The value of a `function_call` is the JSON of one call,
-    `{"name": …, "arguments": …}`, or of a list of calls; it becomes the `tool_calls` of an assistant's message. If the
-    last message is the assistant's, it is the completion and all messages before it are the prompt.
+    `system` is a system text that opens the conversation. If the last message is the assistant's, it is the completion
+    and all messages before it are the prompt.
     """
 
     name = "sharegpt"
@@ -71,8 +66,8 @@ class ShareGPTFormat(Format):
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty`, `empty_completion`, `missing_key`, `unknown_role`, `bad_tool_call`, `two_systems`, and what
-        `check_messages` rejects.
+        Rejects `empty`, `empty_completion`, `missing_key`, `unknown_role`, `two_systems`, and what `check_messages`
+        rejects.
         """
         key = self.keys["conversations"]
         refuse_media(row)
@@ -99,7 +94,11 @@ def _spoken(message: Message, where: str) -> Message:
         raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
     name = role.strip().lower()
     if name not in ROLES:
-        raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
+        raise RowRejectedError(
+            "unknown_role",
+            f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}; a call of a function is written as an "
+            "assistant's `tool_calls`, in the format messages",
+        )
     if message.get("role", role) != role:
         raise RowRejectedError("unknown_role", f"`{where}` has `from` and `role`, which differ; keep one")
     out: Message = {"role": ROLES[name]}
@@ -108,18 +107,4 @@ def _spoken(message: Message, where: str) -> Message:
             out["content"] = value
         elif key not in ("from", "role"):
             out[key] = value
-    if name in _CALLS and not out.get("tool_calls"):
-        out["tool_calls"] = _calls_of(out.get("content"), f"`{where}.value`")
-        out["content"] = ""  # some templates append to the content and need one
     return out
-
-
-def _calls_of(value: Any, where: str) -> list[dict[str, Any]]:
-    """The `tool_calls` of a call or a list of calls, or of their JSON."""
-    if isinstance(value, str):
-        value = decode_json(value, where, what="the JSON of a call", reason="bad_tool_call")
-    calls = value if isinstance(value, list) else [value]
-    for call in calls or [None]:
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-            raise RowRejectedError("bad_tool_call", f"{where}: a call is an object with `name` and `arguments`")
-    return [{"type": "function", "function": call} for call in calls]

@@ -9,24 +9,22 @@ Which part a piece of a turn is, follows from its words:
 - *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
   generate it, as it must generate the token that ends a turn.
 
-If a message has a thought or calls of which the turn shows no words, although they are in it, the conversation is not
-proved: nothing is guessed.
+What the template writes but does not let be followed is not painted: `Losses` finds it.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import RunKind
 from .assistant_turns import Chat, Turn, UnprovedError, past_space
-from .losses import Gaps
-from .owned import Owned, texts_of
+from .owned import Owned
 from .rendered import Paint, Runs
 from .thoughts import CLOSING, OPENING, is_blank
-from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word, code_of
+from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
 
 _ANSWER, _THOUGHT, _CALL = range(3)
 _BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL)
@@ -48,16 +46,11 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
     """
     paint = Paint(len(chat.text))
     _paint_turns(paint, chat, turns, begin)
-    said: dict[int, dict[int, Any]] = {}
-    for code, one in own.said.items():
-        if code & _OF_PARTS:
-            said.setdefault(code >> MESSAGE, {})[code] = one
-    for turn in turns if said else ():
-        if turn.message not in said:
-            continue
-        for low, high, part in _parts(chat, turn, said[turn.message]):
-            paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
-    _paint_prompt(paint, chat, begin, (RunKind.COMPLETION, RunKind.PROMPT))
+    with_parts = {code >> MESSAGE for code in own.said if code & _OF_PARTS}
+    for turn in turns:
+        if turn.message in with_parts:
+            for low, high, part in _parts(chat, turn):
+                paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
     if set(own.flags) != {True}:
         _weigh(paint, chat.words, turns, own.flags)
     return paint.runs()
@@ -85,7 +78,6 @@ def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -
     paint = Paint(length)
     paint.put(0, begin, RunKind.UNPROVED, 0)
     paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1))
-    _paint_prompt(paint, chat, begin, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED))
     if {*before, *after} - {True}:
         paint.weights = np.full(length, min(before, default=True), np.float64)
         paint.weights[begin:] = min(after, default=True)
@@ -114,39 +106,16 @@ def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) ->
             done = next_stop
 
 
-def _paint_prompt(paint: Paint, chat: Chat, begin: int, kinds: tuple[RunKind, RunKind]) -> None:
-    """Take out of the completion the words of the prompt that the template writes there.
-
-    Args:
-        kinds: of the completion, and of such words.
-    """
-    for low, high, code in reversed(chat.words):
-        if high <= begin:
-            break
-        if 0 <= code < code_of(chat.cut):
-            paint.put(max(low, begin), high, kinds[1], code >> MESSAGE, over=kinds[0])
-
-
-def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any]) -> list[_Part]:
+def _parts(chat: Chat, turn: Turn) -> list[_Part]:
     """The thoughts and calls of a turn. What follows an end-of-turn token in a generation block has no parts.
 
-    Args:
-        said: the thoughts and calls of its message, by code.
-
     Raises:
-        UnprovedError: one of them is in the turn and cannot be located there.
+        UnprovedError: see `_stretches`.
     """
-    text, begin, end = chat.text, turn.begin, turn.stop
-    mine = _within(chat.words, begin, end, turn.message)
+    text = chat.text
+    mine = _within(chat.words, turn.begin, turn.stop, turn.message)
     field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
-    groups = _groups(mine, REASONING if field else TAGGED)
-    found = {part for _, _, part in groups}
-    gaps = Gaps(text, mine, begin, end)
-    for code, one in said.items():
-        part, what = (_CALL, "tool calls") if code & CALL else (_THOUGHT, "thought")
-        if part not in found and gaps.hold(texts_of(one)):
-            raise UnprovedError(f"its {what} could not be followed into the text", turn.message)
-    return _stretches(chat, turn, groups, tagged=not field)
+    return _stretches(chat, turn, _groups(mine, REASONING if field else TAGGED), tagged=not field)
 
 
 def _within(words: Sequence[Word], begin: int, end: int, message: int) -> list[Word]:
