@@ -36,6 +36,7 @@ UNUSABLE = {
     "train_flags": "Messages have different `train` flags or weights, but cannot be located; split the row, or remove "
     "them.",
     "two_systems": "The row has two system texts that differ; leave one out.",
+    "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
     "unproved": "Turns, thoughts or tool calls of the assistant cannot be located for certain, but the mask needs "
     "them; take a template that shows them, or `mask: completion`.",

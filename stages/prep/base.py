@@ -173,8 +173,8 @@ class Format(ABC):
         return f"{' and '.join(f'`{self.keys[key]}`' for key in self._required())}, {self.values}"
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row seems to be of this format: for detection. Here: its required columns are texts."""
-        return all(isinstance(row.get(self.keys[key]), str) for key in self._required())
+        """Whether a row seems to be of this format: for detection. Here: it has the required columns."""
+        return all(row.get(self.keys[key]) is not None for key in self._required())
 
     def _required(self) -> list[str]:
         return [key for key, column in self.columns.items() if column.required]

@@ -24,9 +24,6 @@ MEDIA = {name: Column(Any) for name in ("image", "images", "audio", "audios", "v
 """Columns that hold a conversation's images, sounds or videos."""
 TOOLS = Column(Objects, nested=True)
 """The column of the tools; rows may lack it."""
-COLUMNS = ("messages", "conversations", "conversation")
-"""Usual names of a column of conversations."""
-
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _INSTEAD_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""
@@ -161,23 +158,16 @@ def turn(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
-def are_alike(one: Any, other: Any) -> bool:
-    """Whether two values are both texts, or both messages, for detection."""
-    if isinstance(one, str) and isinstance(other, str):
-        return True
-    return isinstance(one, list) and isinstance(other, list) and role_key(one) == "role" and bool(other)
-
-
-def role_key(value: Any) -> str:
-    """`role` or `from`, whichever all turns of a conversation have; "" if neither. For detection."""
-    if isinstance(value, str):  # JSON, as in a cell of CSV
+def turns_have(key: str, value: Any) -> bool:
+    """Whether a value is a conversation, or its JSON as in a cell of CSV, whose turns all have a key; for detection."""
+    if isinstance(value, str):
         try:
             value = decode_json(value, "") if value.lstrip().startswith("[") else None
         except RowRejectedError:
-            return ""
+            return False
     if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
-        return ""
-    return next((key for key in ("from", "role") if all(key in one for one in value)), "")
+        return False
+    return key == next((name for name in ("from", "role") if all(name in one for one in value)), None)
 
 
 def conversation(

@@ -1,7 +1,6 @@
 """Preference data: a prompt with a chosen and a rejected answer. One example per row."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
@@ -10,7 +9,6 @@ from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
-    are_alike,
     check_messages,
     is_blank,
     refuse_media,
@@ -39,12 +37,6 @@ class PreferenceFormat(Format):
         **MEDIA,
     }
     values = "lists of messages, or texts beside a prompt"
-
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
-        chosen, asked = row.get(self.keys["chosen"]), row.get(self.keys.get("prompt", ""))
-        alike = are_alike(chosen, row.get(self.keys["rejected"]))
-        return alike and (not isinstance(chosen, str) or isinstance(asked, str | list))
 
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

@@ -102,6 +102,11 @@ class ReaderFormat(Format):
                 "missing_key", f"a row has one of {', '.join(f'`{key}`' for key in _FORMS)}; this has {keys}"
             )
         form = self._forms[decisive]
+        known = {*form.keys.values(), "group", "weight"}
+        for key in row:
+            if key not in known:
+                names = ", ".join(sorted(known))
+                raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`; it may have {names}")
         group = row.get("group", "")
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")

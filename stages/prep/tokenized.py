@@ -1,7 +1,6 @@
 """Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,11 +37,6 @@ class TokenizedFormat(Format):
         **{name: Column(Any) for name in _OF_PACKED},
     }
     values = "a list of integers"
-
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
-        ids = row.get(self.keys["ids"])
-        return isinstance(ids, list) and bool(ids) and all(type(one) is int for one in ids)
 
     def read_columns(self) -> dict[str, str]:
         """See `Format.read_columns`."""

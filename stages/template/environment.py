@@ -79,7 +79,6 @@ def _stopped(what: str, why: str) -> StoppedTemplateError:
     return StoppedTemplateError(f"{what}: {why}; fix the template, leave the row out, or name another template")
 
 
-_VALUES = (str, int, float, list, tuple, dict, type(None))
 _JSON = json.JSONEncoder(ensure_ascii=False)
 """What `json.dumps` would make for every call of `tojson` without options."""
 _ADDRESS = " at 0x"
@@ -216,11 +215,14 @@ def written_text(value: Any = "") -> str:
     address.
     """
     text = str(value)
-    if not isinstance(value, _VALUES) and _ADDRESS in text:
-        raise TemplateError(
-            f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would not "
-            "give the same shards; after `map`, `select` and the like write `| list` or `| join`"
-        )
+    if _ADDRESS in text and not isinstance(value, str):
+        try:
+            _JSON.encode(value)  # has no form for them, wherever they stand
+        except TypeError:
+            raise TemplateError(
+                f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would "
+                "not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
+            ) from None
     return text
 
 

@@ -12,8 +12,9 @@ Which part a piece of a turn is, follows from its words:
 What the template writes but does not let be followed is not painted: `Losses` finds it.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -46,11 +47,13 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
     """
     paint = Paint(len(chat.text))
     _paint_turns(paint, chat, turns, begin)
-    with_parts = {code >> MESSAGE for code in own.said if code & _OF_PARTS}
+    words: dict[int, list[Word]] = {code >> MESSAGE: [] for code in own.said if code & _OF_PARTS}
+    for word in chat.words if words else ():
+        if word[2] >> MESSAGE in words:
+            words[word[2] >> MESSAGE].append(word)
     for turn in turns:
-        if turn.message in with_parts:
-            for low, high, part in _parts(chat, turn):
-                paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
+        for low, high, part in _parts(chat, turn, words[turn.message]) if turn.message in words else ():
+            paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
     if set(own.flags) != {True}:
         _weigh(paint, chat.words, turns, own.flags)
     return paint.runs()
@@ -106,73 +109,34 @@ def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) ->
             done = next_stop
 
 
-def _parts(chat: Chat, turn: Turn) -> list[_Part]:
-    """The thoughts and calls of a turn. What follows an end-of-turn token in a generation block has no parts.
-
-    Raises:
-        UnprovedError: see `_stretches`.
-    """
-    text = chat.text
-    mine = _within(chat.words, turn.begin, turn.stop, turn.message)
-    field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
-    return _stretches(chat, turn, _groups(mine, REASONING if field else TAGGED), tagged=not field)
-
-
-def _within(words: Sequence[Word], begin: int, end: int, message: int) -> list[Word]:
-    """The words of a message in begin..end, without empty ones."""
-    first = bisect_left(words, (begin,))
-    while first and words[first - 1][1] > begin:  # a turn may begin within a word
-        first -= 1
-    out = []
-    for low, high, code in words[first:]:
-        if low >= end:
-            break
-        low, high = max(low, begin), min(high, end)
-        if low < high and code >> MESSAGE == message:
-            out.append((low, high, code))
-    return out
-
-
-def _groups(words: Sequence[Word], thought: int) -> list[_Part]:
-    """Neighbouring words that belong to one part.
+def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
+    """Thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a generation block
+    has no parts.
 
     Args:
-        thought: the kind of the words that are thoughts.
-    """
-    out: list[_Part] = []
-    before = -1
-    for low, high, code in words:
-        kind = code & _OF_PARTS
-        part = _CALL if kind == CALL else _THOUGHT if kind == thought else _ANSWER
-        if kind == before:
-            out[-1] = (out[-1][0], high, part)
-        else:
-            out.append((low, high, part))
-        before = kind
-    return out
-
-
-def _stretches(chat: Chat, turn: Turn, groups: Sequence[_Part], *, tagged: bool) -> list[_Part]:
-    """Thoughts and calls of a turn with what belongs to them.
-
-    Args:
-        tagged: whether the words of a thought may begin with their tag.
+        words: of the turn's message.
 
     Raises:
         UnprovedError: a thought without a tag among its words is not the first part.
     """
     text, end = chat.text, turn.stop
+    inside = ((max(low, turn.begin), min(high, end), code & _OF_PARTS) for low, high, code in words)
+    mine = [word for word in inside if word[0] < word[1]]
+    field = any(kind & REASONING and not is_blank(text[low:high]) for low, high, kind in mine)
     closings = {chat.manner.thought_end, CLOSING} - {""}
     out: list[_Part] = []
     last, done = -1, turn.begin
-    for low, high, part in groups:
+    for kind, neighbours in groupby(mine, itemgetter(2)):
+        group = list(neighbours)
+        low, high = group[0][0], group[-1][1]
+        part = _CALL if kind == CALL else _THOUGHT if kind == (REASONING if field else TAGGED) else _ANSWER
         if last == _THOUGHT:
             out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
         gap = text[done:low]
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
         start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
-            tag = tagged and text.startswith(OPENING, past_space(text, low, high))
+            tag = not field and text.startswith(OPENING, past_space(text, low, high))
             if last == _CALL or (last >= 0 and not tag):
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
             out.append((low if tag and gap.strip() else done if tag else start, high, part))

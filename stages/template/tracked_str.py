@@ -90,25 +90,9 @@ class TrackedStr(str):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
-        return self._placed(str.split(self, sep, maxsplit))
-
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """`str.rsplit`."""
-        return self._placed(str.rsplit(self, sep, maxsplit))
-
-    def splitlines(self, keepends: bool = False) -> list[str]:
-        """`str.splitlines`, with which jinja2 indents."""
-        return self._placed(str.splitlines(self, keepends))
-
-    def partition(self, sep: str) -> tuple[str, str, str]:
-        """`str.partition`."""
-        head, middle, tail = self._placed(str.partition(self, sep))
-        return head, middle, tail
-
-    def _placed(self, texts: Iterable[str]) -> list[str]:
         # Each part is found after the one before it; between them lies a separator.
         done, out = 0, list[str]()
-        for text in texts:
+        for text in str.split(self, sep, maxsplit):
             low = str.index(self, text, done)
             done = low + len(text)
             out.append(self._part(text, low, done))
