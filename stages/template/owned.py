@@ -9,7 +9,7 @@ from typing import Any
 from ...schemas.rows import Message, Messages
 from .assistant_turns import ASSISTANT
 from .chat_template import REASONING_KEYS, plain, with_reasoning
-from .thoughts import IN_BOTH, bare, is_blank, thoughts_in
+from .thoughts import IN_BOTH, bare, has_more_thoughts, is_blank, thought_end
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, TrackedStr, code_of, owned, owner_of, tracked
 
 LOST = "lost_content"
@@ -28,9 +28,11 @@ class Owned:
         flags: how much each message counts in the loss; see `loss_weight`.
         said: by code, what is more than white space: texts of contents without their thoughts, of thoughts, and whole
             tool calls.
+        tangled: the last message whose content has more thoughts than one at its beginning; -1 if there is none.
     """
 
     def __init__(self) -> None:
+        self.tangled = -1
         self.chat: Messages = []
         self.roles: list[Any] = []
         self.flags: list[float] = []
@@ -92,27 +94,24 @@ def own(messages: Messages) -> Owned:
 
 
 def _content(made: Owned, text: str, code: int, role: Any) -> TrackedStr:
-    """A content; the assistant's thoughts between tags have codes of their own.
+    """A content; the thought with which one of the assistant begins has a code of its own.
 
     Args:
         code: of the content.
     """
-    found = list(thoughts_in(text)) if role == ASSISTANT and IN_BOTH in text else []
-    if not found:
+    if role != ASSISTANT or IN_BOTH not in text:
         made.say(code, text)
         return owned(text, code)
-    words, done = [], 0
-    for number, (begin, end) in enumerate(found, 1):
-        if begin > done:
-            words.append((done, begin, code))
-        words.append((begin, end, code | code_of(0, number, TAGGED)))
-        done = end
-    if done < len(text):
-        words.append((done, len(text), code))
-    for low, high, word in words:
-        if word & TAGGED or bare(text[low:high]):
-            made.say(word, text[low:high])
-    return tracked(text, tuple(words))
+    end = thought_end(text)
+    if has_more_thoughts(text):
+        made.tangled = code >> MESSAGE
+    made.say(code | TAGGED, text[:end])
+    if bare(text[end:]):
+        made.say(code, text[end:])
+    if not end:
+        return owned(text, code)
+    words = ((0, end, code | TAGGED), (end, len(text), code))
+    return tracked(text, words if end < len(text) else words[:1])
 
 
 def loss_weight(message: Mapping[str, Any]) -> float:

@@ -117,7 +117,7 @@ def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
         words: of the turn's message.
 
     Raises:
-        UnprovedError: a thought without a tag among its words is not the first part.
+        UnprovedError: a thought is not the first part.
     """
     text, end = chat.text, turn.stop
     inside = ((max(low, turn.begin), min(high, end), code & _OF_PARTS) for low, high, code in words)
@@ -137,7 +137,7 @@ def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
         start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
             tag = not field and text.startswith(OPENING, past_space(text, low, high))
-            if last == _CALL or (last >= 0 and not tag):
+            if last >= 0:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
             out.append((low if tag and gap.strip() else done if tag else start, high, part))
         elif part == _CALL:

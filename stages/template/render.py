@@ -135,6 +135,8 @@ class Renderer:
         try:
             if torn is not None:
                 raise torn
+            if seen.tangled >= 0:
+                raise UnprovedError("its content has more thoughts than one at its beginning", seen.tangled)
             turns, begin = locate(chat)
             return Rendered(text, begin, painted(chat, turns, begin, seen), "", dropped)
         except UnprovedError as error:

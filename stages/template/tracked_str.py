@@ -26,14 +26,14 @@ def code_of(index: int, part: int = 0, kind: int = 0) -> int:
     """The code of words of a message.
 
     Args:
-        part: number of the tool call or thought between tags, from 1; 0 for the rest, and for all of them as one text.
+        part: number of the tool call, from 1; 0 for all of them as one text, and for what is none.
         kind: CALL, REASONING, TAGGED, or 0 for content.
     """
     return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
 
 
 def part_of(code: int) -> int:
-    """Number of the tool call or thought that a code belongs to; 0 for all of them."""
+    """Number of the tool call that a code belongs to; 0 for all of them."""
     return code >> _PART & _MAX_PARTS
 
 
