@@ -215,7 +215,7 @@ def written_text(value: Any = "") -> str:
     address.
     """
     text = str(value)
-    if _ADDRESS in text and not isinstance(value, str):
+    if not isinstance(value, str) and _ADDRESS in text:
         try:
             _JSON.encode(value)  # has no form for them, wherever they stand
         except TypeError:
