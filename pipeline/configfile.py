@@ -274,27 +274,22 @@ def _override(data: dict[str, Any], override: str) -> _Place:
     except yaml.YAMLError:
         value = text
     target: Any = data
-    places: list[Any] = []
+    place: list[Any] = []
     for part in (*parents, last):
-        place: Any = part
-        if isinstance(target, list):
-            if not part.isdecimal() or int(part) >= len(target):
-                raise ConfigError(
-                    f"--set {override}: there is no item {part!r} in a list of {len(target)}; count from 0"
-                )
-            place = int(part)
-        elif not isinstance(target, dict):
-            raise ConfigError(
-                f"--set {override}: {part!r} is below {target!r}, which has no keys; set that value as a whole"
-            )
-        places.append(place)
-        if len(places) > len(parents):
-            target[place] = value
-        elif isinstance(target, dict) and not isinstance(target.get(part), (dict, list)):
-            alone = target.get(part)
-            if alone is not None and part != "mask":
-                raise ConfigError(f"--set {override}: {part} is {alone!r}, which has no keys; set it as a whole")
+        if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
+            place.append(int(part))
+        elif isinstance(target, dict):
+            place.append(part)
+        else:
+            what = f"{part!r} is below {target!r}, which has no keys; set that value as a whole"
+            if isinstance(target, list):
+                what = f"there is no item {part!r} in a list of {len(target)}; count from 0"
+            raise ConfigError(f"--set {override}: {what}")
+        if len(place) > len(parents):
+            target[place[-1]] = value
+            break
+        if isinstance(target, dict) and isinstance(alone := target.get(part), str | None):
             # `mask: assistant` is short for `mask: {policy: assistant}`
-            target[part] = {} if alone is None else {"policy": alone}
-        target = target[place]
-    return tuple(places)
+            target[part] = {"policy": alone} if part == "mask" and alone else alone or {}
+        target = target[place[-1]]
+    return tuple(place)

@@ -1,14 +1,13 @@
-"""Follows one example of a finished dataset, by its id or its document's number: its source row, and what became of it.
+"""Follows one example of a finished dataset, by its id or its document's number: what became of it, and where it is.
 
-Everything is read from what the run wrote: `documents.parquet`, the table of documents, `rejects.jsonl` and the shards.
-Nothing is decided, rendered or tokenized a second time. What is missing is reported as missing, never guessed.
+Everything is read from what the run wrote: the table of documents, `rejects.jsonl` and the shards. Nothing is decided,
+rendered or tokenized a second time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
@@ -17,34 +16,15 @@ from ..schemas.jsontext import decode_note
 from ..schemas.names import REJECTS
 from ..schemas.reasons import NOT_DRAWN, cause_of
 from ..stages.arrays import view
-from ..stages.tokenize.encode import UNPROVED
-from .dataset.cached_parts import CachedParts, open_parts
 from .dataset.decode import pieces
-from .dataset.documents import Address, PackedDocument, PackedDocuments, parse_id
+from .dataset.documents import Address, parse_id
 from .dataset.open_dataset import Finished
-from .dataset.run_notes import recall_files
-from .inputs.blocks import InputFile, split_name
-from .inputs.lines import BOM
-from .inputs.read import read_rows
+from .inputs.blocks import split_name
 from .pack.outcomes import REASONS
 from .pack.table import NAME as TABLE
 from .pack.table import Documents, open_table
 
 _LISTED = 20
-_LONGEST = 1 << 40
-"""Bytes of a row; the run has already decided which rows are too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRow:
-    """A source row, or why it cannot be shown."""
-
-    path: str
-    """Path of the input; "" if unknown."""
-    said: str
-    """The state of the input, in a sentence."""
-    value: Any = None
-    """The row as plain data; as text if the line is not JSON; None if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +45,9 @@ class Story:
     """What became of one example."""
 
     id: str
-    doc_id: int | None
     state: str
-    """`packed`, `dropped`, `rejected`, `blank`, `not taken` or `left out`."""
-    origin: SourceRow
+    """`packed`, `dropped` or `rejected`."""
+    doc_id: int | None = None
     reason: str = ""
     detail: str = ""
     twin: str = ""
@@ -76,129 +55,87 @@ class Story:
     tokens: int = 0
     """Tokens before any cut."""
     copies: int = 0
-    """How often it is packed; 0 if that is unknown."""
+    """How often it is packed."""
     standings: list[Standing] = field(default_factory=list)
     cut: dict[str, int] = field(default_factory=dict)
     """The tokens that are in no row, by what cut them."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences that say what is missing, and why."""
 
 
 class Follower:
-    """Follows examples of one finished dataset."""
+    """Follows examples of one finished dataset.
+
+    Raises:
+        InputError: the run's table of documents is gone or damaged.
+    """
 
     def __init__(self, dataset: Finished) -> None:
-        self.dataset, self._plan = dataset, dataset.manifest.plan
-        opened = open_parts(dataset)
-        self.cached = opened if isinstance(opened, CachedParts) else None
-        self._notes = [opened] if isinstance(opened, str) else []
-        self._documents, self._table = PackedDocuments(dataset), _open_table(dataset, self.cached)
-        self._files = {(file.source, file.label): file for file in recall_files(dataset.store, self._plan)}
+        self.dataset = dataset
+        try:
+            self.documents, self.origins = open_table(dataset.store.local(TABLE))
+        except (PacktrainError, OSError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{dataset.store.where(TABLE)}, which says what became of each example, is gone or damaged "
+                f"({error}); documents.parquet lists the packed ones"
+            ) from error
+        self._sources = [source["name"] for source in dataset.manifest.plan["config"]["sources"]]
 
     def of(self, example: str) -> Story:
         """Return the story of an example, by its id or its doc id.
 
         Raises:
-            InputError: there is no such example.
+            InputError: there is no such example; says which examples its row gave, if any.
             IntegrityError: a file of the folder is missing or damaged.
         """
+        where, count = self.dataset.store.url, len(self.documents)
         if example.isdecimal():
-            return self._by_number(int(example))
-        found = self._documents.by_id(example)
-        if found is None:
-            address = self._address(example)
-            found = self._documents.by_id(address.id)
-            if found is None:
-                return self._unpacked(address, example)
-        return self._packed(found)
-
-    def _by_number(self, doc: int) -> Story:
-        found = self._documents.by_number(doc)
-        if found is not None:
-            return self._packed(found)
-        if self.cached is None:
-            raise InputError(
-                f"no packed document of {self.dataset.store.url} has the doc id {doc:,}, and documents that are not "
-                f"packed cannot be found: {self._notes[0]}. documents.parquet lists the packed documents"
-            )
-        if doc >= self.cached.count:
-            raise InputError(
-                f"there is no document {doc:,} in {self.dataset.store.url}; doc ids are 0 to {self.cached.count - 1:,}"
-            )
-        one, part = self.cached.document(doc), self.cached.of_document(doc)
-        file, line = part.file.at(part.block, one.line)
-        return self._dropped(self.cached, Address(file.source, file.label, line, one.sub), doc)
-
-    def _packed(self, found: PackedDocument) -> Story:
-        story = self._begin(_address_of(found), found.doc_id, "packed")
-        story.tokens = found.tokens
-        for split, row in _rows_of(self.dataset, found.doc_id):
-            if self.dataset.manifest.preference:
-                story.standings.append(Standing(split, row, 0, 0))
-                continue
-            mine = (piece for piece in pieces(self.dataset, row, split) if piece.doc_id == found.doc_id)
-            story.standings += [Standing(split, row, piece.start, piece.trained) for piece in mine]
-        if self._table is not None:
-            one = self._table.at(slice(found.doc_id, found.doc_id + 1))
-            story.copies, story.cut = int(one.copies[0]), _cut(one)
-        return story
-
-    def _dropped(self, cached: CachedParts, address: Address, doc_id: int) -> Story:
-        story, one = self._begin(address, doc_id, "dropped"), cached.document(doc_id)
-        story.tokens = one.tokens
-        if self._table is None:
-            story.detail = "_run/documents.arrow, which says why, is gone or damaged; run again"
-            return story
-        code = int(self._table.outcome[doc_id])
-        story.reason = REASONS[code] if code < len(REASONS) else ""
-        story.detail = cause_of(story.reason)
-        if story.reason == UNPROVED and (why := cached.unproved_detail(doc_id)):
-            story.detail += f": {why}"
-        if story.reason == "duplicate" and (twin := _twin(self._table, doc_id)) is not None:
-            packed = self._documents.by_number(twin)
-            story.twin = packed.id if packed is not None else f"document {twin}"
-        return story
-
-    def _unpacked(self, address: Address, asked: str) -> Story:
-        """Return the story of an id that documents.parquet lacks: left out, rejected, never made, or wrong."""
-        part = self.cached.of_row(address) if self.cached is not None else None
-        subs = [_address_of(one).sub for one in self._documents.of_line(address)]
-        if part is not None and self.cached is not None:
-            made = {sub: doc_id for doc_id, sub in self.cached.documents_of_row(*part)}
-            if address.sub in made:
-                return self._dropped(self.cached, address, made[address.sub])
-            subs = list(made)
-        story = self._begin(address, None, "rejected")
-        entry = _rejected(self.dataset, address)
-        if entry is not None:
-            story.reason, story.detail = entry["reason"], entry["detail"]
-            return story
+            if int(example) >= count:
+                raise InputError(f"there is no document {int(example):,} in {where}; doc ids are 0 to {count - 1:,}")
+            return self._made(int(example))
+        address = self._address(example)
+        made = self.origins.documents_at(
+            self.documents, self._sources.index(address.source), address.file, address.line
+        )
+        subs = self.documents.sub[made].tolist()
+        if address.sub in subs:
+            return self._made(made[subs.index(address.sub)])
+        if (entry := _rejected(self.dataset, address)) is not None:
+            return Story(address.id, "rejected", reason=entry["reason"], detail=entry["detail"])
         if subs:
             ids = [replace(address, sub=sub).id for sub in subs]
             shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
-            raise InputError(
-                f"there is no example {escape_line(asked)} in {self.dataset.store.url}; its row gave {shown}"
-            )
-        file = self._files.get((address.source, address.file))
-        if file is None or address.line > file.lines + file.not_taken:
-            raise self._unknown(asked)
-        if address.line > file.lines:
-            story.state, story.detail = "not taken", story.origin.said
-        elif isinstance(story.origin.value, str) and not story.origin.value.strip():
-            story.state, story.detail = "blank", "the line is blank"
-        elif self.cached is None:
-            story.state, story.detail = "dropped", "the reason is unknown, because the cache is gone"
-        else:
-            story.state = "left out"
-            story.detail = (
-                "no example was made of its row: it is blank, its format or a condition leaves it out, or it is a "
-                "reject that rejects.jsonl only counts; the ledger has the numbers"
-            )
+            raise InputError(f"there is no example {escape_line(example)} in {where}; its row gave {shown}")
+        raise InputError(
+            f"no example of {where} was made of {escape_line(example)}: there is no such line, or it is blank, beyond "
+            "max_rows, left out by its format or a condition, or a reject that is only counted; the ledger has the "
+            "numbers"
+        )
+
+    def _made(self, doc_id: int) -> Story:
+        """The story of a document, packed or dropped."""
+        one, address = self.documents.at(slice(doc_id, doc_id + 1)), self._address_of(doc_id)
+        story = Story(address.id, "packed", doc_id, tokens=int(one.length[0]), copies=int(one.copies[0]))
+        if not story.copies:
+            return self._dropped(story, address, int(one.outcome[0]))
+        story.cut = _cut(one)
+        for split, row in _rows_of(self.dataset, doc_id):
+            if self.dataset.manifest.preference:
+                story.standings.append(Standing(split, row, 0, 0))
+                continue
+            mine = (piece for piece in pieces(self.dataset, row, split) if piece.doc_id == doc_id)
+            story.standings += [Standing(split, row, piece.start, piece.trained) for piece in mine]
         return story
 
-    def _begin(self, address: Address, doc_id: int | None, state: str) -> Story:
-        origin = _source_row(self._files.get((address.source, address.file)), address)
-        return Story(address.id, doc_id, state, origin, notes=list(self._notes))
+    def _dropped(self, story: Story, address: Address, outcome: int) -> Story:
+        story.state, story.reason = "dropped", REASONS[outcome] if outcome < len(REASONS) else ""
+        entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
+        story.detail = entry["detail"] if entry is not None else cause_of(story.reason)
+        if story.reason == "duplicate" and story.doc_id is not None:
+            story.twin = self._address_of(_twin(self.documents, story.doc_id)).id
+        return story
+
+    def _address_of(self, doc_id: int) -> Address:
+        source, file, line, sub = self.origins.place(self.documents, doc_id)
+        return Address(self._sources[source], file, line, sub)
 
     def _address(self, id: str) -> Address:
         """Return the address of an id, with the file's name as the run knows it.
@@ -207,60 +144,13 @@ class Follower:
             InputError: it is not an id, or names no input of the run.
         """
         address = parse_id(id)
-        labels = {(one["source"], one["file"]) for one in self._plan["inputs"]}
-        if address is not None and address.line > 0:
+        labels = {(one["source"], one["file"]) for one in self.dataset.manifest.plan["inputs"]}
+        if address is not None and address.source in self._sources:
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
                 if (address.source, label) in labels:
                     return replace(address, file=label)
-        raise self._unknown(id)
-
-    def _unknown(self, id: str) -> InputError:
         where = f"{self.dataset.store.url}; documents.parquet lists the packed ones"
-        return InputError(f"there is no example {escape_line(id)} in {where}")
-
-
-def _source_row(file: InputFile | None, address: Address) -> SourceRow:
-    """Read the source row at an address.
-
-    Args:
-        file: the row's file, as the run noted it; None if the note is gone.
-    """
-    if file is None:
-        return SourceRow("", "the folder no longer says where this input was")
-    path = str(file.path)
-    if address.line > file.lines:
-        return SourceRow(path, "the row lies beyond the source's max_rows")
-    block = next(one for one in file.blocks if one.first_line < address.line <= one.first_line + one.lines)
-    then = f"it had {file.size:,} bytes, with BLAKE3 hash {file.hash[:16]}"
-    where = block.spooled or file.path
-    if not where.is_file():
-        return SourceRow(path, f"{where} is gone; {then}")
-    try:
-        rows = read_rows(file.path, block, _LONGEST)
-    except (OSError, PacktrainError) as error:
-        return SourceRow(path, f"{path} has changed since the run; {then} ({error})")
-    number = address.line - 1 - block.first_line
-    found = (item for at, item in (*(rows.lines or ()), *(rows.records or ())) if at == number)
-    return SourceRow(path, f"line {address.line:,} of {path}, as the run read it", _value(next(found, None)))
-
-
-def _value(item: bytes | Mapping[str, Any] | None) -> Any:
-    """A row as plain data, from a line of JSON or a decoded row."""
-    if not isinstance(item, bytes):
-        return dict(item) if item is not None else None
-    try:
-        return msgspec.json.decode(item.removeprefix(BOM))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return item.decode(errors="backslashreplace")
-
-
-def _open_table(dataset: Finished, cached: CachedParts | None) -> Documents | None:
-    """Map what the run decided about its documents; None if that is gone, damaged, or of another run."""
-    try:
-        documents, _ = open_table(dataset.store.local(TABLE))
-    except (PacktrainError, OSError, ValueError, KeyError):  # of another version
-        return None
-    return documents if cached is not None and len(documents) == cached.count else None
+        raise InputError(f"there is no example {escape_line(id)} in {where}")
 
 
 def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
@@ -300,13 +190,12 @@ def _cut(one: Documents) -> dict[str, int]:
     return {what: tokens for what, tokens in cut.items() if tokens}
 
 
-def _twin(documents: Documents, doc_id: int) -> int | None:
+def _twin(documents: Documents, doc_id: int) -> int:
     """The earlier document that a duplicate repeats."""
     same = documents.first_digest == documents.first_digest[doc_id]
     same &= documents.second_digest == documents.second_digest[doc_id]
     same &= (documents.outcome == 0) | (documents.outcome == REASONS.index(NOT_DRAWN))
-    first = np.flatnonzero(same)
-    return int(first[0]) if len(first) else None
+    return int(np.argmax(same))
 
 
 def _rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
@@ -332,9 +221,3 @@ def _without_suffix(file: str) -> str:
     """The name of a file in ids, from its name in rejects, which has the suffix."""
     folder, slash, name = file.rpartition("/")
     return f"{folder}{slash}{split_name(name)[0]}"
-
-
-def _address_of(document: PackedDocument) -> Address:
-    stem = f"{document.source}/{document.file}:{document.line}"
-    rest = document.id.removeprefix(stem).removeprefix("/")
-    return Address(document.source, document.file, document.line, int(rest) if rest else -1)

@@ -69,10 +69,6 @@ class Alignment:
         """Whether there can be padding."""
         return self.row > 1
 
-    def next_row(self, tokens: int) -> int:
-        """The shortest row that holds so many tokens and their padding."""
-        return -(-tokens // self.row) * self.row
-
     def padded(self, lengths: "NDArray[np.int32]", row_offsets: "NDArray[np.int64]") -> "NDArray[np.int32]":
         """(D,) tokens of each piece with its padding; no piece and no row is empty.
 

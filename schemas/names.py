@@ -39,11 +39,6 @@ def record_name(key: str) -> str:
     return f"encoded/{key[:2]}/{key}.json"
 
 
-def part_record(part: str) -> str:
-    """The record's name from the part's name, which is the key followed by a hash."""
-    return f"{part.rpartition('-')[0]}.json"
-
-
 def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
     """Refuse a path that is not a regular file inside its folder.
 

@@ -5,28 +5,11 @@ import re
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_FACTORS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "p": 10**15,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-    "pi": 2**50,
-    "ei": 2**60,
+_FACTORS = {"": 1} | {
+    prefix + i: base**power for power, prefix in enumerate("kmgtp", 1) for i, base in (("", 1000), ("i", 1024))
 }
-_SECONDS = {
-    "d": 86400.0, "day": 86400.0, "days": 86400.0,
-    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
-    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
-    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
-}  # fmt: skip
-_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]+)\s*")
+_SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+)\s*")
 UNTOLD = "–"
 """Shown in place of a missing number."""
 
@@ -88,18 +71,13 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`12 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
+    """`1.2 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
     if math.isnan(seconds):
         return UNTOLD
-    if seconds < 0:
-        return f"−{duration(-seconds)}"
     if math.isinf(seconds):
         return "for ever"
-    if seconds < 0.0995:
-        if seconds < 5e-8:
-            return "0 s"
-        unit, value = ("µs", seconds * 1e6) if seconds < 99.5e-6 else ("ms", seconds * 1e3)
-        return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    if 0 < seconds < 0.0995:
+        return f"{seconds * 1e3:.1f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     if (whole := round(seconds)) < 3600:
@@ -121,7 +99,7 @@ def parse_size(text: str) -> int:
         ValueError: the text is not a size.
     """
     whole = text.strip().lower().removesuffix("b").strip()
-    digits = whole.rstrip("kmgtpei").strip()
+    digits = whole.rstrip("kmgtpi").strip()
     unit = whole[len(digits) :].strip()
     try:
         parsed = float(digits) * _FACTORS[unit]

@@ -141,9 +141,19 @@ class LastingPool(Pool):
     @classmethod
     def end(cls) -> None:
         """End the workers that are left."""
-        last = Pool(1)
-        last._pool, cls.left = cls.left, []
-        last.close()
+        if cls.left:
+            last = Pool(1)
+            last._pool, cls.left = cls.left, []
+            last.close()
+
+
+class FreshPool(Pool):
+    """Has the environment of now, and not that with which an earlier test started the fork server."""
+
+    def __init__(self, workers: int, **options: Any) -> None:
+        LastingPool.end()
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        super().__init__(workers, **options)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -203,13 +213,6 @@ def tiny_tokenizer(tokenizer_loader: None) -> Path:
     return kit.demo_tokenizer()
 
 
-@pytest.fixture
-def new_cache(tmp_path: Path) -> Callable[[], Path]:
-    """Gives a new place for a cache at every call."""
-    count: Iterator[int] = iter(range(1_000_000))
-    return lambda: tmp_path / f"cache-{next(count)}"
-
-
 @pytest.fixture(scope="session")
 def read_rows() -> Callable[..., list[dict[str, Any]]]:
     """Reads the packed rows of a finished folder, as plain Python values: `read_rows(folder, split="train")`."""
@@ -236,9 +239,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
     pytest.importorskip("obstore")
     from tests.support.faulty import Faulty
 
-    # Workers have the environment that their fork server was started with, which may have been an earlier test.
-    LastingPool.end()
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    monkeypatch.setattr(workers, "Pool", FreshPool)
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
     with Faulty() as server:

@@ -276,8 +276,8 @@ def configure(folder: Path, *sources: Config | str, **keys: Any) -> Config:
     """
     chosen = [source(one) if isinstance(one, str) else one for one in sources or ("chats", "texts", "pairs")]
     for one in chosen:
-        path = folder / str(one["path"])
-        if one["name"] in _KINDS and not path.exists() and path.name == f"{one['name']}.jsonl":
+        path = folder / str(one.get("path"))
+        if one.get("name") in _KINDS and not path.exists() and path.name == f"{one['name']}.jsonl":
             write(path, corpus(one["name"]))
     config: Config = {
         "sources": chosen,

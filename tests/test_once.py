@@ -32,7 +32,7 @@ def test_a_finished_run_is_found(config: Config, tmp_path: Path) -> None:
     """Whatever is said of where and how fast it should be, and also if an input was touched."""
     kit.packed(config)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if "_run" not in path.parts}
-    for run in ({}, {"workers": 2}, {"memory": "3GiB"}):
+    for run in ({}, {"workers": 2}):
         kit.packed(kit.merged(config, {"run": run}))
         os.utime(tmp_path / "texts.jsonl")
     assert len(files) > 5
@@ -47,7 +47,7 @@ REPLANNED: dict[str, Config] = {
     "mask": {"mask": "all"},
     "length": {"truncate": {"max_length": 128}},
     "limits": {"truncate": {"max_length": 96, "overlong": "drop"}},
-    "pieces": {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 2}}},
+    "pieces": {"truncate": {"max_length": 64, "overlong": "split"}},
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "aligned": {"pack": {"align": 16, "shuffle": False}},
     "divided": {"pack": {"parallel": {"cp": 2}}},

@@ -79,7 +79,6 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
 def _repaired(folder: str, done: "Repair") -> "Lines":
     for finding in done.findings:
         yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
-    yield from (f"removed: {name}" for name in done.removed)
     if not done.sound:
         yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
         return

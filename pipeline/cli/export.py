@@ -22,7 +22,7 @@ _ONLY = {
     "hf://OWNER/NAME": ("--private", "--dry-run"),
 }
 """What --to can be → the options that only this has."""
-_TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "datasets", "model", "hf://")
+_TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "model", "hf://")
 
 
 def _targets(incomplete: str) -> list[str]:
@@ -44,8 +44,8 @@ def export(
     Args:
         folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
             trained/checkpoint-2.
-        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets); hf://OWNER/NAME, to
-            publish; model, to gather a checkpoint.
+        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl; hf://OWNER/NAME, to publish; model, to gather
+            a checkpoint.
         out (DIR): a new or empty folder to write.
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.
@@ -84,9 +84,6 @@ def _exported_lines(out: str, made: "Exported") -> "Lines":
     for name, split in made.splits.items():
         rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
         yield f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained"
-    if made.not_carried:
-        lost = " and ".join(made.not_carried)
-        yield f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it"
     yield f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}"
 
 

@@ -1,6 +1,5 @@
 """`packtrain inspect`: a packed row, or what became of one example."""
 
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 _PLACES = 20
 """At most so many rows of an example are listed."""
-_CHARACTERS = 4000
-"""At most so many characters of a source row are printed."""
 
 
 def inspect(
@@ -29,7 +26,7 @@ def inspect(
     example: Annotated[str | None, typer.Option("--id")] = None,
     tokenizer: Path | None = None,
 ) -> None:
-    """Show a packed row, or what became of one example: its source row, and its places in rows or why it has none.
+    """Show a packed row, or what became of one example: its places in rows, or why it has none.
 
     Args:
         row: which packed row, from 0.
@@ -55,7 +52,7 @@ def inspect(
 
 
 def _told(story: "Story", folder: str) -> Iterator[str]:
-    """What became of an example, and its source row."""
+    """What became of an example."""
     yield story.id + (f" (document {story.doc_id:,})" if story.doc_id is not None else "")
     copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
     size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
@@ -69,9 +66,3 @@ def _told(story: "Story", folder: str) -> Iterator[str]:
         yield f"and {len(story.standings) - _PLACES:,} more rows"
     for what, tokens in story.cut.items():
         yield f"cut: {plural(tokens, 'token')} by {what}"
-    yield from (f"note: {note}" for note in story.notes)
-    yield story.origin.said
-    if story.origin.value is not None:
-        text = json.dumps(story.origin.value, ensure_ascii=False, indent=2, default=str)
-        more = len(text) - _CHARACTERS
-        yield text if more <= 0 else f"{text[:_CHARACTERS]} … {more:,} characters more"

@@ -61,31 +61,29 @@ def plan(
 def report(
     folder: Folder,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.html")] = None,
-    lengths: Lengths = None,
     as_json: Json = False,
 ) -> None:
-    """Report what happened to the data, what is trained, how good the packing is, and which length would fit.
+    """Report what happened to the data, what is trained, and how good the packing is.
 
-    Writes DIR/report.html and DIR/report.json; with --json, it prints the numbers and writes no file.
+    Writes DIR/report.html and DIR/report.json if there are none; with --json, it prints the numbers and writes no file.
 
     Args:
         output: the page to write instead; the numbers go to FILE.json. Missing folders are created.
     """
     from ..dataset.open_dataset import open_dataset
     from ..report.collect import report_of
-    from ..report.report_files import write_report
+    from ..report.report_files import HTML, write_report
     from ..store.local import LocalStore
 
     if output is not None and (output.suffix != ".html" or output.is_dir()):
         raise ConfigError(f"--output: {output} must end in .html, and be no folder")
-    compared = _compared(lengths)
 
     def make(_: "Observer") -> "Written":
         dataset = open_dataset(folder)
-        made = report_of(dataset, compared)
+        made = report_of(dataset)
         if output is not None:
             return made, write_report(made, LocalStore(output.absolute().parent), output.stem)
-        return made, None if as_json else write_report(made, dataset.store)
+        return made, None if as_json or dataset.store.exists(HTML) else write_report(made, dataset.store)
 
     show(make, _report_lines, lambda made: made[0], as_json=as_json)
 

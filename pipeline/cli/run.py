@@ -83,25 +83,19 @@ def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
 class _Done:
     """A finished run."""
 
-    state: str
-    """`finished` now, or `unchanged` because it was finished before."""
     work: "Workspace"
     made: "Made"
     seconds: float
 
 
 def _run(config: "RunConfig", base: Path, observer: "Observer") -> _Done:
-    from ..run.commit import put_card
-    from ..run.run import Made, find_finished, make_dataset
+    from ..run.run import find_or_make
     from ..run.workers import open_workspace
 
     began = time.perf_counter()
     work = open_workspace(config, base, observer)
-    if (manifest := find_finished(config, work)) is not None:
-        put_card(work.out, manifest, observer)
-        return _Done("unchanged", work, Made(manifest), time.perf_counter() - began)
-    made = make_dataset(config, work)
-    return _Done("finished", work, made, time.perf_counter() - began)
+    made = find_or_make(config, work)
+    return _Done(work, made, time.perf_counter() - began)
 
 
 def _done_json(done: _Done) -> dict[str, Any]:
@@ -110,7 +104,7 @@ def _done_json(done: _Done) -> dict[str, Any]:
     manifest, report = done.made.manifest, done.made.report
     engine, splits = manifest.plan["encode"], packing_of(manifest, {}).splits
     return {
-        "state": done.state,
+        "state": "finished" if done.made.now else "unchanged",
         "out": done.work.out.url,
         "manifest": manifest.hash,
         "seconds": done.seconds,
@@ -132,7 +126,7 @@ def _done_lines(demo: bool, done: _Done) -> "Lines":
     from ..report.sections import packing_grid
 
     manifest, report, out = done.made.manifest, done.made.report, done.work.out
-    if done.state == "unchanged":
+    if not done.made.now:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
             yield f"report: {out.where(HTML)}"
@@ -172,7 +166,6 @@ def _urgent(done: _Done) -> Iterator[str]:
     first = 2 * sum(most.values()) > total.rows_read
     if rejects is not None and first:
         yield rejects
-    yield from done.made.advice
     if report is not None and report.warning is not None:
         yield escape_line(report.warning)
     if rejects is not None and not first:

@@ -102,7 +102,7 @@ def sample(
         else:
             from ..samples.endpoint import EndpointEngine
 
-            made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part, 0)
+            made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part)
             make_engine = partial(EndpointEngine, endpoint, model, drawn)
         made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
@@ -167,14 +167,17 @@ def _fitted(
     """The settings with the model's own end tokens, after checking that the prompts fit the model."""
     from dataclasses import replace
 
-    from ..samples.sampling import check_lengths
-
     if prompts.vocabulary > place.vocabulary:
         raise ConfigError(
             f"--tokenizer: it has {prompts.vocabulary:,} token ids, but the model has embeddings for "
             f"{place.vocabulary:,}; give the model's own tokenizer"
         )
-    check_lengths(prompts.prompts, settings.max_new_tokens, place.positions)
+    longest = max(len(one.ids) for one in prompts.prompts)
+    if place.positions is not None and longest + settings.max_new_tokens > place.positions:
+        raise ConfigError(
+            f"--max-new-tokens {settings.max_new_tokens}: the model has {place.positions:,} positions, and the longest "
+            f"prompt {longest:,} tokens; lower it, or leave out long prompts"
+        )
     stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in place.stop_ids if id < place.vocabulary))))
     if not stops:
         observer.note(

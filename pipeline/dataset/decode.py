@@ -14,7 +14,7 @@ from ...schemas.escape import escape, escape_line
 from ...schemas.layout import fill_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
-from .documents import PackedDocuments
+from .documents import names_of
 from .open_dataset import Finished
 from .run_notes import tokenizer_folder
 
@@ -136,7 +136,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         return
     found = pieces(dataset, row, split)
     colour, weighted = has_colour(console), dataset.manifest.weighted
-    names = names_of(dataset, [piece.doc_id for piece in found])
+    names = names_of(dataset, {piece.doc_id for piece in found})
     capacity = dataset.manifest.max_length
     used, trained = sum(len(piece.ids) for piece in found), sum(piece.trained for piece in found)
     padding = sum(piece.padding for piece in found)
@@ -155,7 +155,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     ]
     console.print(Text.assemble(*legend))
     for piece in found:
-        title = [escape_line(str(names.get(piece.doc_id, piece.doc_id))), plural(len(piece.ids), "token")]
+        title = [escape_line(names.get(piece.doc_id, (str(piece.doc_id), ""))[0]), plural(len(piece.ids), "token")]
         title[1] += f" and {piece.padding:,} of padding" if piece.padding else ""
         title[1] += f", from token {piece.start:,}" if piece.start else ""
         title.append(f"{piece.trained:,} trained")
@@ -175,7 +175,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
 def _show_pair(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder) -> None:
     """Print one pair: its prompt once, and both completions."""
     found = dataset.row(row, split).to_pylist()[0]
-    name = names_of(dataset, found["doc_ids"])[found["doc_ids"][0]]
+    name, _ = names_of(dataset, found["doc_ids"])[found["doc_ids"][0]]
     prompt, *completions = (len(found[column]) for column, _, _ in _PAIR_PARTS)
     console.print(
         Text(
@@ -195,8 +195,3 @@ def _show_pair(console: Console, dataset: Finished, row: int, split: str, decode
 def has_colour(console: Console) -> bool:
     """Whether the terminal has colours, and NO_COLOR is not set."""
     return console.color_system is not None and not console.no_color
-
-
-def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:
-    """The example ids of some documents."""
-    return {doc_id: name for doc_id, (name, _) in PackedDocuments(dataset).named(doc_ids).items()}

@@ -1,7 +1,7 @@
 """Determines the state of an output folder: empty, from another run, interrupted, or finished."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ...schemas.config.config import RunConfig
@@ -13,6 +13,7 @@ from ..inputs.blocks import InputFile
 from ..store.local import LocalStore, check_tree
 from ..store.open_store import Store, ask_all
 from .manifests import read_manifest
+from .plan_diff import changes, plan_figures
 
 
 def check_folder(store: Store) -> None:
@@ -67,9 +68,7 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         OutputError: the folder belongs to another configuration or other inputs; the message lists the differences.
     """
     store.sweep()
-    data = _plan_bytes(plan)
-    plan = json.loads(data)  # with lists instead of tuples, as JSON will read it back
-    manifest = read_manifest(store)
+    data, manifest = plan_bytes(plan), read_manifest(store)
     # A finished dataset copied without `_run` still has its plan in the manifest.
     if manifest is None or manifest.plan == plan:
         if store.put_bytes(PLAN, data):
@@ -81,15 +80,6 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         _refuse_other(store, earlier, plan)
 
 
-def restore_plan(store: Store, plan: dict[str, Any]) -> bool:
-    """Write the plan of a finished dataset again, if the folder's own copy is damaged. Whether it was."""
-    data, found = _plan_bytes(plan), store.read(PLAN)
-    if found in (None, data):
-        return False
-    store.replace_bytes(PLAN, data)
-    return True
-
-
 def check_config(store: Store, config: RunConfig) -> None:
     """Refuse a folder of another configuration before any work; `claim` compares the rest.
 
@@ -99,12 +89,13 @@ def check_config(store: Store, config: RunConfig) -> None:
     manifest = read_manifest(store)
     earlier = manifest.plan if manifest is not None else _read_plan(store)
     if earlier:
-        now = json.loads(_plan_bytes(config.identity()))
+        now = json.loads(plan_bytes(config.identity()))
         if earlier.get("config") != now:
             _refuse_other(store, {"config": earlier.get("config")}, {"config": now})
 
 
-def _plan_bytes(plan: dict[str, Any]) -> bytes:
+def plan_bytes(plan: dict[str, Any]) -> bytes:
+    """The file of a plan."""
     return indented_json(plan, 2)
 
 
@@ -121,35 +112,21 @@ def _read_plan(store: Store) -> dict[str, Any]:
 
 def _refuse_other(store: Store, earlier: dict[str, Any], now: dict[str, Any]) -> NoReturn:
     """Say how a plan, or its configuration, differs from the one that the folder is claimed for."""
-    from .plan_diff import plan_settings
-
     try:
-        lines = list(_changed_inputs(earlier.get("inputs", []), now.get("inputs", [])))
-        found = plan_settings(earlier, now)
+        found = changes(plan_figures(earlier), plan_figures(now))
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        lines, found = ["its settings cannot be read"], []
-    derived = ("encoding", "versions")  # which differ by themselves only in another environment
-    own = [one for one in found if one.section not in derived]
-    for one in own or ([] if lines else found):
+        found = []
+    # These differ by themselves only in another environment.
+    lines, derived = list[str](), [one for one in found if one.section in ("encoding", "versions")]
+    for one in [one for one in found if one not in derived] or derived:
         sides = (json.dumps(side, ensure_ascii=False) for side in (one.a, one.b))
         lines.append(f"{one.section} {one.key}: " + " → ".join(text[:60] for text in sides))
-    shown = "\n".join(f"  {line}" for line in lines[:20] or ["it was made by another version of packtrain"])
+    shown = "\n".join(f"  {line}" for line in lines[:20] or ["its settings cannot be read, or are of another version"])
     more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
     raise OutputError(
         f"out: {store.url} belongs to another run. Differences (there → here):\n{shown}{more}\n"
         "Choose another folder with --out (encoded parts are reused), or delete this one."
     )
-
-
-def _changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
-    """Write a line for each changed, added or removed input."""
-    then, here = ({(one["source"], one["file"]): one for one in inputs} for inputs in (earlier, now))
-    for key in sorted({*then, *here}):
-        what = "is no longer given" if key not in here else "was not given" if key not in then else ""
-        if not what and then[key]["hash"] != here[key]["hash"]:
-            what = f"has changed since ({then[key]['bytes']:,} → {here[key]['bytes']:,} bytes)"
-        if what:
-            yield f"input {key[1]} of source {key[0]}: {what}"
 
 
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:

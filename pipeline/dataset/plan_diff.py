@@ -1,4 +1,4 @@
-"""Compare two plans key by key: configuration, reading, tokenizer, encoding, versions."""
+"""Compares what two plans, or two manifests, say, key by key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,34 +11,42 @@ _SECTIONS = {
     "evaluation": "decontaminate.against",
     "encode": "encoding",
     "versions": "versions",
+    "inputs": "inputs",
 }
 """Part of a plan → what it is called."""
+Figures = dict[str, dict[str, Any]]
+"""Section → key → value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One key that differs."""
+class Change:
+    """One key that differs; None where a side lacks it."""
 
     section: str
     key: str
     a: Any
-    """The key's values in the two plans, as plain data; None if the key is missing."""
     b: Any
 
 
-def plan_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Setting]:
-    """The keys in which two plans, or parts of plans, differ, ordered by section."""
-    out = []
-    for part in _SECTIONS.keys() & a.keys() & b.keys():
-        mine, yours = (flat(_by_name(plan[part])) for plan in (a, b))
-        for key in dict.fromkeys([*mine, *yours]):
-            if mine.get(key) != yours.get(key):
-                out.append(Setting(_SECTIONS[part], key, mine.get(key), yours.get(key)))
-    return sorted(out, key=lambda one: list(_SECTIONS.values()).index(one.section))
+def changes(a: Figures, b: Figures) -> list[Change]:
+    """The keys that differ in the sections that both have."""
+    return [
+        Change(section, key, mine.get(key), yours.get(key))
+        for section, mine, yours in ((section, a[section], b[section]) for section in a if section in b)
+        for key in dict.fromkeys([*mine, *yours])
+        if mine.get(key) != yours.get(key)
+    ]
 
 
-def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
-    """With sources by their names, and their order."""
+def plan_figures(plan: Mapping[str, Any]) -> Figures:
+    """What a plan, or a part of one, says."""
+    return {name: flat(_by_name(plan[part])) for part, name in _SECTIONS.items() if part in plan}
+
+
+def _by_name(part: Any) -> Mapping[str, Any]:
+    """Inputs by source and file; and sources by their names, with their order."""
+    if isinstance(part, list):
+        return {f"{one['source']}/{one['file']}": f"{one['bytes']:,} bytes, {one['hash'][:16]}" for one in part}
     sources = part.get("sources", ())
     order = {"order of the sources": [one["name"] for one in sources]} if sources else {}
     return {**part, **order, "sources": {one["name"]: one for one in sources}}

@@ -3,13 +3,14 @@
 That process can only be told which modules to import, so this one loads when it is imported there.
 """
 
+import gc
 import os
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
 from ...schemas.errors import PacktrainError
-from ...stages.tokenize.engines import REFERENCE, load_engine, reference_tokenizer
+from ...stages.tokenize.engines import load_engine
 from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
@@ -31,21 +32,16 @@ def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
 
 
 def _load() -> None:
-    """Load both engines at once. A tokenizer that one refuses is refused again, with a message, by the task."""
-    limit_threads()
+    """Load the engine. A tokenizer that it refuses is refused again, with a message, by the task."""
     with suppress(PacktrainError):
         spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
-        other = Thread(target=_load_reference, args=(spec.tokenizer.json,))
-        other.start()
-        if spec.engine != REFERENCE:
-            load_engine(spec.engine, spec.tokenizer.json)
-        other.join()
-
-
-def _load_reference(tokenizer_json: str) -> None:
-    with suppress(PacktrainError):
-        reference_tokenizer(tokenizer_json)
+        load_engine(spec.engine, spec.tokenizer.json)
 
 
 if _NAME in os.environ:
-    _load()
+    limit_threads()
+    # What a thread allocates lies together, where workers write nothing, and so stays shared with them.
+    loading = Thread(target=_load)
+    loading.start()
+    loading.join()
+    gc.freeze()  # workers need not look for garbage in what they share, which would copy it

@@ -68,8 +68,8 @@ class Executor(Protocol):
         """
         ...
 
-    def limit(self, workers: int) -> None:
-        """Change the number of workers for the next tasks. Only allowed between two calls of `map`."""
+    def renew(self) -> None:
+        """End idle workers: the next task starts others, without what these had loaded."""
         ...
 
     def close(self) -> None:
@@ -84,8 +84,9 @@ def lost(task: object, why: str) -> TaskError:
         why: how its last worker ended, such as `killed by SIGSEGV`.
     """
     return TaskError(
-        f"a worker died {TRIES} times over {task}: {why}. Fix or leave out the named input, use fewer workers so that "
-        f"each gets more memory (run.workers=1), or the reference engine (tokenizer.engine=tokenizers)"
+        f"a worker died {TRIES} times over {task}: {why}. Fix or leave out the named input (its source's max_row_bytes "
+        "rejects long rows), use fewer workers so that each gets more memory (run.workers=1), or the reference engine "
+        "(tokenizer.engine=tokenizers)"
     )
 
 

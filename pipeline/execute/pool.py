@@ -84,7 +84,6 @@ class Pool(Executor):
         self._killed_before = out_of_memory_kills()
         self._closed = False
         self._context: Any = multiprocessing.get_context("forkserver")
-        _start_server()
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
@@ -129,11 +128,9 @@ class Pool(Executor):
             if self._busy():
                 self.close()
 
-    def limit(self, workers: int) -> None:
+    def renew(self) -> None:
         """See `Executor`."""
-        if workers < self.workers:
-            self.close()  # the next task starts workers again
-        self.workers = workers
+        self.close()
 
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""
@@ -238,7 +235,8 @@ class Pool(Executor):
 
 
 def _start_server() -> None:
-    """Start the process that workers are forked from, unless it runs. Returns at once: it imports in the background.
+    """Start the process that workers are forked from, unless it runs. That is as late as possible, because from then on
+    nothing can be loaded into it.
 
     Terminals interrupt all processes of a command; the driver handles that and lets the others finish. So the server
     and its workers inherit that interruptions are blocked.

@@ -85,8 +85,8 @@ class RayExecutor(Executor):
                     raise named(error, task) from error
                 yield answer
 
-    def limit(self, workers: int) -> None:
-        """See `Executor`. Does nothing: Ray manages its machines."""
+    def renew(self) -> None:
+        """See `Executor`. Does nothing: Ray manages its workers."""
 
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""

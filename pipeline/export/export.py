@@ -5,7 +5,7 @@ The dataset is verified, the rows are written beside the destination, and the fo
 
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ import pyarrow as pa
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.jsontext import indented_json
 from ...schemas.names import MANIFEST, PLAN
-from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
+from ...schemas.rows import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer, Silent
-from ..report.card import NAME as CARD
-from ..report.card import OWN_PLACE, dataset_card, in_order
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
@@ -37,8 +35,6 @@ class Exported:
     dataset: str
     """The hash of the dataset's manifest."""
     to: str
-    not_carried: tuple[str, ...]
-    """Columns of a packed row for which the format has no place."""
     splits: dict[str, dict[str, int]]
     """Split → `rows`, `tokens` and `trained` tokens, as the manifest counts them."""
     files: int
@@ -58,7 +54,7 @@ def export(
     Args:
         dataset: its folder or URL.
         out: a folder that does not exist, or is empty.
-        to: a key of `FORMATS`, or `datasets` for `trl`.
+        to: a key of `FORMATS`.
         eos_id: for `olmo-core`; see `Layout`.
 
     Raises:
@@ -66,7 +62,7 @@ def export(
         InputError: the dataset is unfinished or damaged, has preference pairs, or a row that the format cannot hold.
         OutputError: the destination holds something, lies inside a dataset, or cannot be written.
     """
-    observer, to = observer or Silent(), "trl" if to == "datasets" else to
+    observer = observer or Silent()
     _check_options(to, eos_id)
     place = _free(out)
     source = open_finished(dataset)
@@ -75,17 +71,16 @@ def export(
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
         )
-    lost: tuple[str, ...] = ()
-    if to not in _CARRY_ALL:
-        lost = tuple(name for name in ("doc_starts", "doc_ids", UNPADDED) if name in manifest.schema)
-        if WEIGHTS in manifest.schema:
-            raise ConfigError(
-                f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which "
-                f"is another objective; take --to {' or '.join(_CARRY_ALL)}, or pack without weights"
-            )
+    if to not in _CARRY_ALL and WEIGHTS in manifest.schema:
+        raise ConfigError(
+            f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
+            f"another objective; take --to {' or '.join(_CARRY_ALL)}, or pack without weights"
+        )
     multiple = _multiple(source) if to == "megatron-bridge" else 1
     refuse_damaged(source, observer)
-    layout = Layout(schema_of(manifest.schema), manifest.max_length, manifest.pad_id, eos_id or 0, multiple)
+    layout = Layout(
+        schema_of(manifest.schema), manifest.max_length, manifest.pad_id, eos_id=eos_id or 0, multiple=multiple
+    )
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
         for name, split in manifest.splits.items()
@@ -98,15 +93,9 @@ def export(
             _write(source, draft, to, layout, observer)
             files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
             size = sum(path.stat().st_size for path in files)
-            made = Exported(manifest.hash, to, lost, splits, len(files), size)
+            made = Exported(manifest.hash, to, splits, len(files), size)
             note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
             (draft / NOTE).write_bytes(indented_json(note, 1))
-            if to == "trl":
-                (draft / CARD).write_bytes(
-                    dataset_card(
-                        manifest, OWN_PLACE, {name: [f"data/{name}-*.parquet"] for name, _ in in_order(manifest.splits)}
-                    )
-                )
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
             draft.rename(place)
@@ -149,7 +138,7 @@ def refuse_damaged(source: Finished, observer: Observer) -> None:
 
 def _check_options(to: str, eos_id: int | None) -> None:
     if to not in FORMATS:
-        known = ", ".join((*FORMATS, "datasets", "hf://OWNER/NAME", "model"))
+        known = ", ".join((*FORMATS, "hf://OWNER/NAME", "model"))
         raise ConfigError(f"--to {to[:80]}: choose one of {known}")
     if (eos_id is not None) is not (to == "olmo-core") or not 0 <= (eos_id or 0) < 2**31:
         raise ConfigError(
@@ -182,8 +171,7 @@ def _free(out: str | Path) -> Path:
     if os.path.lexists(place) and not (place.is_dir() and not place.is_symlink()):
         raise OutputError(f"--out {out} is there already, and no folder; choose another folder")
     if place.is_dir() and any(place.iterdir()):
-        what = "holds an export, whole or damaged" if (place / NOTE).exists() else "is not empty"
-        raise OutputError(f"--out {out} {what}; delete it, or choose another folder")
+        raise OutputError(f"--out {out} is not empty; delete it, or choose another folder")
     for folder in place.resolve().parents:
         dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()
         if dataset or (folder / PLAN).exists() or (folder / NOTE).exists():
@@ -195,7 +183,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
-        before, facts = 0, list[Any]()
+        before, facts, layout = 0, list[Any](), replace(layout, shards=len(split.shards))
         for index, shard in enumerate(split.shards):
             rows = ShardRows(source.batches(shard))
             try:

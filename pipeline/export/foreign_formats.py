@@ -37,6 +37,8 @@ class Layout:
     schema: pa.Schema
     max_length: int
     pad_id: int
+    shards: int = 1
+    """Of the split."""
     eos_id: int = 0
     """OLMo-core: the token after which its reader ends a document."""
     multiple: int = 1
@@ -87,8 +89,8 @@ def _made(folder: Path) -> Path:
 
 
 def write_trl(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
-    """Parquet with all columns, also of a shard without rows."""
-    path = _made(folder / "data") / f"{split}-{index:05d}.parquet"
+    """Parquet with all columns, also of a shard without rows. By these names, `datasets` finds the splits."""
+    path = _made(folder / "data") / f"{split}-{index:05d}-of-{layout.shards:05d}.parquet"
     with pq.ParquetWriter(path, layout.schema, compression="zstd") as writer:
         for batch in rows.batches:
             writer.write_batch(batch)
@@ -250,15 +252,10 @@ def _check_ends(row: Row, eos_id: int) -> None:
     """
     cuts = row["input_ids"] == eos_id
     ends = np.cumsum(row["seq_lengths"]) - 1
-    if np.delete(cuts, ends).any():
+    if np.delete(cuts, ends).any() or not cuts[ends[:-1]].all():
         raise MisfitError(
-            f"a document has the end-of-sequence token {eos_id} inside, and OLMo-core would cut it there; "
-            "it can take only data whose documents have that token at their end alone; choose another --to"
-        )
-    if not cuts[ends[:-1]].all():
-        raise MisfitError(
-            f"a document does not end with the end-of-sequence token {eos_id}, so OLMo-core would join it to the next "
-            "one; choose another --to"
+            f"a document has the end-of-sequence token {eos_id} inside, where OLMo-core would cut it, or does not end "
+            "with it, and would be joined to the next one; choose another --to"
         )
 
 

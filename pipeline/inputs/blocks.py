@@ -115,18 +115,16 @@ class FileLines:
         index = np.searchsorted(begins, rows, side="right") - 1
         return index.astype(np.int32), rows.astype(np.int64) - begins[index] + 1
 
-    def row_of(self, file: str, line: int, rows: int) -> int | None:
-        """The row of the block, from 0, that is a line of a file, from 1; None if the block lacks it.
-
-        Args:
-            rows: how many rows the block has.
+    def row_of(self, file: str, line: int) -> int | None:
+        """The row of the block, from 0, that is a line of a file, from 1; None if the block begins behind it, or has no
+        such file. A row beyond the end of the block is none of it.
         """
         if file not in self.files:
             return None
         index = self.files.index(file)
         row = self.begins[index] + line - 1
-        end = self.begins[index + 1] if index + 1 < len(self.files) else rows
-        return row if line > 0 and max(self.begins[index], 0) <= row < end else None
+        after = self.begins[index + 1] if index + 1 < len(self.begins) else row + 1
+        return row if line > 0 and 0 <= row < after else None
 
 
 @dataclass(frozen=True, slots=True)

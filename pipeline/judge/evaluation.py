@@ -6,8 +6,9 @@ failure of the machine ends the evaluation, and the same command continues it.
 
 import os
 import platform
+from collections import deque
 from collections.abc import Generator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -32,10 +33,10 @@ from .summary import summarise
 
 REFERENCES = "the data's own solutions"
 """What stands in place of the hash of a samples file."""
-_FORMAT = 4
+_FORMAT = 5
 """Raised when the same program may get another verdict."""
-_AHEAD = 4
-"""Programs waiting for each thread, so that it never waits for the data."""
+_AHEAD = 64
+"""Programs that wait or are done for each thread, so that one that takes long does not hold up the others."""
 _SHOWN = 60
 """Characters of an id in a message."""
 
@@ -80,7 +81,7 @@ def run_evaluation(
         "python": platform.python_version(),
     }
     ids = {row: head.id for row, head in problems.heads.items()}
-    compared = _compared(compare, identity, ids, observer)
+    compared = _compared(compare, identity, ids) if compare is not None else None
     file, done = open_results(out, identity, ids)
     left = {key: code for key, code in programs.items() if key not in done}
     jobs = jobs or len(os.sched_getaffinity(0))
@@ -107,8 +108,7 @@ def _answers(path: Path, problems: ProblemFile) -> Programs:
         InputError: there are none, or a sample is of another problem than the data has in this row.
     """
     found: Programs = {}
-    samples = list(read_samples(path))
-    for sample in samples:
+    for sample in read_samples(path):
         head = problems.heads.get(sample.row)
         if head is None or head.id != sample.id:
             there = f"{head.id[:_SHOWN]!r} in row {sample.row}" if head else f"no row {sample.row}"
@@ -119,10 +119,8 @@ def _answers(path: Path, problems: ProblemFile) -> Programs:
             )
         if head.unusable is None:
             found[sample.key] = extract(sample.text)
-    if not samples:
-        raise InputError(f"{path} holds no samples")
     if not found:
-        raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
+        raise InputError(f"{path} holds no samples of problems that have tests in {problems.path}")
     return dict(sorted(found.items()))
 
 
@@ -142,39 +140,36 @@ def _references(problems: ProblemFile) -> Programs:
     return found
 
 
-def _compared(folder: Path | None, identity: dict[str, Any], ids: dict[int, str], observer: Observer) -> Results | None:
-    """The results of another evaluation of the same data."""
-    if folder is None:
-        return None
+def _compared(folder: Path, identity: dict[str, Any], ids: dict[int, str]) -> Results:
+    """The results of another evaluation of the same data, judged in the same way.
+
+    Raises:
+        ConfigError: it is another one.
+    """
     results, theirs = read_results(folder, ids), read_record(folder / NAME)
-    if theirs.get("data") != identity["data"]:
-        raise ConfigError(f"--compare {folder} is of other data; give one that was made with the same --data")
-    same = {"samples": None}
-    if differs := differences(theirs | same, identity | same):
-        observer.note(f"--compare {folder} was judged with other options: {differs}")
+    if differs := differences(theirs | {"samples": None}, identity | {"samples": None}):
+        raise ConfigError(f"--compare {folder} was judged with other data or options ({differs}); evaluate it again")
     return results
 
 
 def _judged(
     problems: ProblemFile, programs: Programs, limits: ProgramLimits, sandbox: Sandbox, jobs: int
 ) -> Generator[SampleResult, None, None]:
-    """Run programs; their results come in any order."""
+    """Run programs; their results come in order."""
     samples: dict[int, list[int]] = {}
     for row, sample in programs:
         samples.setdefault(row, []).append(sample)
-    stop = Event()
-    running = set[Future[SampleResult]]()
+    stop, running = Event(), deque[Future[SampleResult]]()
     with ThreadPoolExecutor(jobs, thread_name_prefix="judge") as pool:
         try:
             for problem in problems.problems(samples):
                 for sample in samples[problem.row]:
                     program = programs[problem.row, sample]
-                    running.add(pool.submit(judge, sandbox, problem, sample, program, limits, stop))
-                    while len(running) >= _AHEAD * jobs:
-                        done, running = wait(running, return_when=FIRST_COMPLETED)
-                        yield from (job.result() for job in done)
-            yield from (job.result() for job in as_completed(running))
+                    running.append(pool.submit(judge, sandbox, problem, sample, program, limits, stop))
+                    if len(running) == _AHEAD * jobs:
+                        yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
         finally:
             stop.set()
-            for job in running:
-                job.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)

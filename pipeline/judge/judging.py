@@ -3,7 +3,7 @@
 from dataclasses import replace
 from threading import Event
 
-from ...stages.judge.comparators import Rule, Verdict, compare_text, compare_value
+from ...stages.judge.comparators import Verdict, same_text, same_value
 from ...stages.judge.problems import Problem, expected_texts
 from .results import SampleResult
 from .sandbox import Execution, ProgramLimits, Sandbox
@@ -31,31 +31,25 @@ def judge(
     result = SampleResult(row=problem.row, sample=sample, id=problem.id, verdict=Verdict.no_code)
     if not code:
         return result
-    rules: set[Rule] = set()
     seconds = 0.0
     for at, test in enumerate(problem.inputs):
         execution = sandbox.run(code, problem.function, test, limits, stop)
         if stop.is_set():
             raise StoppedError
         seconds = round(seconds + execution.wall_seconds, 6)
-        outcome = _judge_test(problem, at, execution)
-        if isinstance(outcome, Verdict):
+        failed = execution.failed or (None if _is_right(problem, at, execution) else Verdict.wrong)
+        if failed is not None:
             said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
-            return replace(result, verdict=outcome, failed_test=at, actual=said, detail=detail, seconds=seconds)
-        rules.add(outcome)
-    return replace(result, verdict=Verdict.passed, rule=max(rules, key=list(Rule).index), seconds=seconds)
+            return replace(result, verdict=failed, failed_test=at, actual=said, detail=detail, seconds=seconds)
+    return replace(result, verdict=Verdict.passed, seconds=seconds)
 
 
-def _judge_test(problem: Problem, at: int, execution: Execution) -> Rule | Verdict:
-    """The rule that accepts the outcome of a test, or why it failed."""
-    if execution.failed is not None:
-        return execution.failed
+def _is_right(problem: Problem, at: int, execution: Execution) -> bool:
     expected = problem.expected[at]
     if execution.value is not None:
-        return compare_value(expected, execution.value, wrapped=problem.wrapped) or Verdict.wrong
+        return same_value(expected, execution.value, wrapped=problem.wrapped)
     output = execution.output.decode("utf-8", "replace")
-    rules = [compare_text(text, output) for text in expected_texts(expected)]
-    return next((rule for rule in rules if rule is not None), Verdict.wrong)
+    return any(same_text(text, output) for text in expected_texts(expected))
 
 
 def _shown(problem: Problem, execution: Execution) -> str | None:

@@ -20,7 +20,7 @@ class ProblemHead:
     id: str
     difficulty: str
     unusable: str | None = None
-    """Why it cannot be judged: `no_tests`, `bad_tests` or `bad_solutions`; None if it can."""
+    """Why it cannot be judged, such as `no_tests`; None if it can."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from ...schemas.errors import OutputError
 from ...schemas.jsontext import decode_note
-from ...stages.judge.comparators import Rule, Verdict
+from ...stages.judge.comparators import Verdict
 from ..store.appended import RECORD, AppendedFile
 from ..store.local import open_regular
 
@@ -26,8 +26,6 @@ class SampleResult:
     sample: _Count
     id: str
     verdict: Verdict
-    rule: Rule | None = None
-    """Of a program that passed: the loosest rule that one of its tests needed."""
     failed_test: _Count | None = None
     """Index of the first test that failed, which is the last that ran."""
     actual: str | None = None

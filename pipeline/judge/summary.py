@@ -1,4 +1,4 @@
-"""The numbers of an evaluation: what `summary.json` and `--json` hold, and the lines for the terminal."""
+"""The numbers of an evaluation: what `summary.json` holds, and the lines for the terminal."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,11 +11,7 @@ from ..report.grid import Grid
 from .problem_file import ProblemFile
 from .results import Results
 
-COUNTS = {
-    "verdicts": "verdicts",
-    "rules": "passed by rule",
-    "problems_unusable": "problems that cannot be judged",
-}
+COUNTS = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
 """Keys of a summary that hold counts → what they count."""
 
 
@@ -54,7 +50,6 @@ def summarise(
         "evaluation": dict(identity),
         "scores": found,
         "verdicts": _counted(one.verdict for one in results.values()),
-        "rules": _counted(one.rule for one in results.values() if one.rule),
         "problems_unusable": _counted(head.unusable for head in problems.heads.values() if head.unusable),
     }
 

@@ -50,10 +50,10 @@ class DocumentsTask:
                 first += batch.num_rows
                 if not len(rows):
                     continue
-                index, line = lines.find_all(view(batch.column("line"))[rows])
+                index, line = lines.find_all(documents.line[doc_ids])
                 file = strings(lines.files).take(numbers(index))
                 source = strings([name]).take(numbers(np.zeros(len(rows), np.int32)))
-                sub, group = (batch.column(column).take(numbers(rows)) for column in ("sub", "group"))
+                sub, group = numbers(documents.sub[doc_ids]), batch.column("group").take(numbers(rows))
                 ids, tokens = example_ids(source, file, numbers(line), sub), numbers(documents.length[doc_ids])
                 columns = [numbers(doc_ids), ids, source, file, numbers(line), group, tokens]
                 yield pa.Table.from_arrays(columns, schema=DOCUMENTS)

@@ -153,7 +153,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
         if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
             files.append(_put_sizes(plans[split], out, folder))
     ledger.check()
-    return Packed(records, tuple(files), ledger)
+    return Packed(dict(sorted(records.items())), tuple(files), ledger)  # as a manifest lists them
 
 
 def _put_sizes(plans: list[WindowPlan], out: Store, folder: str) -> FileRecord:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # workers import this to read the table, and should not impor
 NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
-PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
-"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
+PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32)])
+"""A piece of a document that is split before packing."""
 HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(6))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
 before packing; shares text with evaluation rows; some trained token has another loss weight than 1."""
@@ -44,7 +44,7 @@ before packing; shares text with evaluation rows; some trained token has another
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last six are decided by `outcomes.select`.
+    """Columns of N documents. The last five are decided by `outcomes.select`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -57,6 +57,10 @@ class Documents:
     """Where its tokens begin in the segment."""
     run_begin: NDArray[np.int32]
     run_count: NDArray[np.int32]
+    line: NDArray[np.int32]
+    """The row of its block that it was made of."""
+    sub: NDArray[np.int32]
+    """Which example of the row it is, or -1 for the only one."""
     length: NDArray[np.int32]
     """Tokens before any cut."""
     low: NDArray[np.int32]
@@ -79,11 +83,9 @@ class Documents:
     labels: NDArray[np.int32]
     """Trained labels of one copy, before a strategy cuts it."""
     asked_packed: NDArray[np.int32]
-    """Supervised tokens in what is packed of one copy, each counted once."""
+    """Supervised tokens in what is packed of one copy."""
     kept: NDArray[np.int32]
-    """Tokens of one copy, each counted once; 0 if left out."""
-    overlap: NDArray[np.int32]
-    """Tokens that its pieces repeat."""
+    """Tokens of one copy; 0 if left out."""
     outcome: NDArray[np.uint8]
     """Why it is left out, as an index into `outcomes.REASONS`; 0 if it is packed."""
     copies: NDArray[np.uint16]
@@ -130,6 +132,21 @@ class Origins:
         """(sources + 1,) first document of each source, then N; parts are in the order of sources."""
         return self.starts[np.searchsorted(self.sources, np.arange(sources + 1))]
 
+    def place(self, documents: Documents, doc_id: int) -> tuple[int, str, int, int]:
+        """The source of a document, the label of its file, its line there, and which example of the row it is."""
+        part = int(np.searchsorted(self.starts, doc_id, side="right")) - 1
+        file, line = self.lines[part].find(int(documents.line[doc_id]))
+        return self.sources[part], self.lines[part].files[file], line, int(documents.sub[doc_id])
+
+    def documents_at(self, documents: Documents, source: int, file: str, line: int) -> list[int]:
+        """The doc ids of the examples that were made of a line of a file."""
+        out = list[int]()
+        for part, (first, last) in enumerate(zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)):
+            row = self.lines[part].row_of(file, line) if self.sources[part] == source else None
+            if row is not None:
+                out += (np.flatnonzero(documents.line[first:last] == row) + first).tolist()
+        return out
+
 
 @dataclass(slots=True, eq=False)
 class Table:
@@ -169,7 +186,10 @@ def open_table(path: Path) -> tuple[Documents, Origins]:
     """
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
+    batch.validate()
     origins = msgspec.json.decode((batch.schema.metadata or {})[b"origins"], type=Origins)
+    if sum(origins.documents) != batch.num_rows:
+        raise ValueError("its parts have another number of documents")
     return Documents(*(view(batch.column(name)) for name in COLUMNS)), origins
 
 
@@ -222,8 +242,9 @@ def read_table(
             if batch.num_rows:
                 _read(batch, here, limits, masks[place.source], pairs=pairs)
             here.segment[:] = segment
+            here.line[:], here.sub[:] = view(batch.column("line")), view(batch.column("sub"))
             if len(keys):
-                lines = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1
+                lines = (here.line.astype(np.int64) << 32) + here.sub + 1
                 here.flags[np.isin(lines, keys)] |= CONTAMINATED
             if config.holdout.fraction > 0:
                 here.flags[_held_out(batch, config.sources[place.source].name, config)] |= HELD_OUT
@@ -317,18 +338,6 @@ def _group_keys(batch: pa.RecordBatch, source: str, config: "RunConfig") -> Iter
     groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
     for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True):
         yield f"{source}\n{group}".encode() if group else digest
-
-
-def place_of(place: PartPlace, index: int) -> tuple[str, int, int]:
-    """The file of a document's row, its line, and which example of the row it is, or -1 for the only one.
-
-    Args:
-        index: of the document in its part.
-    """
-    table = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"])
-    number, sub = (column[index].as_py() for column in table.columns)
-    file, line = place.lines.find(number)
-    return place.lines.files[file], line, sub
 
 
 def count_groups(table: Table, source: int, config: "RunConfig") -> int:

@@ -17,6 +17,7 @@ import yaml
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.files.clients import shown
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import parse_json
 from ...schemas.ledger import Ledger, SourceLedger
@@ -43,21 +44,14 @@ from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
-from ..dataset.run_notes import recall, without_secrets
 from ..encode.tokenizer import find_tokenizer
 from ..pack.arrow_files import row_sizes_name
-from ..store.open_store import Store, is_url
-from .document_lengths import ReadDocuments, documents_of
+from ..store.open_store import is_url
+from .document_lengths import ReadDocuments
 from .lengths import choose, fill_histogram
 from .overlap import noted_hits, overlap_of
 from .rejects import Rejects, rejects_of
 from .shown import shown_rows
-
-
-def configuration_noted(out: Store) -> str:
-    """YAML that reproduces a finished dataset, from its notes; "" if they are gone."""
-    origin = recall(out)
-    return configuration_of(*origin) if origin is not None else ""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
@@ -73,10 +67,11 @@ def _public(value: Any) -> Any:
         return {key: _public(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_public(one) for one in value]
-    return without_secrets(value) if isinstance(value, str) and is_url(value) else value
+    return shown(value) if isinstance(value, str) and is_url(value) else value
 
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
+_AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
 Section = TypeVar("Section")
 _MOST_POSITIONS = 10_000_000
 """Largest number of positions that is believed."""
@@ -84,11 +79,17 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError,
 """What reading files beside the data may raise: they may be damaged in any way."""
 
 
-def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: Decoder | None = None) -> Report:
+def report_of(
+    dataset: Finished,
+    read: Callable[[], ReadDocuments] | None = None,
+    configuration: str = "",
+    decoder: Decoder | None = None,
+) -> Report:
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
-        lengths: those to compare; the configured one is added.
+        read: reads the lengths of its documents, at the end of the run.
+        configuration: YAML that reproduces it, if it is known.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
     absent: dict[str, str] = {}
@@ -106,15 +107,12 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
             )
         return None
 
-    documents: ReadDocuments | str = PAIRS if manifest.preference else documents_of(dataset)
     choice = None
-    if isinstance(documents, ReadDocuments):
-        read = documents
-        train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
-        choice = attempt("choice", lambda: choice_of(read, lengths, train))
+    if manifest.preference or read is None:
+        absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
     else:
-        again = "" if documents == PAIRS else "; a run of the same configuration brings it back."
-        absent["choice"] = f"{documents[:1].upper()}{documents[1:]}{again}"
+        train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
+        choice = attempt("choice", lambda: choice_of(read(), CANDIDATES, train))
 
     def overlap() -> Overlap:
         action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made
@@ -126,7 +124,7 @@ def report_of(dataset: Finished, lengths: Sequence[int] = CANDIDATES, decoder: D
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
-        return Made(manifest.hash, engine, configuration_noted(store))
+        return Made(manifest.hash, engine, configuration)
 
     return make_report(
         "run",

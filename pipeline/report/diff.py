@@ -5,7 +5,7 @@ order of rows nor on where they end: sums over tokens, each mixed with its place
 100 bytes each.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ...schemas.units import exact, share
 from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import all_there
-from ..dataset.plan_diff import flat, plan_settings
+from ..dataset.plan_diff import Change, Figures, changes, flat, plan_figures
 from ..observer import Observer
 from ..pack.documents import NAME
 from .collect import packing_of
@@ -48,18 +48,6 @@ MOST, FIRST = 8, 3
 LONGEST = 60
 """Characters of a value that are printed."""
 _FAR = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One setting or figure that differs; None where a side lacks it."""
-
-    section: str
-    """`configuration`, `reading`, `tokenizer`, `encoding`, `versions`, `inputs`, `ledger` or `rows`."""
-    key: str
-    """In the ledger `source.field` or `source.field.reason`, where the source `*` is the sum of several."""
-    a: Any
-    b: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +93,7 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
         return Difference(str(a), str(b), hashes, identical=True, same_rows=True)
     shards = [[[shard.hash for shard in split.shards] for split in each.splits.values()] for each in (one, other)]
     same_rows = shards[0] == shards[1] and list(one.splits) == list(other.splits)
-    changes = [Change(each.section, each.key, each.a, each.b) for each in plan_settings(one.plan, other.plan)]
-    changes += _changes(_figures(one), _figures(other))
+    changed = changes(_figures(one), _figures(other))
     rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
     observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
     try:
@@ -115,7 +102,7 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
         raise InputError(str(error)) from error
     observer.end()
     examples = _compared(left, right, (list(one.splits), list(other.splits)))
-    return Difference(str(a), str(b), hashes, False, same_rows, changes, examples)
+    return Difference(str(a), str(b), hashes, False, same_rows, changed, examples)
 
 
 def _open(folder: str | Path) -> Finished:
@@ -136,23 +123,14 @@ def _open(folder: str | Path) -> Finished:
 # Figures of manifests
 
 
-def _changes(a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]) -> list[Change]:
-    return [
-        Change(section, key, a[section].get(key), b[section].get(key))
-        for section in a
-        for key in dict.fromkeys([*a[section], *b[section]])
-        if a[section].get(key) != b[section].get(key)
-    ]
-
-
-def _figures(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Section → key → value of what a manifest says of its inputs, its ledger and its rows."""
+def _figures(manifest: Manifest) -> Figures:
+    """What a manifest says of its plan, its ledger and its rows."""
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
         entries = {"*": asdict(manifest.ledger.total()), **entries}
     splits = {one.split: asdict(one) for one in packing_of(manifest, {}).splits}
     return {
-        "inputs": {f"{one['source']}/{one['file']}": one["hash"][:16] for one in manifest.plan["inputs"]},
+        **plan_figures(manifest.plan),
         "ledger": {key: value for key, value in flat(entries).items() if value},
         "rows": {key: value for key, value in flat(splits).items() if not key.endswith(".split")},
     }

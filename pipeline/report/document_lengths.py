@@ -13,19 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.errors import ConfigError, IntegrityError, StoreError
-from ...schemas.ragged import begins_of, offsets_of, ranges
+from ...schemas.ragged import begins_of, ranges
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
-from ..dataset.open_dataset import Finished
-from ..dataset.run_notes import RUN, recall, recall_parts, recall_spec
+from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.copies import mixes, set_copies
 from ..pack.outcomes import REASONS, limits_of, select
-from ..pack.table import HELD_OUT, Table, place_of, read_table
+from ..pack.table import HELD_OUT, Table, read_table
 from ..pack.window_plan import mix64
-from ..store.open_store import scratch_of
 
 MOST = 1_000_000
 """About the most documents that are read, evenly chosen. It takes about 50 MB and two seconds."""
@@ -45,54 +42,26 @@ class ReadDocuments:
     """Number of all documents, which is larger than the stats's if that is a sample."""
 
 
-def read_documents(
-    config: RunConfig,
-    base: Path,
-    places: Sequence[PartPlace],
-    sizes: Sequence[int],
-    tokenizer_json: str,
-    scratch: Path,
-    most: int = MOST,
-) -> ReadDocuments:
-    """The documents; their number in all is estimated if only about `most` are read.
+def read_documents(config: RunConfig, base: Path, encoded: Encoded, scratch: Path) -> ReadDocuments:
+    """The documents; their number in all is estimated if only about `MOST` are read.
 
     A sample consists of whole parts, chosen by the seed. Duplicates are found only within it.
 
     Args:
-        places, sizes: the encoded parts, and the number of documents in each.
         scratch: a folder for anonymous files.
 
     Raises:
         ConfigError: a source weight needs too many copies.
         IntegrityError: a part cannot be read, or differs from its record.
     """
-    parts = _some(np.array(sizes, dtype=np.int64), most, config.seed).tolist()
-    those = [sizes[index] for index in parts]
-    whole = _selected(config, [places[index] for index in parts], those, tokenizer_json, scratch)
-    stats = _lengths_of(whole, Mask.of_sources(config), those, [source.name for source in config.sources])
+    sizes = [record.counts.examples for record in encoded.records]
+    parts = _some(np.array(sizes, dtype=np.int64), MOST, config.seed).tolist()
+    those, places = [sizes[index] for index in parts], [encoded.places[index] for index in parts]
+    whole = _selected(config, places, those, encoded.spec.tokenizer.json, scratch)
+    stats = _lengths_of(whole, Mask.of_sources(config), [source.name for source in config.sources])
     read, every, found = sum(those), sum(sizes), len(stats.lengths)
     in_all = found if read == every else round(found * every / max(read, 1))
     return ReadDocuments(config, base, stats, in_all)
-
-
-def documents_of(dataset: Finished, most: int = MOST) -> ReadDocuments | str:
-    """The documents of a finished run, from the cache; or why they are not available."""
-    origin, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
-    if origin is None:
-        return f"{dataset.store.where(RUN)} no longer says what this was packed from"
-    if isinstance(noted, str):
-        return noted
-    cache, parts = noted
-    spec = recall_spec(cache, dataset.manifest.plan)
-    if spec is None:
-        return f"the cache is gone: {cache.where('specs')} no longer says how its parts were encoded"
-    places, examples, scratch = [part.place for part in parts], [part.documents for part in parts], scratch_of(cache)
-    try:
-        return read_documents(*origin, places, examples, spec.tokenizer.json, scratch.root, most)
-    except (StoreError, IntegrityError, ConfigError, OSError) as error:
-        return f"the encoded parts can no longer be read: {error}"
-    except ValueError:
-        return "the cache is gone: another version wrote its parts"
 
 
 def _some(sizes: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
@@ -138,12 +107,11 @@ def _selected(
     return whole
 
 
-def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names: Sequence[str]) -> LengthStats:
+def _lengths_of(whole: Table, masks: Sequence[Mask], names: Sequence[str]) -> LengthStats:
     """The packed documents of a table that are not held out, part by part.
 
     Args:
         masks, names: of the sources.
-        sizes: the number of documents in each part.
     """
     starts, count = whole.origins.starts, 0
     columns = list[tuple[NDArray[np.int32], ...]]()  # of each part: lengths, copies and numbers of documents
@@ -165,9 +133,8 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names
         columns.append(((some.high - some.low)[taken], copies, (those + begin).astype(np.int32)))
     lengths, copies, documents = _joined(columns, 3)
     owners, begins, ends = _joined(runs, 3)
-    first = offsets_of(np.array(sizes, dtype=np.int64))
     longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
-    named = [(_id_of(int(documents[one]), whole.places, first, names), int(lengths[one])) for one in longest]
+    named = [(_id_of(whole, int(documents[one]), names), int(lengths[one])) for one in longest]
     if len(copies) and copies.max() > 1:
         each = np.repeat(np.arange(len(lengths)), copies)
         low, high = (np.searchsorted(owners, each, side=side) for side in ("left", "right"))
@@ -177,15 +144,10 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], sizes: Sequence[int], names
     return LengthStats(lengths, owners, begins, ends, named)
 
 
-def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
-    """The example id of a document.
-
-    Args:
-        document: its number over all parts.
-        starts: (parts + 1,) over documents.
-    """
-    part = int(np.searchsorted(starts, document, side="right")) - 1
-    return Address(names[places[part].source], *place_of(places[part], document - int(starts[part]))).id
+def _id_of(whole: Table, document: int, names: Sequence[str]) -> str:
+    """The example id of a document of the table."""
+    source, file, line, sub = whole.origins.place(whole.documents, document)
+    return Address(names[source], file, line, sub).id
 
 
 def _runs_of(

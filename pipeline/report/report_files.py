@@ -1,5 +1,6 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +13,7 @@ from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..store.open_store import Store
 from .collect import report_of
+from .document_lengths import ReadDocuments
 from .length_words import advice_sentence, losing_sources, warnings_of
 
 HTML = "report.html"
@@ -56,15 +58,17 @@ class AtEnd:
     """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
 
 
-def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = None) -> AtEnd | None:
+def try_report(
+    dataset: Finished, observer: Observer, read: Callable[[], ReadDocuments], configuration: str, decoder: Decoder
+) -> AtEnd | None:
     """Make the report and write it; failures are noted and never fail a finished run.
 
     Args:
-        decoder: the run's tokenizer, if it is loaded.
+        read, configuration, decoder: see `report_of`.
     """
     observer.begin("report", 0, "")
     try:
-        report = report_of(dataset, decoder=decoder)
+        report = report_of(dataset, read, configuration, decoder)
         place, _ = write_report(report, dataset.store)
         choice, flow = report.choice, report.flow
         advice = advice_sentence(choice) if choice is not None else ""

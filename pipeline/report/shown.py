@@ -3,7 +3,7 @@
 from ...schemas.errors import PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, find_decoder, pieces
-from ..dataset.documents import PackedDocuments
+from ..dataset.documents import names_of
 from ..dataset.open_dataset import Finished
 
 ROWS = 6
@@ -29,14 +29,14 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         decoder: the run's tokenizer, if it is loaded.
     """
     try:
-        decoder, documents = decoder or find_decoder(dataset), PackedDocuments(dataset)
+        decoder = decoder or find_decoder(dataset)
         count = dataset.manifest.splits[split].rows
         chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
         if dataset.manifest.preference:
-            return [_pair(dataset, documents, split, row, decoder, room) for row in chosen], None
+            return [_pair(dataset, split, row, decoder, room) for row in chosen], None
         found = [pieces(dataset, row, split) for row in chosen]
-        names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
+        names = names_of(dataset, {piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
         rows = [
             ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder, room))
@@ -47,13 +47,11 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         return [], str(error)
 
 
-def _pair(
-    dataset: Finished, documents: PackedDocuments, split: str, number: int, decoder: Decoder, room: int
-) -> ShownRow:
+def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int) -> ShownRow:
     """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
-    id, _ = documents.named([doc_id]).get(doc_id, (str(doc_id), ""))
+    id, _ = names_of(dataset, [doc_id]).get(doc_id, (str(doc_id), ""))
     texts = []
     for part in ("prompt", "chosen", "rejected"):
         ids, trained = row[f"{part}_ids"], part != "prompt"

@@ -14,25 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError
 from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
 from ...stages.forecast.sweep import CANDIDATES
 from ..configfile import load_config
 from ..encode.driver import Encoded
-from ..encode.notes import first_reject, reject_lines
+from ..encode.notes import reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
-from ..inputs.source_formats import what_fits
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects
-from ..pack.pack import Selected, count_rows, select
+from ..pack.pack import count_rows
 from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
 from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.overlap import overlap_of
 from ..report.rejects import rejects_among
-from .advice import fate_of_rows, on_default_mask, selection_notes
-from .run import encode_inputs, prepare_inputs
+from .run import encode_inputs, prepare_inputs, select_documents
 from .workers import Workspace, open_workers, open_workspace
 
 _PLACES = 32
@@ -96,8 +94,6 @@ def _encoded(config: RunConfig, base: Path, rows: int | None, observer: Observer
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor, files=files)
         encoded = encode_inputs(config, prepared, work, executor)
-    if default_mask := on_default_mask(config, prepared.formats):
-        observer.note(default_mask)
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
     return _Seen(config, work, prepared, encoded, sample)
 
@@ -124,28 +120,6 @@ def _sampled(files: Sequence[InputFile], share: float) -> list[InputFile]:
     return out
 
 
-def _select(seen: _Seen) -> Selected:
-    """Decide what is kept of each document.
-
-    Raises:
-        InputError: nothing would be packed.
-    """
-    config, prepared, encoded = seen.config, seen.prepared, seen.encoded
-    selected = select(config, encoded, seen.work.scratch.root, pairs=prepared.pairs)
-    total, whole = selected.ledger.total(), seen.sample is None
-    if not total.examples_packed:
-        first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        fix = (not total.rows_used and what_fits(prepared.files, prepared.formats)) or (
-            "Check each source's format and keys, truncate.max_length, the mask, and which rows the filters and "
-            "limits leave"
-        )
-        fate = fate_of_rows(total, "" if whole else " in the sample")
-        raise InputError(f"nothing would be left to pack: of {fate}.{first} {fix}")
-    for said in selection_notes(config, selected) if whole else ():
-        seen.work.observer.note(said)
-    return selected
-
-
 def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
     """The report, with everything that is known before packing.
 
@@ -153,8 +127,9 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
         InputError: nothing would be packed.
     """
     config, work, pairs = seen.config, seen.work, seen.prepared.pairs
+    told = work if seen.sample is None else replace(work, observer=Silent())  # of a sample, notes could be wrong
+    selected = select_documents(config, seen.prepared, seen.encoded, told)
     work.observer.begin("read lengths", 0, "")
-    selected = _select(seen)
     choice = packing = overlap = None
     figures, ledger = count_rows(selected), selected.ledger
     if not pairs:
@@ -194,9 +169,7 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
 
 
 def _documents(seen: _Seen) -> ReadDocuments:
-    encoded, sizes = seen.encoded, [record.counts.examples for record in seen.encoded.records]
-    tokenizer, scratch = encoded.spec.tokenizer.json, seen.work.scratch.root
-    found = read_documents(seen.config, seen.work.base, encoded.places, sizes, tokenizer, scratch)
+    found = read_documents(seen.config, seen.work.base, seen.encoded, seen.work.scratch.root)
     if (sample := seen.sample) is not None and sample.rows:
         found = replace(found, in_all=round(found.in_all * sample.rows_in_all / sample.rows))
     return found

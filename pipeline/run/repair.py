@@ -12,10 +12,10 @@ from typing import Any
 
 from ...schemas.errors import InputError
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
+from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
 from ..dataset.manifests import open_output, read_manifest
-from ..dataset.output_folder import check_config, restore_plan
+from ..dataset.output_folder import check_config, plan_bytes
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -32,8 +32,6 @@ class Repair:
 
     findings: tuple[Finding, ...]
     """What was wrong before the repair."""
-    removed: tuple[str, ...]
-    """Names of removed shards that the manifest does not list."""
     remaining: tuple[Finding, ...]
     """What is still wrong and cannot be fixed by rebuilding files."""
     manifest: Manifest
@@ -80,34 +78,22 @@ def repair(
     loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, start)})
     check_config(out, loaded)
     findings = verify(folder, deep=True, observer=observer).findings
-    restore_plan(out, manifest.plan)
+    out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}
-    try:
-        if wrong:
-            for name in wrong:
-                _forget(out, name)
-            if MANIFEST in wrong:
-                out.replace_bytes(MANIFEST, manifest.to_bytes())
-            make_dataset(loaded, open_workspace(loaded, start, observer))
-    finally:
-        removed = _remove_strays(out, manifest)
+    if wrong:
+        for name in wrong:
+            _forget(out, name)
+        if MANIFEST in wrong:
+            out.replace_bytes(MANIFEST, manifest.to_bytes())
+        make_dataset(loaded, open_workspace(loaded, start, observer))
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
-    return Repair(findings, removed, remaining, manifest)
+    return Repair(findings, remaining, manifest)
 
 
 def _names(manifest: Manifest) -> set[str]:
     """The names of all files that a manifest lists."""
     shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
     return shards | {file.name for file in manifest.files}
-
-
-def _remove_strays(out: Store, manifest: Manifest) -> tuple[str, ...]:
-    """Remove shards that do not belong to the dataset, with their records, so that no later run uses them."""
-    strays = sorted(name for name in set(out.names()) - _names(manifest) if _SHARD.fullmatch(name))
-    for name in strays:
-        out.remove(name)
-        _forget(out, name)
-    return tuple(strays)
 
 
 def _forget(out: Store, name: str) -> None:

@@ -14,6 +14,7 @@ the same steps, and does the tasks that have no finished file.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,6 @@ from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
-from ..encode.task import EncodeTask
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
@@ -45,10 +45,10 @@ from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML as REPORT
 from ..store.driver_lock import DriverLock
-from .advice import closing_advice, fate_of_rows, nothing_left, on_rejects, selection_notes
+from .advice import fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
-from .workers import Workspace, count_workers, encoding_need, fit_workers, open_workers, open_workspace
+from .workers import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
     import datasets
@@ -84,21 +84,11 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
-    if not data:
-        return _find_or_make(loaded, work)
-    with written(loaded, data, work.scratch) as with_files:
-        return _find_or_make(with_files, work)
-
-
-def _find_or_make(config: RunConfig, work: Workspace) -> Manifest:
-    finished = find_finished(config, work)
-    if finished is None:
-        manifest = make_dataset(config, work).manifest
-        if (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
-            work.observer.note(said)
-        return manifest
-    put_card(work.out, finished, work.observer)  # an earlier version, or a run that was killed, may have left it out
-    return finished
+    with written(loaded, data, work.scratch) if data else nullcontext(loaded) as whole:
+        made = find_or_make(whole, work)
+    if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
+        work.observer.note(said)
+    return made.manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +96,22 @@ class Made:
     """A finished run, with what is left to tell the user."""
 
     manifest: Manifest
+    now: bool
+    """Whether it was made now; else it was finished before."""
     report: "AtEnd | None" = None
-    advice: tuple[str, ...] = ()
-    """Sentences on what the user may want to change."""
+
+
+def find_or_make(config: RunConfig, work: Workspace) -> Made:
+    """Find the finished dataset of this same run, or do the work that remains.
+
+    Raises:
+        BusyError: another driver is working on the same output folder.
+    """
+    finished = find_finished(config, work)
+    if finished is None:
+        return make_dataset(config, work)
+    put_card(work.out, finished, work.observer)  # a run that was killed may have left it out
+    return Made(finished, now=False)
 
 
 def find_finished(config: RunConfig, work: Workspace) -> Manifest | None:
@@ -146,24 +149,26 @@ def _make(config: RunConfig, work: Workspace) -> Made:
     request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor)
-        _say_cached(prepared, work)
         encoded = encode_inputs(config, prepared, work, executor)
-        selected = _select(config, prepared, encoded, work)
+        try:
+            selected = select_documents(config, prepared, encoded, work)
+        except InputError:
+            if not out.exists(PLAN):  # else it may be another run's folder
+                _write_rejects(config, prepared, encoded, work)
+            raise
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
-        plan = _plan_of(config, prepared, encoded)
+        plan = plan_of(config, prepared)
         claim(out, plan)
-        documents = (record.counts.examples for record in encoded.records)
-        remember(out, config, work.base, work.cache, request, prepared.joined, encoded.places, documents)
+        remember(out, request)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
         packed = pack(selected, out, executor, observer)
     manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
-    advice = closing_advice(config, selected.table, prepared.formats, packed)
-    return Made(manifest, _write_report(config, work, manifest, prepared.spec.tokenizer.json), tuple(advice))
+    return Made(manifest, True, _write_report(config, work, manifest, encoded))
 
 
 def prepare_inputs(
@@ -183,32 +188,16 @@ def prepare_inputs(
     return prepared
 
 
-def _missing(prepared: Prepared, work: Workspace) -> list[EncodeTask]:
-    """The blocks whose encoded parts the cache lacks."""
-    tasks = prepared.tasks(work.cache)
-    known = work.parts.records(tasks)
-    return [task for task in tasks if task.key not in known]
-
-
-def _say_cached(prepared: Prepared, work: Workspace) -> None:
-    blocks = sum(len(file.blocks) for file in prepared.joined)
-    if cached := blocks - len(_missing(prepared, work)):
-        which = "all blocks" if cached == blocks else f"{cached:,} of {blocks:,} blocks"
-        work.observer.note(f"{which} of the input are in the cache, already encoded")
-
-
 def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, executor: Executor) -> Encoded:
     """Encode what the cache lacks, report conversations that the mask cannot train as intended, and mark examples that
     share text with evaluation rows.
 
     Raises:
         InputError: an input has changed since it was scanned.
-        ConfigError: there is not enough memory for one worker.
     """
-    need = encoding_need(_missing(prepared, work), prepared.spec.engine)
-    fit_workers(config.run, need, executor, work.observer)
+    executor.renew()  # the first look has loaded both engines
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
-    executor.limit(count_workers(config.run))  # a long row needs memory only here
+    executor.renew()  # packing needs no engine
     for said in notes(config, prepared, encoded):
         work.observer.note(said)
     return decontaminate(config, prepared, encoded, work, executor)
@@ -236,11 +225,11 @@ def decontaminate(
     return replace(encoded, places=places, contamination=found)
 
 
-def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
-    """Decide what is kept of each document.
+def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
+    """Decide what is kept of each document, and say what the user should know of that.
 
     Raises:
-        InputError: nothing is left to pack; the message says what happened to the rows, which are listed first.
+        InputError: nothing is left to pack; the message says what happened to the rows.
         ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; or a weight
             needs too many copies.
     """
@@ -250,13 +239,10 @@ def _select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Works
     work.observer.end()
     total = selected.ledger.total()
     if not total.examples_packed:
-        if not work.out.exists(PLAN):
-            _write_rejects(config, prepared, encoded, work)
         fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        fix = nothing_left(total, work.out.where(REJECTS), fits)
-        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
-    for said in selection_notes(config, selected):
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {nothing_left(total, fits)}")
+    for said in selection_notes(config, selected, prepared.formats):
         work.observer.note(said)
     return selected
 
@@ -266,16 +252,17 @@ def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work
     return put_record(work.out, REJECTS, lines)
 
 
-def _plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
+def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
     tokenizer = prepared.spec.tokenizer
-    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+    packages = ["jinja2", "pyarrow", "tokenizers", *(["polars"] if any(one.where for one in config.sources) else [])]
+    versions = {name: version(name) for name in packages}
     plan = {
         "config": config.identity(),
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
-        "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+        "encode": prepared.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
         "versions": versions | {"packtrain": packtrain_version()},
     }
@@ -290,13 +277,21 @@ def packtrain_version() -> str:
     return __version__
 
 
-def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, tokenizer: str) -> "AtEnd | None":
+def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encoded: Encoded) -> "AtEnd | None":
     """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
     failure here is reported as a note and never fails a finished run.
     """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
     from ..dataset.decode import Decoder
+    from ..report.collect import configuration_of
+    from ..report.document_lengths import read_documents
     from ..report.report_files import try_report
 
-    return try_report(Finished(work.out, manifest), work.observer, Decoder(reference_tokenizer(tokenizer)))
+    return try_report(
+        Finished(work.out, manifest),
+        work.observer,
+        lambda: read_documents(config, work.base, encoded, work.scratch.root),
+        configuration_of(config, work.base),
+        Decoder(reference_tokenizer(encoded.spec.tokenizer.json)),
+    )

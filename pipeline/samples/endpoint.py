@@ -21,16 +21,12 @@ from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""
 _PASSWORD = re.compile("(?<=://)[^/@]*@")
-_ATTEMPTS = 8
 _SECONDS = 1800.0
 """Time limit of a request."""
 _AT_ONCE, _AHEAD = 64, 512
 """Requests that run at once; and that are waiting or done, so that one long answer does not hold up the others."""
-_PAUSE_SECONDS, _LONGEST_PAUSE = 0.5, 8.0
 _LONGEST_BODY, _LONGEST_ERROR = 64 << 20, 4096
 """Bytes of an answer that are read."""
-_LONGEST = 8 << 20
-"""Characters of an answer. In a samples file, a line has room for eight times as many bytes."""
 
 
 class ServerError(PacktrainError, RuntimeError):
@@ -38,7 +34,7 @@ class ServerError(PacktrainError, RuntimeError):
 
 
 class _Choice(msgspec.Struct):
-    text: Annotated[str, msgspec.Meta(max_length=_LONGEST)]
+    text: str
     finish_reason: str | None = None
 
 
@@ -105,26 +101,20 @@ class EndpointEngine:
         return SampleAnswer(request.key, choice.finish_reason, text=choice.text, tokens=usage.completion_tokens)
 
     def _post(self, body: bytes) -> bytes:
-        """What the server answers. A busy one is asked again, with pauses that grow.
+        """What the server answers.
 
         Raises:
-            ServerError: it refuses, or does not answer.
+            ServerError: it refuses, or cannot be reached.
         """
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
-        request = urllib.request.Request(self._url, body, headers)
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-                    return self._read(response)
-            except urllib.error.HTTPError as error:
-                said = f"answers {error.code}: {self._clean(error.read(_LONGEST_ERROR).decode('utf-8', 'replace'))}"
-                if attempt == _ATTEMPTS or not (error.code == 429 or error.code >= 500):
-                    break
-            except (OSError, http.client.HTTPException) as error:
-                said = f"cannot be reached ({self._clean(str(error))})"
-                if attempt == _ATTEMPTS:
-                    break
-            time.sleep(min(_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE))
+        try:
+            request = urllib.request.Request(self._url, body, headers)
+            with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+                return self._read(response)
+        except urllib.error.HTTPError as error:
+            said = f"answers {error.code}: {self._clean(error.read(_LONGEST_ERROR).decode('utf-8', 'replace'))}"
+        except (OSError, http.client.HTTPException) as error:
+            said = f"cannot be reached ({self._clean(str(error))})"
         raise ServerError(
             f"{self._shown} {said}; check that it runs and takes token ids (vLLM, SGLang), --endpoint, which usually "
             f"ends in /v1, the model's name and the key in {KEY}. The same command continues where it stopped"

@@ -4,7 +4,6 @@ Each prompt is rendered with the chat template and its opening of an assistant's
 reference tokenizer encodes it, and puts its own tokens before a text, never before a conversation.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -80,18 +79,23 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     regular(data, "--data")
     tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
     spec = EncodeSpec.of(tokenizer, section, "tokenizers", version("tokenizers"))
-    blocks = list(_rendered(spec, data))
-    if any(block.conversations for block in blocks):
-        tokenizer.require_template()
-    prompts = {one.row: one for block in blocks for one in block.prompts}
-    if len(prompts) < sum(len(block.prompts) for block in blocks):
-        raise InputError(f"--data {data}: two prompts belong to one row; give each row once")
-    if not prompts:
+    found: dict[int, SamplePrompt] = {}
+    ends: list[str | None] = []
+    # A template may have no end, and a process can be killed.
+    with data.open("rb") as file, closing(Pool(1)) as pool:
+        lines = enumerate(file)
+        tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
+        for prompts, end in pool.map(_render, tasks):
+            ends.append(end)
+            for one in prompts:
+                if found.setdefault(one.row, one) is not one:
+                    raise InputError(f"--data {data}: two prompts belong to row {one.row}; give each row once")
+    if not found:
         raise InputError(f"--data {data} holds no prompts; give what packtrain prep --prompt-only writes")
     known: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
-    ends = [*(block.stop for block in blocks), tokenizer.special_tokens.get("eos_token")]
+    ends.append(tokenizer.special_tokens.get("eos_token"))
     stop_ids = tuple(dict.fromkeys(known[one] for one in ends if one in known))
-    return PromptSet(list(prompts.values()), tokenizer, stop_ids, 1 + max(known.values()))
+    return PromptSet(list(found.values()), tokenizer, stop_ids, 1 + max(known.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +115,17 @@ class _RenderTask:
         return f"{self.path} (lines from {self.lines[0][0] + 1:,} on)"
 
 
-@dataclass(slots=True)
-class _RenderedBlock:
-    prompts: list[SamplePrompt] = field(default_factory=list)
-    conversations: int = 0
-    stop: str | None = None
-
-
-def _rendered(spec: EncodeSpec, data: Path) -> Iterator[_RenderedBlock]:
-    with data.open("rb") as file:
-        lines = enumerate(file)
-        tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
-        if spec.tokenizer.chat_template is None:
-            yield from map(_render, tasks)
-            return
-        with closing(Pool(1)) as pool:  # a template may have no end, and a process can be killed
-            yield from pool.map(_render, tasks)
-
-
-def _render(task: _RenderTask) -> _RenderedBlock:
-    """The prompts of some lines.
+def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
+    """The prompts of some lines, and what ends a turn if they are conversations.
 
     Raises:
         InputError: a line is no prompt; a test set without it would be another one.
+        TokenizerError: there is a conversation, and no template.
     """
-    spec, out, lines = task.spec, _RenderedBlock(), dict(task.lines)
+    spec, lines = task.spec, dict(task.lines)
+    prompts, renderer = list[SamplePrompt](), None
     prepared = _FORMAT.prepare(task.lines)
-    tokenizer, template = _tokenizer(spec.tokenizer.json), spec.tokenizer.chat_template
-    renderer = make_renderer(spec, template) if template is not None else None
+    tokenizer = _tokenizer(spec.tokenizer.json)
     at = prepared.rejects[0][0] if prepared.rejects else 0
     try:
         if prepared.rejects:
@@ -148,23 +135,19 @@ def _render(task: _RenderTask) -> _RenderedBlock:
                 at = example.line
                 note_row(at)
                 given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
-                if isinstance(prompt, str):
-                    if spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
-                        prefix = ()
-                else:
-                    out.conversations += 1
-                    if renderer is None:
-                        continue  # refused as a whole
+                if not isinstance(prompt, str):
+                    renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
                     prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
-                    out.stop = renderer.stop
+                elif spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
+                    prefix = ()
                 ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
-                out.prompts.append(SamplePrompt(given.id, given.row, ids))
+                prompts.append(SamplePrompt(given.id, given.row, ids))
     except (RowRejectedError, msgspec.MsgspecError) as error:
         raise InputError(
             f"--data {task.at(at)}: {escape_line(str(error))}; give what packtrain prep --prompt-only writes: id, row "
             "and prompt"
         ) from None
-    return out
+    return prompts, renderer.stop if renderer is not None else None
 
 
 @lru_cache(maxsize=1)

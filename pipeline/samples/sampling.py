@@ -8,15 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
-from ...schemas.errors import ConfigError
 from ...schemas.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
-from ...schemas.units import plural
 from ...stages.tokenize.engines import reference_tokenizer
 from ..observer import Observer
 from .prompts import PromptSet, SamplePrompt
-from .samples_file import SamplesFile, read_samples
+from .samples_file import open_samples, read_samples
 
 _TAIL = 8
 """Tokens of the prompt that are decoded before an answer: some decoders treat the first token of a text specially."""
@@ -43,8 +42,8 @@ class SamplePlan:
     seed: int
     shard: tuple[int, int] = (0, 1)
     """(i, N): this run takes the i-th of N parts, from 0."""
-    together: int = 0
-    """Most samples that are computed together; 0: the engine decides."""
+    together: int = 1
+    """Most samples that are computed together."""
 
     def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, SampleRequest]]]:
         """The requests of this shard, in groups of whole rows, or of a part of one row with many samples.
@@ -57,8 +56,7 @@ class SamplePlan:
         out = []
         for some in rows[index * len(rows) // count : (index + 1) * len(rows) // count]:
             requests = [(one, self._request(one, number)) for one in some for number in range(self.n)]
-            most = self.together or len(requests)
-            out += [requests[at : at + most] for at in range(0, len(requests), most)]
+            out += [requests[at : at + self.together] for at in range(0, len(requests), self.together)]
         return out
 
     def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
@@ -72,27 +70,6 @@ def shard_file(out: Path, shard: tuple[int, int]) -> Path:
     if count == 1:
         return out
     return out.with_name(f"{out.stem}.{index:0{len(str(count - 1))}d}-of-{count}{out.suffix}")
-
-
-def check_lengths(prompts: Sequence[SamplePrompt], max_new_tokens: int, positions: int | None) -> None:
-    """Refuse prompts that leave no room for an answer.
-
-    Args:
-        positions: most tokens that the model takes; None if unknown.
-
-    Raises:
-        ConfigError: names the longest prompt.
-    """
-    if positions is None:
-        return
-    longest = max(prompts, key=lambda one: len(one.ids))
-    over = sum(len(one.ids) + max_new_tokens > positions for one in prompts)
-    if over:
-        raise ConfigError(
-            f"--max-new-tokens {max_new_tokens}: with the prompt, {plural(over, 'row')} would be longer than the "
-            f"model's {positions:,} positions; the longest prompt, of row {longest.row}, has {len(longest.ids):,} "
-            "tokens. Lower it, or leave out long prompts"
-        )
 
 
 def draw_samples(
@@ -111,14 +88,15 @@ def draw_samples(
         make_engine: called only if there is something to draw.
 
     Raises:
-        OutputError: the file is another command's; see `SamplesFile`.
+        OutputError: the file is another command's; see `open_samples`.
         StoreError: it cannot be written.
     """
     groups = plan.groups(found.prompts)
     wanted = sum(map(len, groups))
     decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
-    with SamplesFile(out, options, [*map(len, groups)]) as file:
-        todo = groups[file.groups_done :]
+    file, done = open_samples(out, options, [*map(len, groups)])
+    with file:
+        todo = groups[done:]
         left = sum(map(len, todo))
         if 0 < left < wanted:
             observer.note(f"{out} has {wanted - left:,} of {wanted:,} samples; going on with the others")
@@ -131,7 +109,7 @@ def draw_samples(
                 for group in todo:
                     prompts = [prompt for prompt, _ in group]
                     samples = list(map(decode, prompts, islice(answers, len(group))))
-                    file.write(samples)
+                    file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
                     observer.advance(len(samples), rows=len(samples), tokens=tokens)
             finally:

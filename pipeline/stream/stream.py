@@ -10,7 +10,6 @@
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.
 """
 
-import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,20 +24,17 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.fingerprint import fingerprint, version
+from ...schemas.fingerprint import fingerprint
 from ..configfile import load_config
-from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
-from ..execute.executor import Executor
 from ..execute.pool import Pool
-from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Printed, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
-from ..run.run import decontaminate
+from ..run.run import decontaminate, plan_of
 from ..run.workers import Workspace
 from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
@@ -47,10 +43,6 @@ from .window import Blocks, PlannedWindow
 
 FORMAT = 1
 """Version of the stream; increase it whenever the same stream would give other rows, or another order, than before."""
-
-
-class StoppedError(Exception):
-    """Raised in the thread that works ahead when the walk has ended."""
 
 
 class LiveWindows:
@@ -92,8 +84,7 @@ class LiveWindows:
         self.workers = workers
         self.cache = LocalStore(_cache_folder(self.config, folder))
         mark_cache(self.cache)
-        self._stop = threading.Event()
-        self._observer = _Watched(observer or (Silent() if share[0] else Printed()), self._stop)
+        self._observer = observer or (Silent() if share[0] else Printed())
         self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
         try:
             files = scan_inputs(self.config.sources, folder, self.cache)
@@ -113,28 +104,16 @@ class LiveWindows:
         self._walking: Iterator[PlannedWindow] | None = None
         self._said_unproved = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
-        self._end = weakref.finalize(self, _end, self._executor, self._stop)
+        self._end = weakref.finalize(self, self._executor.close)
 
     @property
     def fingerprint(self) -> dict[str, str]:
         """Hashes (16 digits) of everything besides the seed that the rows and their order depend on, by topic."""
-        config = self.config.identity()
-        del config["output"], config["pack"]["window_tokens"]  # a stream writes no shards, and has its own windows
-        tokenizer = self._prepared.spec.tokenizer
-        versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
-        if any(source.where is not None for source in self.config.sources):
-            versions["polars"] = polars_version()
-        evaluation = self._prepared.evaluation
-        compared = [evaluation.payload()] if evaluation is not None else []
-        parts: dict[str, Any] = {
-            "inputs": [plan_inputs(list(self.blocks.files)), self.blocks.sizes.tolist(), *compared],
-            "configuration": config,
-            "formats": {name: form.payload() for name, form in self._prepared.formats.items()},
-            "tokenizer": [tokenizer.hash, tokenizer.template_hash, tokenizer.pad_id],
-            "encoding": [self._prepared.spec.payload(), versions],
-            "windows": [FORMAT, BLOCK_BYTES, self.blocks.window_bytes, self.split],
-        }
-        return {name: fingerprint(part)[:16] for name, part in parts.items()}
+        plan = plan_of(self.config, self._prepared)
+        # A stream writes no shards, has its own windows, and `FORMAT` in place of packtrain's version.
+        del plan["config"]["output"], plan["config"]["pack"]["window_tokens"], plan["versions"]["packtrain"]
+        plan["windows"] = [FORMAT, BLOCK_BYTES, self.blocks.sizes.tolist(), self.blocks.window_bytes, self.split]
+        return {name: fingerprint(part)[:16] for name, part in plan.items()}
 
     def count(self, epoch: int) -> int:
         """The number of windows in an epoch."""
@@ -157,7 +136,7 @@ class LiveWindows:
         return walking
 
     def stop(self) -> None:
-        """End the current walk, if there is one."""
+        """End the current walk, if there is one, after the window that is being made."""
         walking, self._walking = self._walking, None
         if walking is not None:
             walking.close()  # type: ignore[attr-defined]  # a generator
@@ -168,7 +147,6 @@ class LiveWindows:
         self._end()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
-        self._stop.clear()
         places = (
             (current, window)
             for current in range(epoch, epochs)
@@ -189,14 +167,11 @@ class LiveWindows:
         """Yield windows, of which a thread makes the next one meanwhile."""
         made: Future[PlannedWindow] | None = None
         with ThreadPoolExecutor(1, "packtrain-live") as thread:
-            try:
-                for place in chain(places, (None,)):
-                    following = thread.submit(self._window, place) if place is not None else None
-                    if made is not None:
-                        yield made.result()
-                    made = following
-            finally:
-                self._stop.set()
+            for place in chain(places, (None,)):
+                following = thread.submit(self._window, place) if place is not None else None
+                if made is not None:
+                    yield made.result()
+                made = following
 
     def _window(self, place: tuple[int, int]) -> PlannedWindow:
         blocks = self.blocks.windows(place[0])[place[1]]
@@ -214,32 +189,6 @@ class LiveWindows:
         some = replace(self._prepared, files=files, joined=files)
         encoded = encode(some, self._work.parts, self._executor, self._observer)
         return decontaminate(self.config, some, encoded, self._work, self._executor)
-
-
-class _Watched(Observer):
-    """Ends the work when the walk has ended; passes on what it hears."""
-
-    def __init__(self, observer: Observer, stop: threading.Event) -> None:
-        self._observer, self._stop = observer, stop
-
-    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        """See `Observer`.
-
-        Raises:
-            StoppedError: the walk has ended.
-        """
-        if self._stop.is_set():
-            raise StoppedError
-        self._observer.advance(done, rows, tokens)
-
-    def note(self, text: str) -> None:
-        """See `Observer`."""
-        self._observer.note(text)
-
-
-def _end(executor: Executor, stop: threading.Event) -> None:
-    stop.set()
-    executor.close()
 
 
 def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> None:

@@ -101,9 +101,6 @@ class SplitConfig(ConfigModel):
     """`turns`: before a user's message, or after an assistant turn; if neither is within reach, as `paragraphs`.
     `paragraphs`: after a blank line, else after a line end; if there is none, anywhere. `tokens`: anywhere. Pieces are
     of about equal length where possible."""
-    overlap: int = Field(default=0, ge=0)
-    """Repeat this many last tokens of a piece at the start of the next one, untrained. One is enough to keep the label
-    that a piece's first token cannot have."""
 
 
 class TruncateConfig(ConfigModel):
@@ -122,10 +119,6 @@ class TruncateConfig(ConfigModel):
     def _split_is_meant(self) -> "TruncateConfig":
         if self.overlong != "split" and self.split != SplitConfig():
             raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
-        if self.split.overlap > self.max_length // 2:
-            raise ValueError(
-                f"split.overlap ({self.split.overlap}) is more than half of max_length ({self.max_length})"
-            )
         return self
 
 
@@ -190,7 +183,8 @@ class RunSection(ConfigModel):
     """Where and how fast: never part of the identity."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Worker processes. Null: one for each core."""
+    """Worker processes; each needs 384 MiB, or some hundred times the bytes of a longer row. Null: one for each core
+    that half of the machine's memory allows."""
     executor: Literal["local", "ray"] = "local"
     """What runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; all its
     machines must see `out`, `cache` and the inputs."""
@@ -206,11 +200,6 @@ class RunSection(ConfigModel):
     scratch: str | None = None
     """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
     Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
-    memory: Size | None = Field(default=None, gt=0)
-    """Memory limit for all processes of this machine together, without mapped files, such as `8GiB`. It only limits how
-    much runs at once: no more workers are started than fit, and if the longest row or the largest window does not fit,
-    the run is refused with advice. Null: half of the machine's memory."""
-
     report: bool = True
     """Write report.html and report.json beside the data at the end of the run. They are not part of the dataset, and
     show some rows and paths of this machine."""

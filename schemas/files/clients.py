@@ -20,7 +20,7 @@ WEB = ("http", "https")
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 60.0
 """After so many seconds without a byte, a request has failed."""
-_PASSWORD = re.compile("(?<=://)[^/@:]*:[^/@]*@")
+_LOGIN = re.compile("(?<=://)[^/@]*@")
 _used_by: int | None = None
 """The process that has used obstore."""
 
@@ -110,8 +110,8 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
 
 
 def shown(url: str) -> str:
-    """A URL for messages: without a password, and without the signature of a web address."""
-    return _PASSWORD.sub("", url.partition("?")[0] if urlsplit(url).scheme in WEB else url)
+    """A URL for messages: without user and password, and without the signature of a web address."""
+    return _LOGIN.sub("", url.partition("?")[0] if urlsplit(url).scheme in WEB else url)
 
 
 def _arguments(protocol: str, options: dict[str, Any], retries: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Finds the program in an answer."""
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterator
+from operator import itemgetter
 
 # Possessive quantifiers, and nothing that goes on over lines: hostile answers take no more than linear time.
 _FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)$")
@@ -12,12 +13,6 @@ _STATEMENT = re.compile(
     r"|(?:for|while|if|with)\b.*:\s*(?:#.*)?$|try\s*:|print\s*\(|[A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+\w++)*+[ \t]*+=[^=])",
     re.MULTILINE,
 )
-
-
-class _CodeFence(NamedTuple):
-    label: str
-    code: str
-    closed: bool
 
 
 def extract(answer: str) -> str:
@@ -33,33 +28,26 @@ def extract(answer: str) -> str:
             return ""
         answer = after
     answer = answer.replace("\r\n", "\n")
-    fences = [one for one in _fences(answer) if one.code.strip()]
+    fences = [one for one in _fences(answer) if one[1].strip()]
     for labels in (_PYTHON, _PLAIN):
-        wanted = [one for one in fences if one.label in labels]
+        wanted = [(code, closed) for label, code, closed in fences if label in labels]
         if wanted:
-            return max(reversed(wanted), key=lambda one: one.closed).code
+            return max(reversed(wanted), key=itemgetter(1))[0]
     return answer if not fences and _STATEMENT.search(answer) else ""
 
 
-def _fences(text: str) -> list[_CodeFence]:
-    """Fenced blocks as CommonMark has them: a fence is closed by at least as many of the same character."""
-    found: list[_CodeFence] = []
-    opened: re.Match[str] | None = None
-    inside: list[str] = []
+def _fences(text: str) -> Iterator[tuple[str, str, bool]]:
+    """(label, code, whether it is closed) of blocks as CommonMark has them: closed by as many of the same character."""
+    opened, label, inside = "", "", list[str]()
     for line in text.split("\n"):
         match = _FENCE.match(line)
-        if opened is None:
-            opened, inside = match, []
-        elif match and line.strip().startswith(opened["ticks"]) and not match["info"].strip():
-            found.append(_CodeFence(_label(opened), "\n".join(inside), True))
-            opened = None
-        else:
+        words = match["info"].split() if match else []
+        if match and not opened:
+            opened, label, inside = match["ticks"], words[0].strip("{}.").lower() if words else "", []
+        elif match and match["ticks"].startswith(opened) and not words:
+            yield label, "\n".join(inside), True
+            opened = ""
+        elif opened:
             inside.append(line)
-    if opened is not None:
-        found.append(_CodeFence(_label(opened), "\n".join(inside), False))
-    return found
-
-
-def _label(fence: re.Match[str]) -> str:
-    words = fence["info"].split()
-    return words[0].strip("{}.").lower() if words else ""
+    if opened:
+        yield label, "\n".join(inside), False

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 ALL = "all"
 """The group of all problems."""
-_ORDER = ("introductory", "interview", "competition")
-"""The difficulties of APPS, the easiest first; others come after them, by name."""
 _KS = (1, 5, 10, 50, 100)
 _Z = 1.959964
 _TAIL = 0.025
@@ -82,12 +80,12 @@ def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Sequence
 
 
 def groups(difficulties: Mapping[int, str]) -> dict[str, list[int]]:
-    """Group → its rows: all, then each difficulty, the easiest first.
+    """Group → its rows: all, then each difficulty, by name.
 
     Args:
         difficulties: row → that of its problem.
     """
-    names = sorted({*difficulties.values()} - {ALL}, key=lambda one: ((*_ORDER, one).index(one), one))
+    names = sorted({*difficulties.values()} - {ALL})
     return {ALL: list(difficulties)} | {
         name: [row for row, one in difficulties.items() if one == name] for name in names
     }

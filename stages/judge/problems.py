@@ -23,7 +23,6 @@ class Problem:
     """Its row in the data, from 0."""
     id: str
     difficulty: str
-    question: str
     function: str | None
     """The function that the tests call; None if programs read standard input."""
     inputs: tuple[bytes, ...]
@@ -46,27 +45,30 @@ def problem_of(row: Any, number: int) -> Problem:
     """The problem of a row.
 
     Raises:
-        RowRejectedError: `no_tests`, or `bad_tests` or `bad_solutions` with the key and what is wrong with it.
+        RowRejectedError: `no_tests`, `bad_tests`, `too_deep` or `bad_solutions`.
     """
-    tests = _tests(row.input_output)
-    function = tests.get("fn_name") or None
-    if function is not None and not isinstance(function, str):
-        raise _bad(f"`fn_name` must be a string, got {type(function).__name__}")
-    inputs, outputs = tests.get("inputs") or [], tests.get("outputs") or []
-    if not isinstance(inputs, list) or not isinstance(outputs, list):
-        raise _bad("`inputs` and `outputs` must be lists")
-    if len(inputs) != len(outputs):
-        raise _bad(f"{len(inputs)} inputs, but {len(outputs)} outputs")
-    if not inputs:
-        raise RowRejectedError("no_tests", "`input_output` has no tests")
-    as_bytes = [_input(one, at, function) for at, one in enumerate(inputs)]
+    tests = row.input_output
+    try:
+        tests = json.loads(tests.strip() or "null") if isinstance(tests, str) else tests
+        function, inputs, outputs = ((tests or {}).get(key) or None for key in ("fn_name", "inputs", "outputs"))
+        if not inputs and not outputs:
+            raise RowRejectedError("no_tests", "`input_output` has no tests")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise ValueError("`inputs` and `outputs` must be lists of one length")
+        if not isinstance(function, str | None):
+            raise ValueError("`fn_name` must be a string")
+        require_shallow(tests, "it")
+        as_bytes = tuple((_arguments(one) if function else _text(one)).encode() for one in inputs)
+    except RowRejectedError:
+        raise
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise RowRejectedError("bad_tests", f"`input_output`: {error}") from None
     return Problem(
         number,
         group_of(row),
         (row.difficulty or UNRATED)[:_LONGEST_NAME],
-        row.question,
         function,
-        tuple(as_bytes),
+        as_bytes,
         tuple(outputs),
         tuple(solutions_of(row)),
     )
@@ -94,43 +96,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _lines(value if isinstance(value, list) else [value], str) + "\n"
 
 
-def _input(value: Any, at: int, function: str | None) -> bytes:
-    try:
-        return (_arguments(value, at) if function else _text(value)).encode()
-    except (UnicodeEncodeError, RecursionError) as error:
-        raise _bad(f"`inputs[{at}]` cannot be written as text: {error}") from None
-
-
-def _arguments(value: Any, at: int) -> str:
+def _arguments(value: Any) -> str:
     """The JSON list of a call's arguments: a list, or a text with the JSON of one argument a line."""
     if isinstance(value, str):
-        try:
-            value = [json.loads(line) for line in value.split("\n") if line.strip()]
-        except (ValueError, RecursionError):
-            raise _bad(f"`inputs[{at}]` of a call is a text, but not one JSON value a line") from None
+        value = [json.loads(line) for line in value.split("\n") if line.strip()]
     if not isinstance(value, list):
-        raise _bad(f"`inputs[{at}]` of a call must be the list of its arguments, got {type(value).__name__}")
+        raise ValueError("an input of a call must be the list of its arguments")
     return _json(value)
-
-
-def _tests(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        if not value.strip():
-            raise RowRejectedError("no_tests", "`input_output` is empty")
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise _bad(f"it is not JSON: {error}") from None
-    if value is None:
-        raise RowRejectedError("no_tests", "`input_output` is null")
-    if not isinstance(value, dict):
-        raise _bad(f"it must be an object, got {type(value).__name__}")
-    try:
-        require_shallow(value, "it")
-    except RowRejectedError as error:
-        raise _bad(error.detail) from None
-    return value
-
-
-def _bad(what: str) -> RowRejectedError:
-    return RowRejectedError("bad_tests", f"`input_output`: {what}")

@@ -17,7 +17,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from tests import kit
 from tests.bench.tables import print_table, spread
 
 MAX_LENGTH = 4096
@@ -44,11 +44,9 @@ Passes = Callable[[int], Iterator[Batch]]
 
 def make_data(work: Path, tokens: int) -> Path:
     """A packed dataset of known sizes and random words."""
-    import packtrain
     from tokenizers import Tokenizer
 
-    tokenizer = Path(str(files("packtrain.pipeline.demo") / "tokenizer"))
-    vocabulary = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab()
+    vocabulary = Tokenizer.from_file(str(kit.demo_tokenizer() / "tokenizer.json")).get_vocab()
     words = np.array(sorted(word for word in vocabulary if word.isascii() and word.isalpha()))
     random, left = np.random.default_rng(0), tokens
     with (work / "rows.jsonl").open("w", encoding="utf-8") as file:
@@ -57,16 +55,9 @@ def make_data(work: Path, tokens: int) -> Path:
             # A word and the space before it are some two tokens.
             file.write(json.dumps({"text": " ".join(random.choice(words, size // 2))}) + "\n")
             left -= size
-    config = {
-        "out": str(work / "data"),
-        "cache": str(work / "cache"),
-        "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": "words", "format": "text", "path": str(work / "rows.jsonl")}],
-        "truncate": {"max_length": MAX_LENGTH},
-        "run": {"report": False},
-    }
-    packtrain.run(config)
-    return work / "data"
+    config = kit.configure(work, kit.source("texts", path="rows.jsonl"), truncate={"max_length": MAX_LENGTH})
+    del config["output"]
+    return kit.packed(config).folder
 
 
 # Contenders

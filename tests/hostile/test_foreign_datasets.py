@@ -107,7 +107,7 @@ def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, config: Config
 
 
 @pytest.mark.parametrize(
-    "which", ["train/shards/*.arrow", "rejects.jsonl", "_run/plan.json", "_run/parts.json", "_run/layout/*"]
+    "which", ["train/shards/*.arrow", "rejects.jsonl", "_run/plan.json", "_run/run.json", "_run/layout/*"]
 )
 def test_links_out_of_the_folder_are_not_followed(foreign: Path, config: Config, tmp_path: Path, which: str) -> None:
     path = next(foreign.glob(which))
@@ -178,7 +178,7 @@ def test_code_that_a_dataset_names_is_never_run(with_reader: Path, tmp_path: Pat
             assert not (tmp_path / "ran").exists(), command
         elsewhere(tmp_path, "verify", out, "--repair", with_reader / "config.json")
     done = cli("inspect", out, "--id", "own/rows:2")
-    assert (done.code, "up and down 1" in done.out, (tmp_path / "ran").exists()) == (0, True, False)
+    assert (done.code, "packed" in done.out, (tmp_path / "ran").exists()) == (0, True, False)
 
 
 def test_records_of_a_cache_name_files_of_the_cache(foreign: Path, config: Config, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: P
     before = find_tokenizer(None, PackedRows(foreign)).chat_template
     forge(
         foreign,
-        lambda content: put(content, ("config", "tokenizer", "chat_template"), str(tmp_path / "secret")),
+        lambda content: put(content, ("chat_template",), str(tmp_path / "secret")),
         "_run/run.json",
     )
     assert find_tokenizer(None, PackedRows(foreign)).chat_template == before

@@ -169,7 +169,7 @@ def test_no_command_prints_control(made: Callable[[str], Path]) -> None:
     assert shown > 20
     assert values >= 5
     one = cli("inspect", output(folder), "--id", "1").out
-    assert "[red]:smile:[/red]" in one, "markup of rich is text"
+    assert "[red]:smile:[red]" in one, "markup of rich is text"
 
 
 SCRIPT = re.compile(r"<script(?! type=.application/json)[^>]*>.*?</script>", re.DOTALL)

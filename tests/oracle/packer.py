@@ -179,20 +179,16 @@ def solutions(row: Row) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an example: [start, end), of which the tokens from `fresh` on are not in the piece before."""
+    """A part of an example: [start, end)."""
 
     example: Example
     start: int
     end: int
-    fresh: int
 
     def labels(self) -> list[int]:
-        """Its labels: never at its first token, and not where it repeats the piece before."""
+        """Its labels: never at its first token."""
         asked, ids = self.example.asked(), self.example.ids
-        return [
-            ids[place] if asked[place] and place >= self.fresh and place > self.start else IGNORED
-            for place in range(self.start, self.end)
-        ]
+        return [ids[place] if asked[place] and place > self.start else IGNORED for place in range(self.start, self.end)]
 
 
 @dataclass(frozen=True)
@@ -269,21 +265,13 @@ class Packer:
     def _pieces(self, example: Example) -> Iterator[Piece]:
         low, high = self.limited(example)
         if self.divided(example):
-            overlap, before = self.truncate["split"]["overlap"], None
             for start, end in self.written[example.id].spans:
-                fresh = start
-                if before is not None and before[1] >= start:
-                    fresh = before[1]
-                    assert fresh - start == min(overlap, before[1] - before[0])
-                elif start > low:  # the piece before is left out, and this one repeats its end all the same
-                    fresh = start + overlap
-                before = start, end
-                yield Piece(example, start, end, fresh)
+                yield Piece(example, start, end)
         elif self.strategy == "bfd_split":
             for start in range(low, high, self.capacity):
-                yield Piece(example, start, min(high, start + self.capacity), start)
+                yield Piece(example, start, min(high, start + self.capacity))
         else:
-            yield Piece(example, low, high, low)
+            yield Piece(example, low, high)
 
     def rows(self, split: str) -> list[list[Piece]]:
         """The pieces of every row, before rows are shuffled. Exact but for `tight` and `max_docs`, which only promise
@@ -346,7 +334,7 @@ def wrapped(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:
                 rows.append([])
                 left = capacity
             end = min(piece.end, start + left)
-            rows[-1].append(Piece(piece.example, start, end, start))
+            rows[-1].append(Piece(piece.example, start, end))
             left -= end - start
             start = end
     return rows

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -137,26 +136,19 @@ class Little:
 
 
 @pytest.fixture(scope="session")
-def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Little:
+def little(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Little:
     """See `Little`."""
     folder = tmp_path_factory.mktemp("little")
-    (folder / "inputs").mkdir()
-    chance = random.Random(5)
-    text = "the mules left before sun was up def return for in range 1 22 333 über naïve 中文 🙂"
-    words = text.split()
-    for name, rows in (("a", 150), ("b", 150), ("c", 60)):
-        lines = [json.dumps({"text": " ".join(chance.choices(words, k=chance.randrange(5, 60)))}) for _ in range(rows)]
-        (folder / "inputs" / f"{name}.jsonl").write_text("\n".join([*lines, '{"text": 5}', ""]))
-    config = {
-        "out": "out",
-        "cache": "cache",
-        "tokenizer": {"path": str(tiny_tokenizer)},
-        "sources": [{"name": name, "format": "text", "path": f"inputs/{name}.jsonl"} for name in "abc"],
-        "truncate": {"max_length": 128},
-        "holdout": {"fraction": 0.2},
-        "output": {"shard_bytes": "64KiB"},
-        "run": {"workers": 1, "report": False},
-    }
+    for seed, (name, count) in enumerate({"a": 150, "b": 150, "c": 60}.items()):
+        kit.write(folder / "inputs" / f"{name}.jsonl", [*kit.corpus("texts", count, seed=seed), {"text": 5}])
+    config = kit.configure(
+        folder,
+        *(kit.source("texts", name=name, path=f"inputs/{name}.jsonl") for name in "abc"),
+        out="out",
+        cache="cache",
+        truncate={"max_length": 128},
+        holdout={"fraction": 0.2},
+    )
     (folder / "run.yaml").write_text(json.dumps(config))
     little = Little(folder)
     run_packtrain(folder / "run.yaml")
@@ -181,30 +173,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) ->
     """See `Workplace`; not to be changed."""
     folder = tmp_path_factory.mktemp("workplace")
     shutil.copytree(tiny_tokenizer, folder / "tokenizer")
-    chance = random.Random(3)
-    words = ["the", "mules", "left", "before", "sun", "was", "up", "def", "return", "1", "22", "über", "中文", "🙂"]
-
-    def talk() -> str:
-        return " ".join(chance.choices(words, k=chance.randrange(5, 60)))
-
-    chats = [
-        {"messages": [{"role": "user", "content": talk()}, {"role": "assistant", "content": talk()}]} for _ in range(80)
-    ]
-    pairs = [{"question": talk(), "answer": talk()} for _ in range(20)]
-    test = [{"question": pairs[4]["question"], "answer": "none of the training data"}]
-    for name, rows in (("chats", chats), ("pairs", pairs), ("test", test)):
-        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    config = {
-        "out": "packed",
-        "tokenizer": {"path": "tokenizer"},
-        "sources": [
-            {"name": "chats", "format": "messages", "path": "chats.jsonl"},
-            {"name": "pairs", "format": "prompt_completion", "path": "pairs.jsonl",
-             "keys": {"prompt": "question", "completion": "answer"}},
-        ],
-        "truncate": {"max_length": 256},
-        "run": {"workers": 1, "report": False},
-    }  # fmt: skip
+    pairs = [{"question": row["prompt"], "answer": row["completion"]} for row in kit.corpus("pairs", 20)]
+    kit.write(folder / "chats.jsonl", kit.corpus("chats", 80))
+    kit.write(folder / "pairs.jsonl", pairs)
+    kit.write(folder / "test.jsonl", [pairs[4] | {"answer": "none of the training data"}])
+    keys = {"prompt": "question", "completion": "answer"}
+    config = kit.configure(
+        folder, "chats", kit.source("pairs", keys=keys), out="packed", tokenizer={"path": "tokenizer"}
+    )
+    del config["cache"], config["output"]
     (folder / "mix.yaml").write_text(json.dumps(config))
     run_packtrain(folder / "mix.yaml")
     again = config | {"out": "packed-2k", "truncate": {"max_length": 2048}}

@@ -137,13 +137,9 @@ def test_a_mistake_is_refused(case: dict[str, Any], shared: Path, tmp_path: Path
         shutil.copytree(shared / name, tmp_path / name)
     kit.write(tmp_path / "rows.jsonl", [{"text": "hello world"}] * 3)
     source = {"name": "rows", "format": "text", "path": "rows.jsonl", **case.get("source", {})}
-    base = {
-        "out": "out",
-        "cache": str(shared / "cache"),
-        "tokenizer": {"path": str(kit.demo_tokenizer())},
-        "sources": [{key: value for key, value in source.items() if value is not None}],
-        "run": {"workers": 1, "report": False},
-    }
+    chosen = {key: value for key, value in source.items() if value is not None}
+    base = kit.configure(tmp_path, chosen, out="out", cache=str(shared / "cache"))
+    del base["truncate"], base["output"]  # which cases have as they need them
     (tmp_path / "mix.yaml").write_text(json.dumps(kit.merged(base, case.get("config", {})), indent=1))
     for name, content in case.get("files", {}).items():
         put(tmp_path / name, content)
@@ -170,13 +166,8 @@ def test_bad_rows_are_left_out_with_their_line_and_reason(case: dict[str, Any], 
     good = json.dumps(case["good"]).encode()
     bad = [one if isinstance(one, bytes) else json.dumps(one).encode() for one, *_ in case["bad"]]
     (tmp_path / "rows.jsonl").write_bytes(b"".join(good + b"\n" + one + b"\n" for one in bad))
-    config = {
-        "out": str(tmp_path / "out"),
-        "cache": str(shared / "cache"),
-        "tokenizer": {"path": str(kit.demo_tokenizer())},
-        "sources": [{"name": "rows", "path": "rows.jsonl", "format": case["format"], **case.get("source", {})}],
-        "run": {"workers": 1, "report": False},
-    }
+    source = {"name": "rows", "path": "rows.jsonl", "format": case["format"], **case.get("source", {})}
+    config = kit.configure(tmp_path, source, cache=str(shared / "cache"))
     for name, text in case.get("files", {}).items():
         (tmp_path / name).write_text(text)
     packed = kit.packed(config)

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape, unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -148,16 +148,50 @@ class Server(ThreadingHTTPServer):
         """Do not print anything when a client disconnects."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    owner: Faulty
+class Handler(BaseHTTPRequestHandler):
+    """Answers every request by `answer`, which a class below it has."""
+
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+    disable_nagle_algorithm = True  # else the second part of an answer waits for a confirmation, often 40 ms
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
 
-    def _answer(self) -> None:
-        body = self._body()
+    def _serve(self) -> None:
+        self.answer()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - as http.server wants them
+
+    def answer(self) -> None:
+        """Read the request and answer it."""
+        raise NotImplementedError
+
+    def body(self) -> bytes:
+        """What came with the request."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        out = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            out += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return out
+
+    def send(self, status: int, headers: Mapping[str, str], data: bytes, most: int | None = None) -> None:
+        """An answer; of its body, at most so many bytes."""
+        self.send_response_only(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data[:most])
+
+
+class _Handler(Handler):
+    owner: Faulty
+
+    def answer(self) -> None:
+        body = self.body()
         asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", "ok")
         fault = self.owner.note(asked)
         time.sleep(self.owner.latency)
@@ -169,18 +203,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answer = self._carry_out(body, fault)
             self._reset() if fault == "lost" else self._send(answer, fault)
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - as http.server wants them
-
-    def _body(self) -> bytes:
-        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        out = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            out += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return out
 
     def _carry_out(self, body: bytes, fault: str) -> Answer:
         split = urlsplit(self.path)
@@ -259,14 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer, fault: str = "ok") -> None:
         status, headers, data = answer
-        self.send_response_only(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
-        if fault == "cut":
+        self.send(status, headers, data, len(data) // 2 if fault == "cut" else None)
+        if fault == "cut" and self.command != "HEAD":
             self.wfile.flush()
             self._reset()
 

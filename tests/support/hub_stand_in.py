@@ -1,18 +1,19 @@
 """A stand-in for the Hugging Face Hub: a real HTTP server with those parts of its API that publishing and downloading a
 dataset ask for, written from what huggingface_hub 2.4 sends and reads. It is not the Hub.
 
-It has repositories with branches, faults on demand, and keeps every file by its SHA-256, as the Hub keeps large ones
-(the LFS protocol, not Xet). It lets everybody in.
+It has repositories of one branch, and faults on demand. Files come in the commit itself, as the Hub takes small ones.
+It lets everybody in.
 """
 
 import hashlib
 import json
 import re
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +21,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from tests.support.faulty import Handler
+
 TOKEN = "hf_writer"
-Fault = Callable[[str, str], int | None]
-"""Method and path → a status to answer with, or None."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A state of a branch."""
+    """A state of the files."""
 
     hash: str
     files: Mapping[str, bytes]
@@ -37,22 +38,22 @@ class Commit:
 class Repository:
     """A dataset repository."""
 
-    private: bool
-    branches: dict[str, list[Commit]]
+    private: bool = False
+    commits: list[Commit] = field(default_factory=list)
 
-    def at(self, revision: str) -> Commit | None:
-        """The commit of a branch or hash."""
-        if revision in self.branches:
-            return self.branches[revision][-1]
-        return next((one for all in self.branches.values() for one in all if one.hash == revision), None)
-
-    def add(self, branch: str, files: Mapping[str, bytes]) -> Commit:
-        """Put a commit on a branch."""
-        before = [one.hash for one in self.branches[branch][-1:]]
+    def add(self, files: Mapping[str, bytes]) -> Commit:
+        """Make a commit."""
         listing = sorted((path, _sha256(data)) for path, data in files.items())
-        commit = Commit(hashlib.sha1(repr((before, listing)).encode()).hexdigest(), files)
-        self.branches[branch].append(commit)
-        return commit
+        before = [one.hash for one in self.commits[-1:]]
+        self.commits.append(Commit(hashlib.sha1(repr((before, listing)).encode()).hexdigest(), files))
+        return self.commits[-1]
+
+    def at(self, revision: str) -> Commit:
+        """The commit of a hash, or the last one of `main`."""
+        for commit in self.commits[::-1]:
+            if revision in ("main", commit.hash):
+                return commit
+        raise _RefusedError(404, "RevisionNotFound")
 
 
 class HubStandIn:
@@ -60,19 +61,13 @@ class HubStandIn:
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
-        self.objects: dict[str, bytes] = {}
-        """What was uploaded, by SHA-256, whether a commit names it or not."""
         self.asked: list[tuple[str, str]] = []
         """(method, path) of every request, in order."""
-        self.fault: Fault = lambda method, path: None
+        self.fault: Callable[[str, str], int | None] = lambda method, path: None
+        """Method and path → a status to answer with, or None."""
         self.tokens: set[str] = set()
         """Every token that was sent."""
-        stand_in = self
-
-        class Handler(_Handler):
-            hub = stand_in
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True
 
     def __enter__(self) -> "HubStandIn":
@@ -91,27 +86,19 @@ class HubStandIn:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to take it for the Hub, and a token."""
-        return {
-            "HF_ENDPOINT": self.url,
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_OFFLINE": "0",
-            "TRANSFORMERS_OFFLINE": "0",
-            "HF_DATASETS_OFFLINE": "0",
-            "no_proxy": "127.0.0.1",
-        }
+        off = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+        on = ("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY")
+        switches = dict.fromkeys(off, "0") | dict.fromkeys(on, "1")
+        return {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "no_proxy": "127.0.0.1", **switches}
 
-    def files(self, name: str, revision: str = "main") -> Mapping[str, bytes]:
-        """What a branch holds."""
-        commit = self.repositories[name].at(revision)
-        assert commit is not None
-        return commit.files
+    def files(self, name: str) -> Mapping[str, bytes]:
+        """What a repository holds."""
+        return self.repositories[name].at("main").files
 
     def create(self, name: str, files: Mapping[str, bytes] | None = None, private: bool = False) -> Repository:
         """Make a repository as the Hub does: with one commit and one file, besides those that are given."""
-        made = self.repositories[name] = Repository(private, {"main": []})
-        made.add("main", {".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\n", **(files or {})})
+        made = self.repositories[name] = Repository(private)
+        made.add({".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\n", **(files or {})})
         return made
 
 
@@ -141,62 +128,30 @@ class _RefusedError(Exception):
     """(status, the Hub's code for it), and where what is wanted is there already, its URL"""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     hub: HubStandIn
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else the second part of an answer waits for a confirmation, often 40 ms
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is printed."""
-
-    def _serve(self) -> None:
+    def answer(self) -> None:
         split = urlsplit(self.path)
-        self.hub.asked.append((self.command, unquote(split.path)))
-        fault = self.hub.fault(self.command, unquote(split.path))
-        body = self._body()
+        path, body = unquote(split.path), self.body()
+        self.hub.asked.append((self.command, path))
         self.hub.tokens |= {self.headers.get("Authorization", "").removeprefix("Bearer ")} - {""}
         try:
-            if fault is not None:
+            if (fault := self.hub.fault(self.command, path)) is not None:
                 raise _RefusedError(fault, "")
-            words = [unquote(word) for word in split.path.strip("/").split("/")]
             recursive = parse_qs(split.query).get("recursive", [""])[0].lower() == "true"
-            answer = self._answer(words, body, recursive)
+            answer = self._answer(path.strip("/").split("/"), body, recursive)
         except _RefusedError as refused:
             status, code, *url = refused.args
-            said = {"error": code or "a fault", "url": "".join(url)}
-            self._send(json.dumps(said).encode(), status, {"X-Error-Code": code} if code else {})
+            said = json.dumps({"error": code or "a fault", "url": "".join(url)}).encode()
+            self.send(status, {"X-Error-Code": code} if code else {}, said)
             return
         if answer is not None:
-            self._send(json.dumps(answer).encode(), 200, {"Content-Type": "application/json"})
-
-    do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - as http.server wants them
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        out = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            out += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return out
-
-    def _send(self, body: bytes, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for key, value in (headers | {"Content-Length": str(len(body))}).items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+            self.send(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
     def _answer(self, words: list[str], body: bytes, recursive: bool) -> Any:
         """What is said as JSON; None where a file was sent."""
         match self.command, words:
-            case "PUT", ["storage", oid]:
-                if _sha256(body) != oid:
-                    raise _RefusedError(400, "AnotherHash")
-                self.hub.objects[oid] = body
-                return {}
             case "POST", ["api", "validate-yaml"]:
                 return {"errors": [], "warnings": []}
             case "POST", ["api", "repos", "create"]:
@@ -207,31 +162,20 @@ class _Handler(BaseHTTPRequestHandler):
                     raise _RefusedError(409, "", url)
                 self.hub.create(name, private=asked.get("visibility") == "private" or bool(asked.get("private")))
                 return {"url": url, "name": name}
-            case "POST", ["datasets", owner, git, "info", "lfs", "objects", "batch"]:
-                self._repository(owner, git.removesuffix(".git"))
-                return {"transfer": "basic", "objects": [self._upload(one) for one in json.loads(body)["objects"]]}
             case "GET" | "HEAD", ["datasets", owner, name, "resolve", revision, *path]:
-                return self._resolve(self._commit(owner, name, revision), "/".join(path))
+                return self._resolve(self._repository(owner, name).at(revision), "/".join(path))
             case "GET", ["api", "datasets", owner, name, "tree", revision, *folder]:
-                return _tree(self._commit(owner, name, revision), "/".join(folder), recursive)
+                return _tree(self._repository(owner, name).at(revision), "/".join(folder), recursive)
             case "GET", ["api", "datasets", owner, name] | ["api", "datasets", owner, name, "revision", _]:
-                commit = self._commit(owner, name, words[5] if words[5:] else "main")
-                about = {"sha": commit.hash, "private": self._repository(owner, name).private, "tags": []}
+                repository = self._repository(owner, name)
+                commit = repository.at(words[5] if words[5:] else "main")
+                about = {"sha": commit.hash, "private": repository.private, "tags": []}
                 return {"id": f"{owner}/{name}", "siblings": [{"rfilename": path} for path in commit.files], **about}
-            case "POST", ["api", "datasets", owner, name, "branch", branch]:
-                branches = self._repository(owner, name).branches
-                if branch in branches:
-                    raise _RefusedError(409, "")
-                branches[branch] = branches["main"][-1:]
-                return {}
-            case "POST", ["api", "datasets", owner, name, "preupload", revision]:
-                held = self._commit(owner, name, revision).files
-                paths = [one["path"] for one in json.loads(body)["files"]]
-                oids = {path: _sha256(held[path]) if path in held else None for path in paths}
-                more = {"uploadMode": "lfs", "shouldIgnore": False}
-                return {"files": [{"path": path, "oid": oid, **more} for path, oid in oids.items()]}
-            case "POST", ["api", "datasets", owner, name, "commit", branch]:
-                made = self._repository(owner, name).add(branch, self._changed(owner, name, branch, body))
+            case "POST", ["api", "datasets", owner, name, "preupload", _]:
+                taken = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                return {"files": [{"path": one["path"], **taken} for one in json.loads(body)["files"]]}
+            case "POST", ["api", "datasets", owner, name, "commit", _]:
+                made = self._repository(owner, name).add(self._changed(owner, name, body))
                 url = f"{self.hub.url}/datasets/{owner}/{name}/commit/{made.hash}"
                 return {"success": True, "commitOid": made.hash, "commitUrl": url}
         raise _RefusedError(404, "")
@@ -241,25 +185,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(404, "RepoNotFound")
         return self.hub.repositories[f"{owner}/{name}"]
 
-    def _commit(self, owner: str, name: str, revision: str) -> Commit:
-        commit = self._repository(owner, name).at(revision)
-        if commit is None:
-            raise _RefusedError(404, "RevisionNotFound")
-        return commit
-
-    def _upload(self, one: dict[str, Any]) -> dict[str, Any]:
-        """Where an object goes, if it is not there."""
-        upload = {"upload": {"href": f"{self.hub.url}/storage/{one['oid']}"}}
-        return {"oid": one["oid"], "size": one["size"]} | (
-            {} if one["oid"] in self.hub.objects else {"actions": upload}
-        )
-
-    def _changed(self, owner: str, name: str, branch: str, body: bytes) -> dict[str, bytes]:
-        """The files of a branch after a commit."""
-        files = dict(self._commit(owner, name, branch).files)
+    def _changed(self, owner: str, name: str, body: bytes) -> dict[str, bytes]:
+        """The files after a commit."""
+        files = dict(self.hub.files(f"{owner}/{name}"))
         for line in map(json.loads, body.splitlines()):
-            if line["key"] == "lfsFile":
-                files[line["value"]["path"]] = self.hub.objects[line["value"]["oid"]]
+            if line["key"] == "file":
+                files[line["value"]["path"]] = b64decode(line["value"]["content"])
             elif line["key"] == "deletedFile":
                 del files[line["value"]["path"]]
             else:
@@ -267,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         return files
 
     def _resolve(self, commit: Commit, path: str) -> None:
-        """Send a file. The Hub sends clients elsewhere for large ones; here they are at the same address."""
+        """Send a file, or a part of it."""
         if path not in commit.files:
             raise _RefusedError(404, "EntryNotFound")
         data = commit.files[path]
@@ -275,22 +206,19 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first, last = int(match[1]), min(int(match[2] or len(data)), len(data) - 1)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-            self._send(data[first : last + 1], 206, headers)
+            self.send(206, headers, data[first : last + 1])
         else:
-            self._send(data, 200, headers)
+            self.send(200, headers, data)
 
 
 def _tree(commit: Commit, folder: str, recursive: bool) -> list[dict[str, Any]]:
     """The files and folders below a folder."""
     inside = f"{folder}/" if folder else ""
-    folders = {path.rpartition("/")[0] for path in commit.files} - {""}
-    entries: list[dict[str, Any]] = [
-        {"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in sorted(folders)
-    ]
-    for path, data in sorted(commit.files.items()):
-        large = {"oid": _sha256(data), "size": len(data), "pointerSize": 134}
-        entries.append({"type": "file", "path": path, "oid": _sha256(data), "size": len(data), "lfs": large})
-    below = [one for one in entries if one["path"].startswith(inside) and one["path"] != folder]
+    folders = {path.rpartition("/")[0] for path in commit.files} - {"", folder}
+    entries: list[dict[str, Any]] = [{"type": "directory", "path": one, "oid": "0", "size": 0} for one in folders]
+    files = sorted(commit.files.items())
+    entries += [{"type": "file", "path": path, "oid": _sha256(data), "size": len(data)} for path, data in files]
+    below = (one for one in entries if one["path"].startswith(inside))
     return [one for one in below if recursive or "/" not in one["path"].removeprefix(inside)]
 
 

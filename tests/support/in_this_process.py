@@ -18,7 +18,7 @@ class InThisProcess(Executor):
             if not made(task):
                 yield function(task)
 
-    def limit(self, workers: int) -> None:
+    def renew(self) -> None:
         pass
 
     def close(self) -> None:

@@ -33,28 +33,28 @@ PROBLEMS: list[dict[str, Any]] = [
 ]  # fmt: skip
 """The fields of APPS, with objects where APPS has JSON text; `write_problems` writes both."""
 
-ANSWERS: dict[str, list[tuple[str, str, str | None]]] = {
+ANSWERS: dict[str, list[tuple[str, str]]] = {
     "sum": [
-        (f"So:\n```python\n{SUM}\n```\nThis adds them.", "passed", "exact"),
-        (f"```python\n{SUM}\n```", "passed", "exact"),
-        ("```python\nprint('3')\n```", "wrong", None),
-        ("I cannot do this.", "no code found", None),
+        (f"So:\n```python\n{SUM}\n```\nThis adds them.", "passed"),
+        (f"```python\n{SUM}\n```", "passed"),
+        ("```python\nprint('3')\n```", "wrong"),
+        ("I cannot do this.", "no code found"),
     ],
     "third": [
-        (f"```\n{THIRD}\n```", "passed", "numbers"),
-        ("```python\nprint(int(input()) // 3)\n```", "wrong", None),
-        ("```python\nraise ValueError('no')\n```", "runtime error", None),
-        ("```python\nx = bytearray(1 << 34)\n```", "memory", None),
+        (f"```\n{THIRD}\n```", "passed"),
+        ("```python\nprint(int(input()) // 3)\n```", "wrong"),
+        ("```python\nraise ValueError('no')\n```", "runtime error"),
+        ("```python\nx = bytearray(1 << 34)\n```", "memory"),
     ],
     "double": [
-        (DOUBLE, "passed", "wrapped"),
-        ("```python\ndef double(n):\n    return [2 * n]\n```", "passed", "value"),
-        ("```python\ndef double(n):\n    print([2 * n])\n```", "wrong", None),
-        ("```python\nimport os\ndef double(n):\n    os._exit(0)\n```", "runtime error", None),
+        (DOUBLE, "passed"),
+        ("```python\ndef double(n):\n    return [2 * n]\n```", "passed"),
+        ("```python\ndef double(n):\n    print([2 * n])\n```", "wrong"),
+        ("```python\nimport os\ndef double(n):\n    os._exit(0)\n```", "runtime error"),
     ],
-    "broken": [("```python\nprint(input())\n```", "wrong", None)] * 4,
+    "broken": [("```python\nprint(input())\n```", "wrong")] * 4,
 }
-"""Problem → (answer, verdict, the loosest rule that it needs), sample by sample."""
+"""Problem → (answer, verdict), sample by sample."""
 
 
 def write_problems(path: Path, *, text: bool = True) -> Path:
@@ -76,7 +76,7 @@ def sample_rows() -> list[dict[str, Any]]:
     return [
         {"id": problem["id"], "row": row, "sample": sample, "text": text, "finish_reason": "stop", "tokens": len(text)}
         for row, problem in enumerate(PROBLEMS)
-        for sample, (text, _, _) in enumerate(ANSWERS.get(problem["id"], []))
+        for sample, (text, _) in enumerate(ANSWERS.get(problem["id"], []))
     ]
 
 

@@ -204,6 +204,7 @@ def test_a_store_that_hangs_is_reported_and_given_up(
     assert any("by now" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None:
     """Its threads still wait when it has given up."""
     program = """

@@ -14,6 +14,7 @@ from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, IntegrityError
 from packtrain.training import PackedStream
 
+from tests import kit
 from tests.support.resumption import Shape, check_resumption
 
 WINDOW = 8_000
@@ -32,16 +33,9 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> di
             rows = [{"prompt": f"{number} {i}?", "completion": "yes " * (1 + i * i % 53)} for i in range(20)]
         lines = [json.dumps(row) for row in rows]
         (folder / f"{number}.jsonl").write_text("\n".join([*lines, "[]"]) + "\n")
-    return {
-        "out": str(folder / "data"),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [
-            {"name": "pairs", "format": "prompt_completion", "path": [str(folder / f"{n}.jsonl") for n in range(4)]},
-            {"name": "texts", "format": "text", "path": [str(folder / f"{n}.jsonl") for n in range(4, 9)]},
-        ],
-        "truncate": {"max_length": 256},
-        "run": {"workers": 1, "report": False},
-    }
+    pairs, texts = ([str(folder / f"{n}.jsonl") for n in numbers] for numbers in (range(4), range(4, 9)))
+    sources = {**kit.source("pairs"), "path": pairs}, {**kit.source("texts"), "path": texts}
+    return kit.configure(folder, *sources, tokenizer={"engine": "tokenizers"})
 
 
 @pytest.fixture
@@ -147,7 +141,7 @@ def test_a_state_of_another_stream_is_refused(config: dict[str, Any], stream: Op
     others = {
         "seed": stream(seed=1),
         "windows": stream(window_bytes=WINDOW + 1),
-        "configuration": stream({**config, "mask": "all"}),
+        "config": stream({**config, "mask": "all"}),
         "inputs": stream(
             {**config, "sources": [{**config["sources"][0], "path": str(changed)}, *config["sources"][1:]]}
         ),

@@ -12,7 +12,7 @@ from ..packed_rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"
-"""Where a run notes its configuration and the tokenizer's folder, for this machine."""
+"""Where a run notes the tokenizer's folder and its own chat template, for this machine."""
 _TEMPLATE_BYTES = 1 << 20
 
 
@@ -36,7 +36,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     if folder is None and rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = parse_json(rows.files.read(_RUN))
-            folder, template = Path(noted["tokenizer"]), noted["config"]["tokenizer"]["chat_template"]
+            folder, template = Path(noted["tokenizer"]), noted["chat_template"]
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "

@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 import packtrain as package
 import pytest
-from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.report.collect import report_of
 from packtrain.pipeline.report.sections import lead
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
@@ -53,9 +51,9 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     parts = {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")}
     assert parts
 
-    package.run(config)
+    package.run(kit.merged(config, {"run": {"report": True}}))
     assert {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")} == parts
-    after = report_of(open_dataset(tmp_path / "packed"))
+    after = decoded((tmp_path / "packed" / "report.json").read_text())
     assert ahead.choice is not None
     assert ahead.flow is not None
     assert (ahead.choice, ahead.flow.sources) == (after.choice, after.flow and after.flow.sources)

@@ -60,6 +60,9 @@ def test_it_is_the_same_run_with_and_without_a_report(finished: Path, tmp_path: 
     assert "already finished" in again, "a report does not enter the run's identity"
     assert str(tmp_path) in again
     assert packtrain("report", tmp_path / "out").code == 0
+    page = (tmp_path / "out" / "report.html").read_bytes()
+    assert "page:" not in packtrain("report", tmp_path / "out").out
+    assert (tmp_path / "out" / "report.html").read_bytes() == page, "what is there stays"
     assert "its report" not in packtrain(*command).out
     shutil.rmtree(tmp_path / "out")
     done = packtrain(*command)

@@ -1,25 +1,29 @@
-"""The process that workers are forked from loads the run's tokenizer before it forks."""
+"""The process that workers are forked from loads the run's tokenizer, so that none of them has to."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from packtrain.pipeline.encode import preload
-from packtrain.pipeline.execute.pool import SERVER_ENVIRONMENT
+import yaml
 
 from tests import kit
 
-LOADED = f"""
-import {preload.__name__}
-from packtrain.stages.tokenize.engines import load_engine, reference_tokenizer
+SCRIPT = """
+import sys
 
-print(load_engine.cache_info().currsize + reference_tokenizer.cache_info().currsize)
+import packtrain
+from packtrain.pipeline.execute.pool import Pool
+
+packtrain.run(sys.argv[1], quiet=True)
+pool = Pool(1)
+engines = "__import__('sys').modules['packtrain.stages.tokenize.engines']"
+print(*pool.map(eval, [f"{engines}.load_engine.cache_info().currsize"]))
+pool.close()
 """
 
 
-def test_the_server_loads_both_engines(tmp_path: Path) -> None:
-    kit.packed(kit.configure(tmp_path, "chats"))
-    environ = os.environ | SERVER_ENVIRONMENT
-    done = subprocess.run([sys.executable, "-c", LOADED], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n"
+def test_a_worker_starts_with_the_engine(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(kit.configure(tmp_path, "chats")))
+    done = subprocess.run([sys.executable, "-c", SCRIPT, config], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -48,20 +48,21 @@ def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
-    done = exported(made(shape), tmp_path / "out", "megatron")
-    assert done.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
+    exported(made(shape), tmp_path / "out", "megatron")
     for split in SPLITS:
         assert list(megatron_core(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
 
 
 READERS: dict[str, Callable[[Path, str, Path], Iterator[Any]]] = {
     "mds": lambda out, split, cache: mds(out, split),
-    "datasets": datasets_parquet,
+    "trl": datasets_parquet,
     "megatron-bridge": lambda out, split, cache: megatron_bridge(out, split),
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(shape, marks=[pytest.mark.slow] * (place % 4 > 0)) for place, shape in enumerate(SHAPES)]
+)
 @pytest.mark.parametrize("to", READERS)
 def test_the_rows_come_back(made: Made, read_rows: Read, tmp_path: Path, to: str, shape: str) -> None:
     if (to, shape) == ("megatron-bridge", "parallel"):

@@ -46,9 +46,8 @@ def test_what_is_published_is_the_dataset(
 ) -> None:
     done = publish(made(shape), HERE)
     dataset = open_dataset(made(shape))
-    assert done.dataset == dataset.manifest.hash
-    assert done.commit == hub.repositories["me/packed"].branches["main"][-1].hash
-    assert len(hub.repositories["me/packed"].branches["main"]) == 2, "one commit"
+    assert done.commit == hub.repositories["me/packed"].commits[-1].hash
+    assert len(hub.repositories["me/packed"].commits) == 2, "one commit"
     held = hub.files("me/packed")
     shards = {shard.name for split in dataset.manifest.splits.values() for shard in split.shards}
     assert set(held) == {".gitattributes", "README.md", *shards}
@@ -67,7 +66,7 @@ def test_an_earlier_dataset_leaves_no_rows_behind_and_other_files_stay(
 ) -> None:
     publish(made("wrapped"), HERE)
     repository = hub.repositories["me/packed"]
-    repository.add("main", {**hub.files("me/packed"), "LICENSE": b"mine"})
+    repository.add({**hub.files("me/packed"), "LICENSE": b"mine"})
     publish(made("bfd"), HERE)
     shards = [shard for split in open_dataset(made("bfd")).manifest.splits.values() for shard in split.shards]
     assert set(hub.files("me/packed")) == {".gitattributes", "README.md", "LICENSE", *(shard.name for shard in shards)}
@@ -138,7 +137,6 @@ def test_the_card_shows_of_the_configuration_only_what_is_public(made: Made, hub
     manifest.plan["formats"][name] = {"format": SECRETS["reader"]}
     changed = replace(manifest, plan_hash=fingerprint(manifest.plan))
     (tmp_path / "packed" / "manifest.json").write_bytes(changed.to_bytes())
-    (tmp_path / "packed" / "README.md").unlink()
     card = publish(tmp_path / "packed", HERE, dry_run=True).card
     for secret in SECRETS.values():
         assert secret not in card
@@ -155,35 +153,6 @@ def test_a_private_repository(made: Made, hub: HubStandIn) -> None:
         publish(made("bfd"), "hf://me/public", private=True)
     assert failed.value.exit_code == 2
     assert set(hub.files("me/public")) == {".gitattributes"}
-
-
-def test_the_users_own_card_is_published_as_it_is(made: Made, hub: HubStandIn, tmp_path: Path) -> None:
-    shutil.copytree(made("bfd"), tmp_path / "packed")
-    card = tmp_path / "packed" / "README.md"
-    written = f"---\nlicense: mit\n{card.read_text()[4:].replace('# Packed training rows', '# Mules')}"
-    card.write_text(written)
-    publish(tmp_path / "packed", HERE)
-    held = hub.files("me/packed")["README.md"].decode()
-    assert held == written == card.read_text()
-    assert len(loaded(hub, tmp_path)["train"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"# Mine\nmade in {folder}/x", "line 2: holds what looks like a secret, or a path"),
-        (b"\nmy token: hf_abcdefghijklmnopqrstuvwxyzABCDEF", r"line 2: .*\(hf_abc…\); take it out"),
-        (b"key: AKIAABCDEFGHIJKLMNOP", "holds what looks like a secret"),
-        (b"\xff\xfe", "is not a text in UTF-8"),
-    ],
-)
-def test_a_card_that_cannot_be_published(made: Made, hub: HubStandIn, tmp_path: Path, text: bytes, said: str) -> None:
-    shutil.copytree(made("bfd"), tmp_path / "packed")
-    (tmp_path / "packed" / "README.md").write_bytes(text.replace(b"{folder}", str(tmp_path / "packed").encode()))
-    with pytest.raises(PacktrainError, match=said) as failed:
-        publish(tmp_path / "packed", HERE)
-    assert failed.value.exit_code == 2
-    assert hub.repositories == {}
 
 
 def test_the_command(made: Made, hub: HubStandIn, packtrain: Callable[..., Any]) -> None:

@@ -263,6 +263,7 @@ def test_a_folder_that_the_library_loads(tmp_path: Path) -> None:
             scan(source("hf://./chats", **keys), tmp_path)
 
 
+@pytest.mark.slow
 def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,9 +278,9 @@ def test_json_of_the_hub_is_read_as_it_is_and_offline_from_the_cache(
     expected = [("traces-train", str(row["text"])) for row in rows]
     with taken_for_the_hub(monkeypatch, tmp_path) as stand_in:
         repository = stand_in.create("me/traces", {"train.jsonl": data})
-        first = source(f"hf://me/traces@{repository.branches['main'][-1].hash}")
+        first = source(f"hf://me/traces@{repository.commits[-1].hash}")
         assert texts(scan(first, tmp_path)) == expected
-        repository.add("main", {"train.jsonl": data + lines("four")})
+        repository.add({"train.jsonl": data + lines("four")})
         assert texts(scan(source("hf://me/traces"), tmp_path)) == [*expected, ("traces-train", "four")]
     assert texts(scan(first, tmp_path)) == expected
     assert len(texts(scan(source("hf://me/traces"), tmp_path))) == 4

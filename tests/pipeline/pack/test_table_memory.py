@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 DOCUMENTS = 3_000_000
 BYTES_EACH, BYTES_BESIDE = 100, 120 << 20
 """What may be held of anonymous memory: bytes of each planned document, and beside them (slices, and the file's pages
@@ -63,6 +65,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.slow
 def test_anonymous_memory_is_the_planner_s() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(DOCUMENTS)], capture_output=True, text=True, check=True, timeout=600

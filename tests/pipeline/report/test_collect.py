@@ -22,16 +22,14 @@ from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
-from tests.support.hostile import forge
+from tests import kit
 
 Rows = Callable[..., list[dict[str, Any]]]
-WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202e"
 
 
 def words(number: int, most: int = 40) -> str:
-    chance = random.Random(number)
-    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+    return kit.talk(random.Random(number), most)
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Mixed:
 
 
 @pytest.fixture(scope="session")
-def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mixed:
+def mixed(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
     chats = [
         {
@@ -64,27 +62,29 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Mix
     (folder / "chats.jsonl").write_text("\n".join(lines) + "\n" + "{}\n" * 8)
     texts = [{"text": words(number, 400)} for number in range(40)] + [{"text": ""}]
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    config = {
-        "out": "out",
-        "cache": "cache",
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [
-            {"name": "chats", "format": "messages", "path": "chats.jsonl"},
-            {"name": "texts", "format": "text", "path": ["texts.jsonl"], "repeat": 2},
-        ],
-        "duplicates": "drop",
-        "holdout": {"fraction": 0.2},
-        "truncate": {"max_length": 256},
-        "filter": {"min_tokens": 40},
-        "run": {"workers": 1, "report": False},
-    }
+    config = kit.configure(
+        folder,
+        "chats",
+        kit.source("texts", repeat=2),
+        out="out",
+        cache="cache",
+        duplicates="drop",
+        holdout={"fraction": 0.2},
+        filter={"min_tokens": 40},
+    )
+    del config["output"]
     packtrain.run(config, base=folder)
     return Mixed(folder, config)
 
 
+def written(out: Path) -> Report:
+    """The report at the end of a run."""
+    return msgspec.json.decode((out / "report.json").read_bytes(), type=Report)
+
+
 @pytest.fixture(scope="session")
 def report(mixed: Mixed) -> Report:
-    return report_of(open_dataset(mixed.out))
+    return written(mixed.out)
 
 
 @pytest.fixture
@@ -132,11 +132,11 @@ def test_packing_is_that_of_the_rows(report: Report, mixed: Mixed, read_rows: Ro
 def test_the_configuration_reproduces_the_manifest(report: Report, mixed: Mixed, tmp_path: Path) -> None:
     assert report.made is not None
     assert report.made.configuration.startswith(f"# Relative paths start in {mixed.folder}\n")
-    written = yaml.safe_load(report.made.configuration)
-    assert "run" not in written
-    assert written["sources"][1]["repeat"] == 2
+    noted = yaml.safe_load(report.made.configuration)
+    assert "run" not in noted
+    assert noted["sources"][1]["repeat"] == 2
     made = packtrain.run(
-        {**written, "out": str(tmp_path / "again"), "run": {"workers": 1, "report": False}}, base=mixed.folder
+        {**noted, "out": str(tmp_path / "again"), "run": {"workers": 1, "report": False}}, base=mixed.folder
     )
     assert made.hash == report.made.manifest
 
@@ -167,18 +167,16 @@ def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Row
 
 
 @pytest.mark.parametrize(
-    ("gone", "sections", "words"),
+    ("gone", "sections"),
     [
-        ("_run/parts.json", {"choice"}, "again"),
-        ("_run/run.json", {"choice"}, "again"),
-        ("documents.parquet", set(), ""),
-        ("rejects.jsonl", set(), ""),
-        ("train/rows.arrow", {"packing"}, "repair"),
-        ("train/shards", set(), ""),
+        ("documents.parquet", {"choice"}),
+        ("rejects.jsonl", {"choice"}),
+        ("train/rows.arrow", {"choice", "packing"}),
+        ("train/shards", {"choice"}),
     ],
 )
 @pytest.mark.parametrize("how", ["gone", "noise"])
-def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], words: str, how: str) -> None:
+def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set[str], how: str) -> None:
     for path in [copy / gone] if (copy / gone).is_file() else list((copy / gone).iterdir()):
         content = path.read_bytes()
         path.unlink()
@@ -197,33 +195,16 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
     assert msgspec.json.decode(report_json(made), type=Report) == made
 
 
-def test_without_the_cache(mixed: Mixed, tmp_path: Path) -> None:
-    shutil.copytree(mixed.folder, tmp_path / "moved", ignore=shutil.ignore_patterns("cache"))
-    out = tmp_path / "moved" / "out"
-    forge(out, lambda note: note.update(cache=str(tmp_path / "nowhere")), "_run/parts.json")
-    made = report_of(open_dataset(out))
-    assert set(made.absent) == {"choice"}
-    assert "cache" in made.absent["choice"]
-    assert made.packing is not None
-    assert made.training is not None
-
-
 # Other kinds of data
 
 
-def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[], Path]) -> None:
+def test_preference_pairs(tmp_path: Path) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
-    config = {
-        "out": str(tmp_path / "out"),
-        "cache": str(new_cache()),
-        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl"), "repeat": 2}],
-        "truncate": {"max_length": 48, "keep": "end"},
-        "run": {"workers": 1},
-    }
-    ahead = plan(config)
-    manifest = packtrain.run(config)
+    kit.write(tmp_path / "choices.jsonl", [*rows, {}])
+    limit = {"max_length": 48, "keep": "end"}
+    config = kit.configure(tmp_path, kit.source("choices", repeat=2), truncate=limit, run={"report": True})
+    ahead = plan(config, base=tmp_path)
+    manifest = packtrain.run(config, base=tmp_path)
     made = report_of(open_dataset(tmp_path / "out"))
     assert set(made.absent) == {"choice"}
     assert made.flow is not None
@@ -249,7 +230,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
-        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},
+        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128}},
     ],
     ids=str,
 )
@@ -257,7 +238,7 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     config = {**mixed.config, "out": str(tmp_path / "out"), **more}
     ahead = plan(config, base=mixed.folder)
     packtrain.run(config, base=mixed.folder)
-    made = report_of(open_dataset(tmp_path / "out"))
+    made = written(tmp_path / "out")
     assert made.absent == {}
     assert ahead.flow is not None
     assert made.flow is not None

@@ -4,18 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import packtrain
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.report.document_lengths import ReadDocuments, documents_of
-from packtrain.pipeline.report.lengths import choose
+from packtrain.pipeline.report import document_lengths
+from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.manifest import Manifest
-from packtrain.schemas.report import Point
-from packtrain.stages.forecast.length_stats import LengthStats
-from packtrain.stages.forecast.sweep import SweepOptions, sweep
+from packtrain.schemas.report import Choice, Point
 
 from tests import kit
 
@@ -41,10 +37,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return kit.configure(folder, *sources, duplicates="drop", filter={"min_tokens": 12})
 
 
-def found_of(folder: Path, **options: Any) -> ReadDocuments:
-    found = documents_of(open_dataset(folder), **options)
-    assert not isinstance(found, str), found
-    return found
+def compared(config: Config, *lengths: int) -> Choice:
+    choice = plan(config, lengths).choice
+    assert choice is not None
+    return choice
 
 
 CASES: dict[str, Config] = {
@@ -62,25 +58,25 @@ def configured(base: Config, case: Config, length: int, out: Path) -> Config:
     return config
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 2)) for place, name in enumerate(CASES)]
+)
 def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) -> None:
     runs: dict[int, Manifest] = {}
     for length in LENGTHS:
         runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
-    # Of one or the other: what it holds does not depend on the length of the run that it is asked of.
+    # Of one or the other: what it holds does not depend on the configured length.
     asked = LENGTHS[[*CASES].index(name) % 2]
-    found = found_of(tmp_path / f"{asked}")
-    config = found.config
-    choice = choose(found.stats, config, found.in_all, LENGTHS)
-    points = [one for one in choice.points if one.strategy == config.pack.strategy]
+    choice = compared(configured(base, CASES[name], asked, tmp_path / "ahead"), *LENGTHS)
+    points = [one for one in choice.points if one.strategy == choice.strategy]
     assert [one.max_length for one in points] == [*LENGTHS]
     assert any(one.documents_cut or one.documents_lost for one in points)
     for point in points:
-        agree(point, runs[point.max_length], found.stats)
-    assert found.in_all == len(found.stats.lengths)
+        agree(point, runs[point.max_length], choice)
+    assert choice.documents_in_all == choice.documents
 
 
-def agree(outcome: Point, manifest: Manifest, stats: LengthStats) -> None:
+def agree(outcome: Point, manifest: Manifest, choice: Choice) -> None:
     split, total = manifest.splits["train"], manifest.ledger.total()
     config = manifest.plan["config"]
     if config["pack"]["window_tokens"]:
@@ -108,7 +104,7 @@ def agree(outcome: Point, manifest: Manifest, stats: LengthStats) -> None:
         if not any(limits):
             assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
         assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
-    assert outcome.tokens + outcome.tokens_lost == int(stats.lengths.sum())
+    assert outcome.tokens + outcome.tokens_lost == choice.lengths.total
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
@@ -120,38 +116,39 @@ def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, 
     config["truncate"]["overlong"] = overlong
     config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
     manifest = packtrain.run(config)
-    found = found_of(tmp_path / "mixed")
-    options = SweepOptions(drop=overlong == "drop")
-    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
-    agree(outcome, manifest, found.stats)
+    choice = compared(config, 96)
+    (outcome,) = (one for one in choice.points if (one.strategy, one.max_length) == ("bfd", 96))
+    agree(outcome, manifest, choice)
     assert manifest.ledger.total().examples_repeated > 0
 
 
-def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
-    manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}, "mask": "all"}, 96, tmp_path / "held"))
-    found = found_of(tmp_path / "held")
-    (outcome,) = sweep(found.stats, [96], ["bfd"], SweepOptions())
-    assert outcome.rows == manifest.splits["train"].rows
-    assert outcome.labels == manifest.splits["train"].trained
-    assert manifest.splits["holdout"].rows > 5
-
-
-def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> None:
-    packtrain.run(configured(base, {"mask": "all", "duplicates": "keep", "filter": {}}, 4096, tmp_path / "out"))
+@pytest.mark.parametrize("most", [document_lengths.MOST, 100])
+def test_the_longest_documents_are_known_by_id(
+    base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    config = configured(base, {"mask": "all", "duplicates": "keep", "filter": {}}, 4096, tmp_path / "out")
+    packtrain.run(config)
     table = pq.read_table(tmp_path / "out" / "documents.parquet").to_pylist()
     tokens = {one["id"]: one["tokens"] for one in table}
-    every, some = found_of(tmp_path / "out").stats, found_of(tmp_path / "out", most=100).stats
-    assert len(some.lengths) < len(every.lengths) == len(tokens)
-    for stats in (every, some):
-        assert [length for _, length in stats.longest] == np.sort(stats.lengths)[:-4:-1].tolist()
-        assert [tokens[name] for name, _ in stats.longest] == [length for _, length in stats.longest]
+    monkeypatch.setattr(document_lengths, "MOST", most)
+    choice = compared(config, 4096)
+    longest = [length for _, length in choice.longest]
+    assert [tokens[name] for name, _ in choice.longest] == longest
+    if most > len(tokens):
+        assert longest == sorted(tokens.values())[:-4:-1]
+        assert choice.documents == len(tokens)
+    else:
+        assert choice.documents < len(tokens)
 
 
-def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
-    packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
-    whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", most=120)
-    assert 60 <= len(some.stats.lengths) <= 120 < len(whole.stats.lengths)
-    assert abs(some.in_all - len(whole.stats.lengths)) <= 10
-    assert some.in_all > len(some.stats.lengths)
-    again = found_of(tmp_path / "out", most=120)
-    assert np.array_equal(some.stats.lengths, again.stats.lengths)
+def test_a_sample_is_of_whole_parts_and_says_of_how_many(
+    base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out")
+    whole = compared(config, 96)
+    monkeypatch.setattr(document_lengths, "MOST", 120)
+    some = compared(config, 96)
+    assert 60 <= some.documents <= 120 < whole.documents
+    assert abs(some.documents_in_all - whole.documents) <= 10
+    assert some.documents_in_all > some.documents
+    assert compared(config, 96) == some

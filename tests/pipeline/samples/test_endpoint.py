@@ -147,14 +147,6 @@ def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest
     assert server.keys == {f"Bearer {SECRET}"}
 
 
-def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_PAUSE_SECONDS", 0.01)
-    faults: Iterator[Any] = iter([(503, {}), None, (429, {}), (500, {})])
-    server = scripted(lambda body: next(faults, completion("ok")))
-    assert {one.text for one in ask(server).values()} == {"ok"}
-    assert len(server.bodies) == 8
-
-
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
@@ -165,16 +157,14 @@ def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytes
         ((200, {"hello": 1}), "gave no completion"),
         ((200, {"choices": [{"text": 5}]}), "gave no completion"),
         ((200, {"choices": [{"text": "a"}], "usage": {"completion_tokens": "many"}}), "gave no completion"),
-        ((200, {"choices": [{"text": "a" * ((8 << 20) + 1)}]}), "gave no completion"),
         ((200, "text"), "gave no completion"),
     ],
-    ids=["key", "missing", "refused", "broken", "other", "number", "count", "long", "text"],
+    ids=["key", "missing", "refused", "broken", "other", "number", "count", "text"],
 )
 def test_what_is_wrong_is_said_without_the_key(
     scripted: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, what: str
 ) -> None:
     monkeypatch.setenv(endpoint.KEY, SECRET)
-    monkeypatch.setattr(endpoint, "_ATTEMPTS", 1)
     with pytest.raises(ServerError, match=what) as said:
         ask(scripted(lambda body: answer))
     assert SECRET not in str(said.value)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.run.prep_only import prepare_source
-from packtrain.pipeline.run.run import run
 from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
 from packtrain.schemas.config.config import SourceConfig, TokenizerConfig
 from packtrain.schemas.errors import InputError, TokenizerError
+
+from tests import kit
 
 Row = dict[str, Any]
 Write = Callable[[list[Any]], Path]
@@ -40,7 +41,7 @@ def prepared(path: Path, **source: Any) -> Path:
     return out
 
 
-def trained_prompts(config: Row, rows: list[Row]) -> list[tuple[int, ...]]:
+def trained_prompts(rows: list[Row]) -> list[tuple[int, ...]]:
     """What stands before the first trained token of each packed document, in the order of documents."""
     found = {}
     for row in rows:
@@ -66,19 +67,13 @@ PROBLEMS: list[Row] = [
 ]
 
 
-def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, *sources: Row) -> list[PromptSet]:
+def check_as_trained(tmp_path: Path, tokenizer: Path, *sources: Row) -> list[PromptSet]:
     """Packs the data of some sources with every answer trained, and compares the prompts."""
-    config = {
-        "out": str(tmp_path / "packed"),
-        "tokenizer": {"path": str(tokenizer)},
-        "sources": [{**source, "name": f"s{at}", "path": str(source["path"])} for at, source in enumerate(sources)],
-        "mask": "completion",
-        "truncate": {"max_length": 4096},
-        "run": {"workers": 1, "report": False},
-    }
-    run(config)
+    named = [{**source, "name": f"s{at}", "path": str(source["path"])} for at, source in enumerate(sources)]
+    keys = {"tokenizer": {"path": str(tokenizer)}, "truncate": {"max_length": 4096}}
+    packed = kit.packed(kit.configure(tmp_path, *named, mask="completion", **keys))
     prompts = [read(prepared(**source), tokenizer) for source in sources]
-    before = trained_prompts(config, read_rows(tmp_path / "packed"))
+    before = trained_prompts(packed.rows())
     assert [one.ids for each in prompts for one in each.prompts] == before
     assert len(before) >= 2 * len(sources)
     return prompts
@@ -94,17 +89,15 @@ SOURCES: list[tuple[list[Row], Row]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["plain", "bos"])
-def test_a_prompt_is_what_training_puts_before_the_answer(
-    tmp_path: Path, read_rows: Any, make_tokenizer: Any, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["plain", pytest.param("bos", marks=pytest.mark.slow)])
+def test_a_prompt_is_what_training_puts_before_the_answer(tmp_path: Path, make_tokenizer: Any, name: str) -> None:
     tokenizer = make_tokenizer(f"prompts-{name}", bos=name == "bos")
     sources = []
     for number, (rows, source) in enumerate(SOURCES):
         path = tmp_path / f"{number}.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         sources.append({**source, "path": path})
-    found = check_as_trained(tmp_path, read_rows, tokenizer, *sources)
+    found = check_as_trained(tmp_path, tokenizer, *sources)
     for prompts, source in zip(found, sources, strict=True):
         assert prompts.stop_ids == (3,)
         plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
@@ -137,7 +130,7 @@ def test_a_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) ->
     ):
         with pytest.raises(InputError, match=rf"line 2: .*{why}.*; give what packtrain prep --prompt-only writes"):
             read(data([good, bad]), tokenizer)
-    with pytest.raises(InputError, match="two prompts belong to one row"):
+    with pytest.raises(InputError, match="two prompts belong to row 0"):
         read(data([good, good]), tokenizer)
     with pytest.raises(InputError, match="holds no prompts"):
         read(data([""]), tokenizer)

@@ -4,10 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.samples.samples_file import SamplesFile, read_samples
+from packtrain.pipeline.samples.samples_file import open_samples, read_samples
 from packtrain.pipeline.store.appended import RECORD
 from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
@@ -24,9 +25,10 @@ def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
 
 def write(path: Path, groups: int = 3) -> None:
     """Write so many groups in all."""
-    with SamplesFile(path, OPTIONS, SIZES) as file:
-        for group in GROUPS[file.groups_done : groups]:
-            file.write([sample(key) for key in group])
+    file, done = open_samples(path, OPTIONS, SIZES)
+    with file:
+        for group in GROUPS[done:groups]:
+            file.append(b"".join(msgspec.json.encode(sample(key)) + b"\n" for key in group))
 
 
 def test_a_line_is_one_object(tmp_path: Path) -> None:
@@ -68,26 +70,26 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "s.jsonl")
     before = (tmp_path / "s.jsonl").read_bytes()
     with pytest.raises(OutputError, match=r"is of another command \(n: 2 there, 3 here\); choose another place"):
-        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, SIZES)
+        open_samples(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, SIZES)
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
-        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "mine.jsonl", OPTIONS, SIZES)
     with pytest.raises(OutputError, match="holds more samples than this command makes"):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES[:1])
+        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES[:1])
     with pytest.raises(OutputError, match=r"s\.jsonl is not a folder"):
-        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, SIZES)
     with pytest.raises(OutputError, match="is not a regular file"):
-        SamplesFile(tmp_path, OPTIONS, SIZES)
+        open_samples(tmp_path, OPTIONS, SIZES)
     assert (tmp_path / "s.jsonl").read_bytes() == before
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES),
+        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES)[0],
         pytest.raises(BusyError, match="another process is writing it"),
     ):
-        SamplesFile(tmp_path / "s.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES)
     write(tmp_path / "s.jsonl")
 
 

@@ -61,34 +61,29 @@ def test_a_line_that_is_no_text_may_be_written_as_python_or_json_does(value: Any
 
 
 @pytest.mark.parametrize(
-    ("tests", "reason", "what"),
+    ("tests", "reason"),
     [
-        ("", "no_tests", "empty"),
-        (None, "no_tests", "null"),
-        ("null", "no_tests", "null"),
-        ({}, "no_tests", "no tests"),
-        ({"inputs": [], "outputs": []}, "no_tests", "no tests"),
-        ("{", "bad_tests", "not JSON"),
-        ("[" * 500 + "]" * 500, "bad_tests", "must be an object"),
-        ('{"inputs": ' + "[" * 500 + "]" * 500 + "}", "bad_tests", "nests"),
-        ("[1]", "bad_tests", "must be an object"),
-        ({"inputs": ["1"], "outputs": []}, "bad_tests", "1 inputs, but 0 outputs"),
-        ({"inputs": "1", "outputs": "1"}, "bad_tests", "must be lists"),
-        ({"fn_name": 3, "inputs": [[1]], "outputs": [1]}, "bad_tests", "`fn_name` must be a string"),
-        ({"fn_name": "f", "inputs": [1], "outputs": [1]}, "bad_tests", "list of its arguments"),
-        ({"fn_name": "f", "inputs": ["x"], "outputs": [1]}, "bad_tests", "one JSON value a line"),
+        ("", "no_tests"),
+        (" ", "no_tests"),
+        (None, "no_tests"),
+        ("null", "no_tests"),
+        ({}, "no_tests"),
+        ({"inputs": [], "outputs": []}, "no_tests"),
+        ("{", "bad_tests"),
+        ("[" * 500 + "]" * 500, "bad_tests"),
+        ('{"outputs": [1], "inputs": ' + "[" * 500 + "]" * 500 + "}", "too_deep"),
+        ("[" * 200_000, "bad_tests"),
+        ("[1]", "bad_tests"),
+        ({"inputs": ["1"], "outputs": []}, "bad_tests"),
+        ({"inputs": "1", "outputs": "1"}, "bad_tests"),
+        ({"fn_name": 3, "inputs": [[1]], "outputs": [1]}, "bad_tests"),
+        ({"fn_name": "f", "inputs": [1], "outputs": [1]}, "bad_tests"),
+        ({"fn_name": "f", "inputs": ["x"], "outputs": [1]}, "bad_tests"),
+        (json.dumps({"fn_name": "f", "inputs": [["ok"], ["\ud800"]], "outputs": ["1", "2"]}), "bad_tests"),
+        (json.dumps({"inputs": [["ok"], ["\ud800"]], "outputs": ["1", "2"]}), "bad_tests"),
     ],
 )
-def test_tests_that_cannot_be_used(tests: Any, reason: str, what: str) -> None:
+def test_tests_that_cannot_be_used(tests: Any, reason: str) -> None:
     with pytest.raises(RowRejectedError) as refused:
         problem_of(row(tests), 0)
     assert refused.value.reason == reason
-    assert what in refused.value.detail
-
-
-@pytest.mark.parametrize("function", [None, "f"])
-def test_an_input_with_half_a_surrogate_pair_is_refused(function: str | None) -> None:
-    tests = json.dumps({"fn_name": function, "inputs": [["ok"], ["\ud800"]], "outputs": ["1", "2"]})
-    with pytest.raises(RowRejectedError, match=r"inputs\[1\]. cannot be written as text") as caught:
-        problem_of(row(tests), 0)
-    assert caught.value.reason == "bad_tests"

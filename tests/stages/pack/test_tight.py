@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -107,6 +108,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64
 }
 
 
+@pytest.mark.slow
 def test_rows_near_the_bound() -> None:
     """27 cases; column generation proves a bound of 76,263 rows for them, and best-fit-decreasing takes 76,308."""
     plain = tight = bound = 0

@@ -9,12 +9,10 @@ from packtrain.schemas.rows import RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 
+from tests.kit import CHATML
+
 EVERYTHING = ("system", "tools", "user", "assistant", "tool_calls", "tool_results")
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 # Public instruct models do so: the system message stands before the last question only.
 LATE_SYSTEM = (
     "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
@@ -29,13 +27,10 @@ TRICKY = {
         " {{ m.content }}<|im_end|>", " {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
     ),
     # Where the row has a system message, the generation prompt is another one.
-    "opening by system": CHATML.replace(
-        "<|im_start|>assistant\n{% endif %}",
-        "<|im_start|>assistant\n{{ '<think>\n' if messages[0].role == 'system' }}{% endif %}",
-    ),
+    "opening by system": CHATML.replace("{% endif %}", "{{ '<think>\n' if messages[0].role == 'system' }}{% endif %}"),
     # The prompt alone is stripped, the conversation is not.
     "strips prompts": CHATML.replace(
-        "{{ m.content }}", "{{ m.content | trim if add_generation_prompt else m.content }}"
+        "message.content", "(message.content | trim if add_generation_prompt else message.content)"
     ),
     # A conversation of more than three messages has their number before each.
     "counts": "{% if messages | length > 3 %}{{ messages | length }}: {% endif %}" + CHATML,
@@ -46,7 +41,8 @@ TRICKY = {
         "{% endfor %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     ),
     "looks into contents": CHATML.replace(
-        "{{ m.content }}", "{{ m.content.split('</think>')[-1] if 'b' in m.content else m.content ~ m.name }}"
+        "message.content",
+        "(message.content.split('</think>')[-1] if 'b' in message.content else message.content ~ message.name)",
     ),
     "writes no contents": "{% for m in messages %}<{{ m.role }}>{% endfor %}",
     "never proved": "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}abc{% endif %}",

@@ -8,10 +8,8 @@ from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import same
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+from tests.kit import CHATML
+
 THINKING = (
     "{% for m in messages %}<{{ m.role }}>{% if loop.last %}<think></think>{% endif %}"
     "{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"

@@ -5,7 +5,7 @@ import pytest
 from tests.training.probe.architectures import SETTINGS, VERDICTS, R, alone, build, judge, unlike
 
 KINDS = [
-    pytest.param(kind, *verdicts, id=kind, marks=[pytest.mark.slow] if number % 3 else [])
+    pytest.param(kind, *verdicts, id=kind, marks=[pytest.mark.slow] if number % 6 else [])
     for verdicts, kinds in VERDICTS.items()
     for number, kind in enumerate(kinds.split())
 ]

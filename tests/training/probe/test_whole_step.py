@@ -33,7 +33,7 @@ def gradients(model: Any, batches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if place % 3 else []) for place, kind in enumerate(KINDS)]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if place % 6 else []) for place, kind in enumerate(KINDS)]
 )
 def test_packed_is_one_by_one(kind: str) -> None:
     settings = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if kind == "gpt2" else {}
