@@ -129,16 +129,20 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
         return len(text)
     own = code_of(cut)
     last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
-    begin = next((turn.begin for turn in turns if turn.message == cut), -1)
-    if begin < 0 and (cut or roles[0] == ASSISTANT):
-        begin = anchor = min((begin for begin, _, code in words if code >= own), default=len(text))
-        low = max(0, last, *(earlier.end for earlier in turns if earlier.message < cut))
-        if cut:
-            alone, alone_words = chat.head(cut)
-            shared = common_prefix(alone, text)
-            said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
-            if shared >= max(low, said) or shared >= anchor:
-                begin = max(shared, low)
-    if last > begin >= 0:
+    answers = [(begin, end) for begin, end, code in words if code >= own]
+    anchor = min((begin for begin, _ in answers), default=len(text))
+    if last > min((begin for begin, end in answers if begin < end), default=last):
         raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
-    return max(begin, 0)
+    for turn in turns:
+        if turn.message == cut:
+            return turn.begin
+    if not cut and roles[0] != ASSISTANT:
+        return 0
+    low = max([last, *(earlier.end for earlier in turns if earlier.message < cut)])
+    if cut:
+        alone, alone_words = chat.head(cut)
+        shared = common_prefix(alone, text)
+        said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
+        if shared >= max(low, said) or shared >= anchor:
+            return max(shared, low)
+    return anchor

@@ -99,12 +99,13 @@ def _content(made: Owned, text: str, code: int, role: Any) -> TrackedStr:
     Args:
         code: of the content.
     """
-    if role != ASSISTANT or IN_BOTH not in text:
+    tangled = role == ASSISTANT and IN_BOTH in text and has_more_thoughts(text)
+    if tangled:
+        made.tangled = code >> MESSAGE
+    if tangled or role != ASSISTANT or IN_BOTH not in text:
         made.say(code, text)
         return owned(text, code)
     end = thought_end(text)
-    if has_more_thoughts(text):
-        made.tangled = code >> MESSAGE
     made.say(code | TAGGED, text[:end])
     if bare(text[end:]):
         made.say(code, text[end:])
