@@ -83,10 +83,6 @@ class IntegrityError(PacktrainError, RuntimeError):
     """Data does not match its record: a damaged shard, or a ledger that does not close."""
 
 
-class EngineMismatchError(IntegrityError):
-    """A tokenizer engine and the reference gave different tokens for a text. The message is that text."""
-
-
 class StalledError(PacktrainError, TimeoutError):
     """A loader waited too long for data. Names the rank, the shard and its address."""
 

@@ -13,7 +13,7 @@ from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
 
-FORMAT = 5
+FORMAT = 6
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -44,6 +44,8 @@ class ShardRecord(FileRecord):
     """Trained labels."""
     max_docs: _Count
     """Maximum number of documents in one row, which decides the length of `cu_seq_lens` for static shapes."""
+    highest_id: _Count
+    """The highest token id: a model needs embeddings for more ids than this. 0 for preference pairs."""
 
 
 @dataclass(frozen=True, slots=True)

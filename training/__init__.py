@@ -4,18 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batch import collate as collate
     from .batch import cp_part as cp_part
-    from .loader import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
-    from .loader import collate as collate
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
 
 _HOMES = {
-    **dict.fromkeys(("PackedDataset", "PackedLoader", "collate"), ".loader"),
+    "PackedLoader": ".loader",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
+    "collate": ".batch",
     "cp_part": ".batch",
     "train": ".trainer.train",
 }

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ..schemas.alignment import ParallelLayout
 from ..schemas.errors import ConfigError
 from ..schemas.ragged import offsets_of, ranges
-from ..schemas.rows import IGNORE_INDEX
-from .mapped_shard import Row
+from ..schemas.rows import IGNORE_INDEX, WEIGHTS
+from .packed_rows import Row
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
@@ -58,7 +58,10 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))
     longest = int(lengths.max(initial=0)) if shape is None else shape.length
-    batch: dict[str, Any] = {name: _widened([getattr(row, name) for row in rows]) for name in _COLUMNS}
+    batch: dict[str, Any] = {
+        name: torch.from_numpy(np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)[None])
+        for name in _COLUMNS
+    }
     batch |= {
         "cu_seq_lens_q": bounds,
         "cu_seq_lens_k": bounds,
@@ -74,6 +77,18 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
         own = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(own, np.int32))
     return batch
+
+
+def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A `collate_fn` for rows as `datasets.load_from_disk` reads them from a packed folder: one flattened batch; see
+    `flatten`.
+    """
+    rows = []
+    for example in examples:
+        parts = (np.asarray(example[name], np.int32) for name in (*_COLUMNS, "seq_lengths"))
+        weights = np.asarray(example[WEIGHTS], np.float32) if WEIGHTS in example else None
+        rows.append(Row(*parts, loss_weights=weights))
+    return flatten(rows)
 
 
 def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
@@ -163,10 +178,3 @@ def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:
     if rows[0].loss_weights is None:
         return None
     return [np.zeros(len(row.labels), np.float32) if row.loss_weights is None else row.loss_weights for row in rows]
-
-
-def _widened(parts: list[NDArray[np.int32]]) -> torch.Tensor:
-    """int64 (1, T): copied and converted in one pass over memory."""
-    out = torch.empty((1, sum(map(len, parts))), dtype=torch.int64)
-    np.concatenate(parts, out=out.numpy()[0])
-    return out

@@ -21,8 +21,6 @@ from .model import load_weights, put_adapter, read_config
 SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given, by type of device."""
 _WEIGHTS = (".safetensors", ".bin")
-_ADAPTER = ("adapter_model",)
-"""How names of an adapter's weights begin; where peft finds none, it looks in a hub."""
 _EDGE = 1 << 20
 
 
@@ -165,9 +163,10 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
             f"MODEL: {model} has no config.json; give "
             f"{inside if (inside / 'config.json').is_file() else 'a folder that holds a whole model'}"
         )
-    _check_weights(model, ("",))
-    if adapter is not None:
-        _check_weights(adapter, _ADAPTER)
+    for folder, begins in ((model, ""), (adapter, "adapter_model")):  # peft looks in a hub for an adapter's
+        if folder and not any(one.suffix in _WEIGHTS and one.name.startswith(begins) for one in folder.iterdir()):
+            what = "an adapter_config.json" if begins else "a config.json"
+            raise ConfigError(f"MODEL: {folder} has {what} but no weights; give a folder with *.safetensors")
     text = read_config(model).get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int):
@@ -177,22 +176,6 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     stops = [id for end in ends for id in (end if isinstance(end, list) else [end]) if isinstance(id, int)]
     positions = getattr(text, "max_position_embeddings", None) or None
     return ModelFolder(model, adapter, vocabulary, positions, tuple(dict.fromkeys(stops)))
-
-
-def _check_weights(folder: Path, names: tuple[str, ...]) -> None:
-    """Refuse a folder without weights, or whose index of weights leads out of it.
-
-    Raises:
-        ConfigError: as said.
-    """
-    for path in folder.glob("*.index.json"):
-        files = _json(path).get("weight_map")
-        for name in files.values() if isinstance(files, dict) else ():
-            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
-                raise ConfigError(f"MODEL: {path} names weights outside of its folder: {name!r}; copy the model again")
-    if not any(one.suffix in _WEIGHTS and one.name.startswith(names) for one in folder.iterdir()):
-        what = "an adapter_config.json" if names == _ADAPTER else "a config.json"
-        raise ConfigError(f"MODEL: {folder} has {what} but no weights; give a folder with *.safetensors")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -5,29 +5,39 @@ among the ranks, and each rank makes its batches of its share. The state counts 
 exactly where it stopped with another number of ranks or rows per step.
 """
 
+import atexit
 import logging
-from collections.abc import Iterator, Sequence
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from torch.utils.data import Dataset
-
-from ..schemas.errors import ConfigError, choice
-from .ahead import ShardsAhead, made_ahead
+from ..schemas.errors import ConfigError, StalledError, choice
+from ..schemas.escape import escape_line
+from ..schemas.units import duration
 from .batch import FixedShape, flatten, pinned, unpack, untrained
 from .dataset_files import CACHE_BYTES
-from .mapped_shard import Row
-from .order import Order
-from .packed_rows import PackedRows
-from .place import detect_rank, divisible
-from .steps import Steps, Tail, read_state
+from .order import Order, Steps, Tail, detect_rank, divisible
+from .packed_rows import PackedRows, Row
 
 _LOG = logging.getLogger(__name__)
-_COLUMNS = ("input_ids", "labels", "position_ids", "seq_lengths")
-"""Of a PackedDataset."""
+_Task = TypeVar("_Task")
+_Made = TypeVar("_Made")
+
+REPORT_AFTER = 30.0
+"""Seconds until a warning says what a rank waits for. It is repeated after twice that time, and so on."""
+GIVE_UP_AFTER = 480.0
+"""Seconds until the waiting rank stops with an error: collectives of the others time out after ten minutes (NCCL) or
+thirty (gloo), and name no reason.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +71,8 @@ class PackedLoader:
         order: see `Order`. Use `blocks` for remote shards that do not fit into the cache. Epoch 0 is in stored order
             if packing shuffled the rows.
         balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
-            ranks by cost. `auto` makes groups of 64 if that saves time; `balance_note` says what was chosen. With one
-            row a rank on more than 64 ranks, give their number. None keeps the order.
+            ranks by cost. `auto` makes groups of 64 if that saves time. With one row a rank on more than 64 ranks,
+            give their number. None keeps the order.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
             warns if that takes long.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
@@ -132,12 +142,7 @@ class PackedLoader:
         self._pad_id = self.corpus.manifest.pad_id
         self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, self._pad_id) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
-        self._rows, self._ended = 0, False
-
-    @property
-    def balance_note(self) -> str:
-        """Whether rows are grouped by cost, and why."""
-        return self.steps.note
+        self._rows = 0
 
     @property
     def total_rows(self) -> int:
@@ -152,10 +157,8 @@ class PackedLoader:
         """Yield the rank's batches from the current state on. The state advances as batches are returned."""
         first, width = self._rows, self.rows_per_step
         positions = range(first, first + self.steps.left(first) * width, width)
-        if not positions and self._ended:
-            _LOG.warning("this loader has been read to its end; make one with more epochs")
-        shards = None if self.corpus.files.is_local else ShardsAhead(self.steps)
-        made = made_ahead(self._batches, positions, self.prefetch, self._whereabouts)
+        shards = None if self.corpus.files.is_local else _ShardsAhead(self.steps)
+        made = _made_ahead(self._batches, positions, self.prefetch, self._whereabouts)
         try:
             for position, batches in zip(positions, made, strict=True):
                 if shards is not None:
@@ -164,7 +167,6 @@ class PackedLoader:
                     if number == self.accumulate:
                         self._rows = min(position + width, self.total_rows)
                     yield batch
-            self._ended = True
         finally:
             if shards is not None:
                 shards.close()
@@ -210,7 +212,7 @@ class PackedLoader:
         step = self.steps.at(position)
         hand = step.hands[self.place.rank]
         rows = [self.corpus.row(index) for index in step.rows[hand].tolist()]
-        if step.real < self.rows_per_step and self.steps.tail is Tail.PAD:
+        if step.real < self.rows_per_step:
             rows = [row if index < step.real else untrained(row) for index, row in zip(hand, rows, strict=True)]
         share = len(rows) // self.accumulate
         return [self._batch(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
@@ -230,44 +232,143 @@ class PackedLoader:
         )
 
 
-class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
-    """`PackedDataset(folder)[i]` is packed row i, for any DataLoader or trainer. Pickled as its location, so every
-    loader worker maps the shards itself.
+def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str]) -> dict[str, Any]:
+    """A state that was saved, from untrusted plain data.
 
     Args:
-        where: folder or URL that `packtrain run` wrote.
-        split: `train` or `holdout`.
-        remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
+        mine: the state at the beginning.
+        of: name of the object that it belongs to, for messages.
+        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `mine`.
 
     Raises:
-        InputError, IntegrityError: see `PackedRows`.
+        ConfigError: it is of another version or order, damaged, or not a state of this kind; the message names the key.
     """
-
-    def __init__(self, where: str | Path, split: str = "train", **remote: Any) -> None:
-        self.rows = PackedRows(where, split, **remote)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """`input_ids`, `labels`, `position_ids`, int64 (T,), and `seq_lengths`, int64 (D,); for data with weights also
-        `loss_weights`, float32 (T,).
-        """
-        row = self.rows.row(index if index >= 0 else index + len(self))
-        found = {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in _COLUMNS}
-        if row.loss_weights is not None:
-            found["loss_weights"] = torch.from_numpy(row.loss_weights.copy())
-        return found
-
-
-def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
-    """A `collate_fn` that turns rows of a PackedDataset into one flattened batch; see `batch.flatten`."""
-    return flatten(
-        [
-            Row(
-                *(example[name].numpy().astype(np.int32) for name in _COLUMNS),
-                loss_weights=example["loss_weights"].numpy() if "loss_weights" in example else None,
+    found = dict(given) if isinstance(given, Mapping) else {}
+    for key in {**mine, **found}:
+        theirs: Any = found.get(key)
+        own: Any = mine.get(key)
+        fits = type(theirs) is type(own) and (0 <= theirs <= 2**62 if key in counts else theirs == own)
+        if not fits:
+            raise ConfigError(
+                f"the state of a {of} does not fit: {escape_line(str(key))} differs: here it is {own!r}, in the state "
+                f"{theirs!r:.60}. Resuming would repeat some rows and leave others out: configure it as before, resume "
+                "from another checkpoint, or start again without the state"
             )
-            for example in examples
-        ]
-    )
+    return found
+
+
+# Ahead of time
+
+
+class _Threads:
+    """Threads that do one task after another. They end with the process, even if one hangs in a store."""
+
+    def __init__(self, count: int) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._closed = Event()
+        arguments = (self._tasks, self._closed)
+        self._threads = [Thread(target=_work, args=arguments, name="packtrain", daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        _OPEN.add(self)
+        _STARTED.update(self._threads)
+
+    def submit(self, task: Callable[[], _Made]) -> "Future[_Made]":
+        """Have a task done."""
+        made: Future[_Made] = Future()
+        self._tasks.put((made, task))
+        return made
+
+    def close(self) -> None:
+        """Drop the tasks that have not been begun."""
+        self._closed.set()
+        for _ in self._threads:
+            self._tasks.put(None)
+
+
+_OPEN: "weakref.WeakSet[_Threads]" = weakref.WeakSet()
+_STARTED: "weakref.WeakSet[Thread]" = weakref.WeakSet()
+"""Threads may live longer than what started them: until they have done the task that they are at."""
+
+
+@atexit.register
+def _end() -> None:
+    """Let threads finish what takes a moment: stopped by the interpreter in the middle of foreign code, they abort the
+    process.
+    """
+    for threads in list(_OPEN):
+        threads.close()
+    until = time.monotonic() + 1.0
+    for thread in list(_STARTED):
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: Event) -> None:
+    while (given := tasks.get()) is not None and not closed.is_set():
+        made, task = given
+        try:
+            made.set_result(task())
+        except BaseException as error:
+            made.set_exception(error)
+        del given, made, task  # while it waits for the next one, what was made is not its own
+
+
+def _made_ahead(
+    make: Callable[[_Task], _Made], tasks: Iterable[_Task], count: int, what: Callable[[_Task], str]
+) -> Iterator[_Made]:
+    """Yield `make(task)` for every task, in order, while a thread makes the next `count`.
+
+    Args:
+        count: with 0, each is made when it is asked for, however long that takes.
+        what: describes what a task waits for.
+
+    Raises:
+        StalledError: nothing came for a long time. Errors of `make` come when their turn comes.
+    """
+    if not count:
+        yield from map(make, tasks)
+        return
+    threads, left = _Threads(1), iter(tasks)
+    waiting: deque[tuple[Future[_Made], _Task]] = deque()
+    try:
+        while True:
+            for task in islice(left, count - len(waiting)):
+                waiting.append((threads.submit(partial(make, task)), task))
+            if not waiting:
+                return
+            made, task = waiting.popleft()
+            began, report = time.monotonic(), REPORT_AFTER
+            while not wait([made], max(0.0, min(report, GIVE_UP_AFTER) - (time.monotonic() - began))).done:
+                waited = time.monotonic() - began
+                if waited >= GIVE_UP_AFTER:
+                    raise StalledError(f"{what(task)}; gave up after {duration(waited)}. Check the store that is named")
+                _LOG.warning("%s; %s by now", what(task), duration(waited))
+                report *= 2
+            yield made.result()
+    finally:
+        threads.close()
+
+
+class _ShardsAhead:
+    """Downloads the shards of the next rows into the cache."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps, corpus = steps, steps.corpus
+        self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(1, corpus.shard_of(len(corpus) - 1)))
+        self._next = -1
+        self._asked: set[int] = set()
+        self._threads = _Threads(4)
+        self.close = self._threads.close
+
+    def move(self, position: int) -> None:
+        """Ask for the shards after a position. Cheap if little has changed."""
+        if position < self._next:
+            return
+        corpus = self._steps.corpus
+        shards = map(corpus.shard_of, self._steps.rows(position, position + self._rows).tolist())
+        wanted = list(dict.fromkeys(shards))[: corpus.most]
+        for shard in wanted:
+            if shard not in self._asked:  # if it fails, reading the shard raises the error again
+                self._threads.submit(partial(corpus.fetch, shard))
+        self._asked = set(wanted)  # others may be gone from the cache by the time they are needed again
+        self._next = position + self._rows // 4

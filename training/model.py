@@ -1,11 +1,12 @@
-"""A causal language model of transformers: found, read, loaded or drawn at random, adapted, and what it can take.
+"""A causal language model of transformers: read, loaded or drawn at random, adapted; its tokenizer, and its limits.
 
 `train`, `probe`, `sample` and `explain-loss` all get their model here. Weights are read as tensors alone, and nothing
 that a folder names is imported or fetched.
 """
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..schemas.errors import ConfigError, InputError
+from ..schemas.fingerprint import hash_bytes
+from ..schemas.jsontext import parse_json
 from ..schemas.model_facts import Limit, stretching
-from .attention.apply import configs_of, refuse_foreign_attention, unwrap
+from ..schemas.names import check_name
+from .attention import configs_of, unwrap
 from .packed_rows import PackedRows
 
 if TYPE_CHECKING:
     from .trainer.train_config import ModelConfig
 
+_LOG = logging.getLogger(__name__)
+_RUN = "_run/run.json"
+"""Where a run notes the tokenizer's folder and its own chat template, for this machine."""
+_TEMPLATE_BYTES = 1 << 20
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
@@ -47,7 +55,12 @@ def read_config(folder: Path) -> Any:
         found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         raise ConfigError(f"model: the configuration {where} cannot be read: {message_of(error)}") from error
-    refuse_foreign_attention(found, where)
+    for one in configs_of(found):
+        if "/" in (name := str(getattr(one, "_attn_implementation", None))):  # transformers would fetch and run it
+            raise ConfigError(
+                f"{where} wants attention from elsewhere, {name!r}; code that a model's folder names is not run: "
+                "remove the key attn_implementation"
+            )
     return found
 
 
@@ -79,12 +92,16 @@ def load_weights(folder: Path, **options: Any) -> Any:
         options: of transformers' `from_pretrained`.
 
     Raises:
-        ConfigError: a file is missing, damaged or holds more than weights, or it is no causal language model.
+        ConfigError: a file is missing, damaged, outside of the folder or holds more than weights, or it is no causal
+            language model.
     """
     from transformers import AutoModelForCausalLM
 
     options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
+        for index in folder.glob("*.index.json"):
+            for name in parse_json(index.read_bytes())["weight_map"].values():
+                check_name(name)  # transformers would open what lies elsewhere
         model, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # of a damaged or hostile folder, and of any architecture
         raise _not_loaded(folder, error) from error
@@ -185,6 +202,73 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 
 
+def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
+    """The tokenizer of transformers that packed the data, with the chat template that did. None, with a warning, if
+    this machine does not have it.
+
+    The dataset's notes may come from elsewhere. A file that they name becomes the template only if its text has the
+    hash in the manifest: no other file of this machine may get into a checkpoint.
+
+    Args:
+        given: the folder that the configuration names.
+        rows: the training data, whose run noted what it used.
+
+    Raises:
+        ConfigError: there is no such folder, or transformers cannot load the tokenizer.
+    """
+    folder, template = given, ""
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
+    if folder is None and rows.files.is_local:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted = parse_json(rows.files.read(_RUN))
+            folder, template = Path(noted["tokenizer"]), str(noted["chat_template"] or "")
+    if folder is None or not folder.is_dir():
+        _LOG.warning(
+            "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
+            "none; name its folder with tokenizer:"
+        )
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
+    with suppress(OSError, ValueError):
+        if "{" not in template and Path(template).is_file():
+            with Path(template).open("rb") as file:
+                template = file.read(_TEMPLATE_BYTES).decode()
+    if hash_bytes(template.encode()) == rows.manifest.plan["tokenizer"]["template"]:
+        tokenizer.chat_template = template
+    elif template:
+        _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
+    return tokenizer
+
+
+def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
+    """Refuse a model whose folder holds another tokenizer than that of the data.
+
+    Raises:
+        ConfigError: names a token that has another id there.
+    """
+    from tokenizers import Tokenizer
+
+    file = model / "tokenizer.json"
+    if not file.is_file():
+        return
+    try:
+        theirs = Tokenizer.from_file(str(file)).get_vocab()
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
+    for token, number in tokenizer.get_vocab().items():
+        if theirs.get(token, number) != number:
+            raise ConfigError(
+                f"model: the token {token!r} is {theirs[token]:,} for the model in {model}, and {number:,} in the "
+                "data: it was packed with another tokenizer. Pack it with the model's, or take another model"
+            )
+
+
 # What a model can take
 
 
@@ -194,58 +278,51 @@ def may_leave_weights_unused(model: Any) -> bool:
     return any(getattr(config, name, None) for name in EXPERTS) or bool(getattr(config, "sub_configs", None))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """The token ids and positions that a model takes."""
-
-    ids: int
+def vocabulary_of(model: Any) -> int:
     """Number of token ids with embeddings."""
-    document: Limit | None
-    """The longest document, and what happens to longer ones; None where there is no limit."""
+    return _rows(unwrap(model).get_input_embeddings().weight)
 
-    @classmethod
-    def of(cls, model: Any) -> "ModelLimits":
-        """Read them from the configuration and embeddings of a model.
 
-        Rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones end.
-        """
-        model = unwrap(model)
-        limits = [limit for config in configs_of(model.config) for limit in stretching(config)]
-        most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
-                learned = min(_rows(module.weight), most or _rows(module.weight))
-                limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
-        shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest)
+def longest_document(model: Any) -> Limit | None:
+    """The longest document that a model takes, and what happens to longer ones; None where there is no limit.
 
-    def check_rows(self, name: str, rows: PackedRows, *, padded: bool = False) -> None:
-        """Refuse documents that are longer than the model takes.
+    Rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones end.
+    """
+    model = unwrap(model)
+    limits = [limit for config in configs_of(model.config) for limit in stretching(config)]
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
+            learned = min(_rows(module.weight), most or _rows(module.weight))
+            limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
+    return min(limits, key=lambda limit: limit.tokens, default=None)
 
-        Args:
-            name: what the rows are called in the error.
-            padded: the rest of every row is padding, a document of its own, which may be as long as a row.
 
-        Raises:
-            InputError: says how long the longest document is, and how long it may be.
-        """
-        if self.document is None or rows.max_length <= self.document.tokens:  # as nearly always
-            return
-        longest = rows.max_length if padded else rows.longest
-        if longest > self.document.tokens:
-            raise InputError(
-                f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
-                f"{self.document.reason}. Pack with truncate.max_length: {self.document.tokens}, or take another model"
-            )
+def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False) -> None:
+    """Refuse data with token ids or positions that a model does not have; on a GPU they would fail unclearly, and late.
 
-    def check_batch(self, batch: Mapping[str, Any]) -> None:
-        """Raise InputError for token ids that the model does not have; on a GPU they would fail unclearly."""
-        if (highest := int(batch["input_ids"].max())) >= self.ids:
-            raise InputError(
-                f"the data has the token id {highest:,}, but the model has embeddings for {self.ids:,} ids: it was "
-                "packed with another tokenizer than the model's. Pack it with the model's, or resize the model "
-                f"(model.config.vocab_size: at least {highest + 1:,})"
-            )
+    Args:
+        name: what the rows are called in the error.
+        padded: the rest of every row is padding, a document of its own, which may be as long as a row.
+
+    Raises:
+        InputError: says how far the data goes, and how far the model.
+    """
+    highest = max(rows.highest_id, rows.manifest.pad_id if padded else 0)
+    if highest >= (ids := vocabulary_of(model)):
+        raise InputError(
+            f"{name} has the token id {highest:,}, but the model has embeddings for {ids:,} ids: it was packed with "
+            "another tokenizer than the model's. Pack it with the model's, or resize the model "
+            f"(model.config.vocab_size: at least {highest + 1:,})"
+        )
+    limit = longest_document(model)
+    if limit is None or rows.max_length <= limit.tokens:  # as nearly always
+        return
+    if (longest := rows.max_length if padded else rows.longest) > limit.tokens:
+        raise InputError(
+            f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
+            f"{limit.reason}. Pack with truncate.max_length: {limit.tokens}, or take another model"
+        )
 
 
 def _rows(weight: Any) -> int:

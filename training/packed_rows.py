@@ -1,10 +1,13 @@
-"""The packed rows of a finished dataset, local or remote: random access, sizes, fingerprint, names of documents."""
+"""The packed rows of a finished dataset, local or remote: random access to mapped shards, sizes, fingerprint, names of
+documents. Nothing is copied until a batch is made.
+"""
 
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,10 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.jsontext import parse_json
-from ..schemas.manifest import Manifest
+from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.names import MANIFEST
-from ..schemas.rows import ROW_SIZES_NAME
+from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
-from .mapped_shard import Row, RowSizes, Shard
 
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 256
@@ -29,14 +31,43 @@ _PAIR = 32 * 4096 / 6.7e9
 backward, a token costs 6 operations for each parameter, and a document 6 · ℓ² · hidden for each layer: here of a model
 with 6.7 billion parameters, 32 layers and 4,096 dimensions. Other sizes differ by a factor of two or three.
 """
+_PER_TOKEN = ("input_ids", "labels", "position_ids", WEIGHTS)
+"""Columns with a value for each token; the others have one for each piece."""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
 
+def _no_ids() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
+class Row:
+    """One packed row, T tokens in D pieces; read-only views of a shard."""
+
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    position_ids: NDArray[np.int32]
+    """(T,)"""
+    seq_lengths: NDArray[np.int32]
+    """(D,) with padding"""
+    doc_ids: NDArray[np.int64] = field(default_factory=_no_ids, kw_only=True)
+    """(D,) the document of each piece; empty if it is not known."""
+    seq_lengths_unpadded: NDArray[np.int32] | None = field(default=None, kw_only=True)
+    """(D,) without padding; None if the dataset does not say."""
+    loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
+    """(T,) how much each label counts; None if all count 1."""
+
+    @property
+    def own_lengths(self) -> NDArray[np.int32]:
+        """(D,) without padding, as far as the dataset says."""
+        return self.seq_lengths if self.seq_lengths_unpadded is None else self.seq_lengths_unpadded
+
+
 class PackedRows:
     """The rows of one split of a finished dataset, in the order of its shards. Safe in threads.
-
-    Pickled as its arguments.
 
     Args:
         where: folder or URL that `packtrain run` wrote.
@@ -49,8 +80,6 @@ class PackedRows:
     """
 
     def __init__(self, where: str | Path, split: str = "train", **remote: Any) -> None:
-        self._arguments = (where, split, remote)
-        self.where, self.split = where, split
         self.files = DatasetFiles(where, **remote)
         self.manifest = read_manifest(self.files)
         if self.manifest.preference:
@@ -73,10 +102,6 @@ class PackedRows:
         """Most shards that are mapped at once; rows in use keep their memory."""
         self._shard = lru_cache(self.most)(self._open)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        where, split, remote = self._arguments
-        return partial(PackedRows, **remote), (where, split)  # every process maps its own
-
     def __len__(self) -> int:
         return self._starts[-1]
 
@@ -89,6 +114,11 @@ class PackedRows:
     def max_docs(self) -> int:
         """Maximum number of documents in one row."""
         return max(shard.max_docs for shard in self._shards)
+
+    @property
+    def highest_id(self) -> int:
+        """The highest token id."""
+        return max((shard.highest_id for shard in self._shards), default=0)
 
     @cached_property
     def longest(self) -> int:
@@ -107,15 +137,16 @@ class PackedRows:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def row(self, index: int) -> Row:
-        """Row `index`. Raises IndexError beyond the last one."""
+        """Row `index`. Raises IndexError beyond the last one, and IntegrityError if its file was changed."""
         number = self.shard_of(index)
-        shard: Shard = self._shard(number)
+        shard: _Shard = self._shard(number)
         return shard.row(index - self._starts[number])
 
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
-        tokens, squares = self._sizes.of(rows)
-        return tokens + _PAIR * squares
+        file, tokens, squares = self._sizes
+        file.check()
+        return tokens[rows] + _PAIR * squares[rows]
 
     def names(self, doc_ids: Sequence[int]) -> dict[int, tuple[str, str, str, int]]:
         """For each document id, (example id, source, file, line) from the table beside the shards.
@@ -145,14 +176,18 @@ class PackedRows:
         record = self._shards[shard]
         self.files.map(record.name, record.bytes, record.hash)
 
-    def _open(self, shard: int) -> Shard:
-        return Shard(self.files, self._shards[shard])
+    def _open(self, shard: int) -> "_Shard":
+        return _Shard(self.files, self._shards[shard])
 
     # Files beside them
 
     @cached_property
-    def _sizes(self) -> RowSizes:
-        return RowSizes(self._file(self._shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME), len(self))
+    def _sizes(self) -> tuple[MappedFile, NDArray[np.int32], NDArray[np.int64]]:
+        """The file of `ROW_SIZES`, and for each row its tokens, and the sum of its pieces' squared lengths."""
+        file = self._file(self._shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME)
+        table = _read(file, pa.ipc.open_file, len(self), ROW_SIZES).combine_chunks()
+        tokens, squares = (_view(table.column(one.name).chunk(0), one.type) for one in ROW_SIZES)
+        return file, tokens, squares
 
     def _documents(self, columns: list[str], **options: Any) -> pa.Table:
         import pyarrow.parquet as pq
@@ -168,6 +203,85 @@ class PackedRows:
             if file.name == name:
                 return self.files.map(name, file.bytes, file.hash)
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
+
+
+class Chunk:
+    """One record batch of packed rows.
+
+    Raises:
+        IntegrityError: columns of tokens or of pieces differ in length.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, where: str) -> None:
+        self._values: dict[str, NDArray[Any]] = {}
+        starts: dict[bool, NDArray[np.int32]] = {}
+        for name in (*PACKED.names, *(one for one in (UNPADDED, WEIGHTS) if one in batch.schema.names)):
+            column = batch.column(name)
+            self._values[name] = _view(column.values, column.type.value_type)
+            own = _view(column.offsets, pa.int32())
+            if not np.array_equal(own, starts.setdefault(name in _PER_TOKEN, own)):
+                first = "input_ids" if name in _PER_TOKEN else "seq_lengths"
+                raise IntegrityError(
+                    f"{where}: {name} and {first} have different lengths; run packtrain verify on its folder"
+                )
+        # Reading one item of a memoryview takes a third of the time that an array needs.
+        self._tokens, self._pieces = starts[True].data, starts[False].data
+
+    def row(self, at: int) -> Row:
+        """Row `at` of the batch."""
+        values = self._values
+        tokens = slice(self._tokens[at], self._tokens[at + 1])
+        pieces = slice(self._pieces[at], self._pieces[at + 1])
+        return Row(
+            values["input_ids"][tokens],
+            values["labels"][tokens],
+            values["position_ids"][tokens],
+            values["seq_lengths"][pieces],
+            doc_ids=values["doc_ids"][pieces],
+            seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
+            loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
+        )
+
+
+class _Shard:
+    """One mapped shard. Raises IntegrityError if it cannot be read, or has another number of rows than its record."""
+
+    def __init__(self, files: DatasetFiles, record: ShardRecord) -> None:
+        self._file = files.map(record.name, record.bytes, record.hash)
+        batches = _read(self._file, pa.ipc.open_stream, record.rows, PACKED).to_batches()
+        self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
+        self._chunks = [Chunk(batch, self._file.where) for batch in batches]
+
+    def row(self, index: int) -> Row:
+        self._file.check()
+        number = bisect_right(self._starts, index) - 1
+        return self._chunks[number].row(index - self._starts[number])
+
+
+def _read(file: MappedFile, opened: Callable[[pa.Buffer], Any], rows: int, schema: pa.Schema) -> pa.Table:
+    """What a file holds; IntegrityError if it does not have these columns, and so many rows."""
+    try:
+        table = opened(file.buffer).read_all()
+        for one in schema:
+            if one.name not in table.schema.names or table.schema.field(one.name).type != one.type:
+                raise ValueError(f"it has no column {one.name} of {one.type}")
+    except (OSError, ValueError, pa.ArrowInvalid) as error:
+        raise IntegrityError(f"{file.where} cannot be read: {error}; run packtrain verify on its folder") from error
+    if table.num_rows != rows:
+        raise IntegrityError(
+            f"{file.where} has {table.num_rows:,} rows, but the manifest says {rows:,}; "
+            "packtrain verify --repair rebuilds it"
+        )
+    return table
+
+
+def _view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
+    """A read-only view of the array's memory; `to_numpy` would import pandas if it is installed."""
+    data = array.buffers()[1]
+    dtype = np.dtype(kind.to_pandas_dtype())
+    if data is None:
+        return np.zeros(0, dtype=dtype)
+    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
 
 
 def read_manifest(files: DatasetFiles) -> Manifest:

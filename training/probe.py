@@ -12,18 +12,19 @@ About ten tiny forward passes, and nine of a real batch without gradients.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
+from transformers import logging
 
 from ..schemas.errors import BatchError, ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
-from .attention.apply import attention_layers, unwrap
-from .attention.varlen import NAME, UNPACKED, count_calls
-from .model import message_of
-from .probe_setup import Batch, Span, cut_out, random_documents, spans_of, to_device, undisturbed
+from .attention import NAME, UNPACKED, Applied, unwrap, use_packed
+from .model import default_device, draw_weights, load_weights, message_of, read_config
+from .probe_setup import Batch, Span, cut_out, random_documents, shrink, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
@@ -44,7 +45,7 @@ class Check:
     """The result of one check."""
 
     name: str
-    """`runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence` or `at length`."""
+    """`runs`, `isolation`, `control`, `perturbation`, `equivalence` or `at length`."""
     passed: bool
     value: str
     """The measured result."""
@@ -87,8 +88,8 @@ class ProbeReport:
 
     @property
     def values(self) -> str:
-        """The measured results in a line, without that which only says that the model ran."""
-        return ", ".join(f"{one.name} {one.value}" for one in self.checks if one.name != "calls")
+        """The measured results in a line."""
+        return ", ".join(f"{one.name} {one.value}" for one in self.checks)
 
     def check(self, name: str) -> Check | None:
         """Return a check by name; None if it was not made."""
@@ -117,8 +118,6 @@ def probe(
     *,
     call: Call | None = None,
     batch: Mapping[str, Any] | None = None,
-    lengths: Sequence[int] = LENGTHS,
-    seed: int = 0,
     device: torch.device | str | None = None,
 ) -> ProbeReport:
     """Find out whether packed documents see each other, and whether each is computed as it would be alone.
@@ -131,15 +130,11 @@ def probe(
         call: the same callable that trains, from a batch to outputs with `logits`; by default `model(**batch)`.
         batch: the first batch that trains, as the loader makes it: a few of its documents are also compared with
             themselves alone.
-        lengths: of the random documents; at least two.
-        seed: of the documents' tokens; the same on every rank.
         device: the device of the batches; by default that of the model's weights.
 
     Raises:
-        ConfigError: there are fewer than two documents, or the model is not from transformers.
+        ConfigError: the model is not from transformers.
     """
-    if len(lengths) < 2 or min(lengths) < 2:
-        raise ConfigError(f"lengths={tuple(lengths)}: a probe needs at least two documents, of at least two tokens")
     bare = unwrap(model)
     if not hasattr(bare, "config"):
         raise ConfigError(
@@ -149,15 +144,14 @@ def probe(
     keeps = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
     numbered = batch is not None and "seq_idx" in batch
-    given, other = (random_documents(bare.config, lengths, one, place, seq_idx=numbered) for one in (seed, seed + 1))
+    given, other = (random_documents(bare.config, LENGTHS, seed, place, seq_idx=numbered) for seed in (0, 1))
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     bounds = (given if batch is None else batch)["cu_seq_lens_q"]
     shown = (int(bounds.diff().max()), int(bounds[-1]))
     with undisturbed(model) as calm:
-        checks, dtype = _run_once(model, call, given, name == NAME)
-        if not _any_rank(dtype is None, place):
+        checks, dtype = _run_once(model, call, given)
+        if not _any_rank(bool(checks), place):
             calm()
-            assert dtype is not None
             checks += _isolation(model, call, given, other, dtype)
             checks.append(_equivalence(call, given, spans_of(given), dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
@@ -170,28 +164,62 @@ def probe(
     return ProbeReport(type(bare).__name__, name, tuple(checks), _hint(name, checks), shown)
 
 
+def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = None) -> tuple[ProbeReport, Applied, str]:
+    """Build a model and probe it as the trainer would. Needs no tokenizer, data, GPU or weights, because only code
+    decides what leaks.
+
+    Args:
+        where: a folder with config.json and weights; or a config.json, or a folder without weights, for a tiny model of
+            this architecture with random weights.
+        attention: as in the trainer's configuration.
+        dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
+
+    Returns:
+        The report, the attention that was applied, and a description of how the model was made.
+
+    Raises:
+        ConfigError: there is no model, or transformers does not know it as a causal language model.
+        AttentionError: the attention cannot be applied.
+    """
+    folder = where.parent if where.name == "config.json" else where
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
+    place = default_device()
+    dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
+    logging.disable_progress_bar()
+    if folder == where and any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin")):
+        made, model = "its own weights", load_weights(folder, dtype=getattr(torch, dtype))
+    else:
+        config = read_config(folder)
+        try:
+            small = shrink(config)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            said = f"{config.model_type} cannot be shrunk ({message_of(error)})"
+            raise ConfigError(f"{where}: {said}; give a folder with weights") from error
+        made, model = "tiny, weights at random", draw_weights(small, 0, dtype=getattr(torch, dtype))
+    model.to(place)
+    applied = use_packed(model, attention)
+    return probe(model), applied, f"{made}, {dtype} on {place.type}"
+
+
 # Checks
 
 
-def _run_once(model: Any, call: Call, batch: Batch, ours: bool) -> tuple[list[Check], torch.dtype | None]:
-    """That the model runs as it trains, dropout included, and that every layer uses `packed_varlen`; and the least
-    exact dtype in which it computes, None if it does not run.
+def _run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.dtype]:
+    """That the model runs as it trains, dropout included; no check if it does. And the least exact dtype in which it
+    computes.
     """
-    with torch.no_grad(), count_calls() as seen:
+    kinds = [one.dtype for one in model.parameters() if one.is_floating_point()]
+    with torch.no_grad():
         try:
             logits = _logits_of(call(batch))
         except Exception as error:  # any error of the model is a result
-            return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], None
-    kinds = [logits.dtype, *seen, *(one.dtype for one in model.parameters() if one.is_floating_point())]
+            return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], torch.float32
+    kinds.append(logits.dtype)
     if torch.is_autocast_enabled(logits.device.type):
         kinds.append(torch.get_autocast_dtype(logits.device.type))
-    dtype = min(kinds, key=lambda kind: torch.finfo(kind).bits)
-    if not ours or _compiled(model):
-        return [], dtype
-    expected = max(1, len(attention_layers(model)))
-    good = len(seen) > 0 and len(seen) % expected == 0
-    detail = "" if good else "some layers compute attention in their own code, which ignores bounds"
-    return [Check("calls", good, f"{len(seen)} of packed attention", f"{expected}, or a multiple", detail)], dtype
+    return [], min(kinds, key=lambda kind: torch.finfo(kind).bits)
 
 
 def _isolation(model: Any, call: Call, batch: Batch, other: Batch, dtype: torch.dtype) -> list[Check]:

@@ -8,6 +8,7 @@ complete.
 import math
 import os
 import pickle
+import re
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -34,14 +35,14 @@ _CLASSES = {
     "collections": {"OrderedDict"},
     "builtins": {"set"},
 }  # fmt: skip
-_PREFIXES = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = re.compile(r"(_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What wrappers of a model put before the names of its weights, anywhere."""
 
 
 def find_shards(checkpoint: Path) -> Path | None:
-    """The folder with a checkpoint's sharded weights: itself, or one in it; None if it has none."""
-    folders = (checkpoint, checkpoint / "pytorch_model_fsdp_0", checkpoint / "model")
-    return next((folder for folder in folders if (folder / _INDEX).is_file()), None)
+    """The folder with a checkpoint's sharded weights, as accelerate names it; None if it has none."""
+    folder = checkpoint / "pytorch_model_fsdp_0"
+    return folder if (folder / _INDEX).is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30)
     """Gather a checkpoint's weights into a folder that transformers loads. The whole model must fit into memory.
 
     Args:
+        checkpoint: as a training with FSDP leaves it.
         file_bytes: most bytes of weights in one file, unless one tensor has more.
 
     Raises:
@@ -89,9 +91,6 @@ def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30)
         for name in _BESIDE:
             if (checkpoint / name).is_file():
                 shutil.copyfile(checkpoint / name, draft / name)
-        for written in draft.iterdir():
-            with written.open("rb") as file:
-                os.fsync(file.fileno())
         files = len(list(draft.glob("*.safetensors")))
         draft.rename(out)
     except (OSError, SafetensorError) as error:
@@ -128,12 +127,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
         # Otherwise what the memory held before would become weights.
         if math.prod(one.size) != sum(math.prod(piece.sizes) for piece in one.chunks):
             raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
-    names = {key: _plain(key) for key in found}
-    planned = metadata.planner_data
-    if isinstance(planned, dict) and all(
-        isinstance(path, tuple) and len(path) == 2 and path[0] == "model" for path in planned.values()
-    ):  # a mapping with the model under `model`, as accelerate writes it
-        names = {key: name.removeprefix("model.") for key, name in names.items()}
+    names = {key: _WRAPPERS.sub("", key.removeprefix("model.")) for key in found}  # `model`: accelerate's own
     if any(".lora_" in name or name.startswith("base_model.") for name in names.values()):
         raise ConfigError(
             f"{folder} holds a model with adapters; the export at the end of the training is the adapter alone: take "
@@ -189,9 +183,3 @@ class _IndexReader(pickle.Unpickler):
         if name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which an index does not need")
-
-
-def _plain(key: str) -> str:
-    for prefix in _PREFIXES:
-        key = key.replace(prefix, "")
-    return key

@@ -17,12 +17,11 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, pinned, untrained
-from .mapped_shard import Chunk
-from .place import detect_rank, divisible
-from .steps import Tail, read_state
+from .loader import read_state
+from .order import Tail, detect_rank, divisible
+from .packed_rows import Chunk
 
 if TYPE_CHECKING:
-    from ..pipeline.stream.stream import LiveWindows
     from ..pipeline.stream.window import PlannedWindow
     from ..schemas.config.config import RunConfig
 
@@ -38,9 +37,9 @@ class PackedStream:
     """Iterates over one rank's batches, packed on the fly from a configuration's sources.
 
     Args:
-        data: the configuration: the path of its YAML file, plain data, or a RunConfig; or windows of it that are open.
+        data: the configuration: the path of its YAML file, plain data, or a RunConfig.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`. This and the next three arguments do not apply to open windows.
+        split: `train` or `holdout`.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
         workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
         seed: seed of the order; by default the configuration's.
@@ -58,7 +57,7 @@ class PackedStream:
 
     def __init__(
         self,
-        data: "LiveWindows | RunConfig | Mapping[str, Any] | str | Path",
+        data: "RunConfig | Mapping[str, Any] | str | Path",
         *,
         rows_per_step: int,
         split: str = "train",
@@ -78,15 +77,13 @@ class PackedStream:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
-        self._windows: Any = data
-        if not hasattr(data, "fingerprint"):
-            # imported late, because a trainer's image may lack the pipeline
-            from ..pipeline.stream.stream import LiveWindows
+        # imported late, because a trainer's image may lack the pipeline
+        from ..pipeline.stream.stream import LiveWindows
 
-            share = (self.place.rank, self.place.world_size)
-            self._windows = LiveWindows(
-                data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
-            )
+        share = (self.place.rank, self.place.world_size)
+        self._windows = LiveWindows(
+            data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
+        )
         self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
         self._position = (0, 0, 0)
         """Epoch, number of the window in it, and number of the row in that, of the next row."""
@@ -119,8 +116,7 @@ class PackedStream:
                     if self._rows == 0:
                         raise ConfigError(
                             f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
-                            "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad' or "
-                            "'repeat'"
+                            "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad'"
                         )
                     break
                 while len(step) < self.rows_per_step:  # with the first rows, again if there are fewer
@@ -176,7 +172,7 @@ class PackedStream:
         for number in range(self.place.rank * share, (self.place.rank + 1) * share):
             window, at = step[number]
             row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
-            rows.append(untrained(row) if number >= real and self.tail is Tail.PAD else row)
+            rows.append(untrained(row) if number >= real else row)
         batch = flatten(rows, seq_idx=self.seq_idx)
         return pinned(batch) if self.pin_memory else batch
 

@@ -16,7 +16,7 @@ from .output import print_line, show
 if TYPE_CHECKING:
     from ...training.attention import Applied
     from ...training.probe import ProbeReport
-    from ...training.trainer.explain_loss import StepLoss
+    from ...training.trainer.evaluate import StepLoss
     from ...training.trainer.train_config import TrainConfig
     from ..report.grid import Lines
 
@@ -42,7 +42,7 @@ def train(
             and stop.
     """
     if recipe is not None:
-        from ...training.launch.recipes import recipe as text_of
+        from ...training.launch import recipe as text_of
 
         print_line(text_of(recipe).removesuffix("\n"))
         return
@@ -105,7 +105,7 @@ def explain_loss(
         demo: the training of packtrain train --demo.
     """
     try:
-        from ...training.trainer.explain_loss import explain_step
+        from ...training.trainer.evaluate import explain_step
     except ModuleNotFoundError as error:
         raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     loaded, base = load_training(config, demo, settings or [])
@@ -142,7 +142,7 @@ def probe(
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
     """
     try:
-        from ...training.probe_command import probe_model
+        from ...training.probe import probe_model
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...schemas.errors import EngineMismatchError, IntegrityError
+from ...schemas.errors import IntegrityError
 from ..contamination import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
@@ -12,7 +12,7 @@ from ..store.local import LocalStore
 from ..store.open_store import Store, StoredFile, scratch_of
 from .encode_spec import EncodeSpec
 from .first_look import LOOKS
-from .known_parts import KnownParts, wrong_engine
+from .known_parts import KnownParts
 from .parts import PartPlace, PartRecord
 from .preload import share_tokenizer
 from .prepared import Prepared
@@ -61,16 +61,13 @@ def encode(
         look = shared or isinstance(cache, LocalStore)
         # Others that share the work or the cache may be encoding the same blocks.
         every = list({task.key: task for task in tasks}.values())
-        try:
-            for result in executor.map(
-                perform, every, lambda task: task.key not in missing or (look and parts.holds(task))
-            ):
-                assert isinstance(result, EncodeResult)
-                parts.add(result, prepared.spec)
-                record = result.record
-                observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
-        except EngineMismatchError as error:
-            raise wrong_engine(prepared.spec, f"on {str(error)!r}") from error
+        for result in executor.map(
+            perform, every, lambda task: task.key not in missing or (look and parts.holds(task))
+        ):
+            assert isinstance(result, EncodeResult)
+            parts.add(result, prepared.spec)
+            record = result.record
+            observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         observer.end()
         found = parts.records(tasks)
     for task in tasks:

@@ -12,7 +12,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engines import tokenizer_head
+from ...stages.tokenize.vocabulary import tokenizer_head
 from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
 from .tokenizer import TokenizerSpec
@@ -96,7 +96,7 @@ class EncodeSpec:
 
     def save(self, store: Store) -> str:
         """Put the specification into the store for the tasks; return its name."""
-        if self._read(store, self.name) is None:
+        if get_note(store, self.name, EncodeSpec) is None:
             put_note(store, self.name, self)
         return self.name
 
@@ -112,15 +112,10 @@ class EncodeSpec:
         Raises:
             IntegrityError: the specification is missing or damaged.
         """
-        found = cls._read(store, name)
+        found = get_note(store, name, cls)
         if found is None:
             raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
         return found
-
-    @classmethod
-    def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
-        found = get_note(store, name, cls)
-        return found if found is not None and found.name == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +126,7 @@ class Look:
     version: str
     why: str = ""
     """Why the reference encodes although the fast engine was wanted, or ""."""
-    header_stops: tuple[str, ...] = ()
-    """The special tokens in the next message's header with which the chat template ends turns."""
     stops: tuple[str, ...] = ()
-    """All special tokens with which it ends them."""
+    """The special tokens with which the chat template ends turns."""
     counts: tuple[EncodeCounts, ...] = ()
     """What was found in the first rows of each source; see `first_look.first_blocks`."""

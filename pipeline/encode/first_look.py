@@ -2,8 +2,7 @@
 sample.
 
 A worker encodes texts on which tokenizers are known to disagree, and the first rows of every source, with the engine
-and with the reference. The answer is kept in the cache, for later runs over the same first rows. That an engine agrees
-with the reference on the known texts depends only on the tokenizer, and is kept in the user's cache for all data.
+and with the reference. The answer is kept in the cache, for later runs over the same first rows.
 """
 
 from collections.abc import Sequence
@@ -13,40 +12,37 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...schemas.errors import EngineMismatchError, TokenizerError
+from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import EncodeCounts, Findings
-from ...stages.tokenize.engine_check import compare, fuzz_texts, samples_of
-from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engine, tokenizer_head
+from ...stages.tokenize.encode_counts import EncodeCounts
+from ...stages.tokenize.engine_check import difference, fuzz_texts, samples_of
+from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
-from ...stages.tokenize.prompts_alone import prompts_alone
+from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.executor import Executor, perform
-from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
+from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
-from .task import EncodeTask, load_spec, make_encoder, noted
+from .task import EncodeTask, load_spec, make_encoder
 
 if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
 
 LOOKS = "engines"
-"""The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
+"""The folder of the cache that keeps the answers."""
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
 numbers of messages."""
-_FORMAT = 5
+_FORMAT = 6
 """Version of the look; increase it when other texts are compared."""
-_SHIFT = 40
-"""Rows are noted with the number of their task, shifted left by this many bits."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
@@ -69,49 +65,29 @@ class LookTask:
             TokenizerError: `tokenizers` cannot load the tokenizer.
         """
         spec = load_spec(self.tasks[0].cache, self.tasks[0].spec)
-        reference = make_engine(REFERENCE, spec.tokenizer.json)
-        if spec.engine == REFERENCE:
-            return self._look(spec, reference, reference)
-        try:
-            return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
-        except TokenizerError as error:
-            why = str(error)
-        except EngineMismatchError as error:  # found by the reference that places boundaries
-            why = f"the tokenizer engine {spec.engine} differs from {REFERENCE} on {str(error)!r}"
+        reference, why = make_engine(REFERENCE, spec.tokenizer.json), ""
+        if spec.engine != REFERENCE:
+            try:
+                return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
+            except (TokenizerError, IntegrityError) as error:
+                why = str(error)
         return replace(self._look(spec, reference, reference), why=why)
 
     def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
         encoder = make_encoder(spec, engine, look=True)
-        engines = f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
-        about: dict[str, str | int] = {"format": _FORMAT, "tokenizer": spec.tokenizer.hash, "engines": engines}
-        agreed = f"{LOOKS}/{fingerprint(about)}.json"
-        known = engine is reference or get_user_note(agreed, dict) is not None
-        added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
-        samples = [] if known else samples_of(engine, fuzz_texts(added))
-        header: tuple[str, ...] = ()
         endings: tuple[str, ...] = ()
         if encoder.renderer is not None and any(task.conversational for task in self.tasks):
-            header, endings = encoder.renderer.manner.header_stops, encoder.renderer.stop_tokens
+            endings = encoder.renderer.stop_tokens
         stops, _ = spec.stop_ids(endings)
-        rows: list[Findings] = []
-        with rows_of(self.at):
-            for number, task in enumerate(self.tasks):
-                rows.append(Findings())
-                _encode_first(task, encoder, stops, rows[-1], number << _SHIFT)
-                samples += rows[-1].samples
+        counts = tuple(EncodeCounts() for _ in self.tasks)
+        for task, counted in zip(self.tasks, counts, strict=True):
+            _encode_first(task, encoder, stops, counted)
         if engine is not reference:
-            found = compare(samples, reference)
-            if found.differing:
-                texts = f"{found.differing:,} of {len(samples):,} texts, first {found.first}"
-                raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} on {texts}")
-        if not known:
-            put_user_note(agreed, about)
-        counts = tuple(one.counts for one in rows)
-        return Look(engine.name, engine.version, "", header, endings, counts)
-
-    def at(self, number: int) -> str:
-        """The file and the number of a row, for messages."""
-        return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
+            added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
+            found = difference([*samples_of(engine, fuzz_texts(added)), *encoder.samples], reference)
+            if found:
+                raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} {found}")
+        return Look(engine.name, engine.version, "", endings, counts)
 
     def __str__(self) -> str:
         return "the first look at the rows"
@@ -149,28 +125,26 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     return look
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], found: Findings, base: int) -> None:
-    """Encode the first rows of a block. Rows that cannot be used are left out: encoding will reject them, and name
-    their lines.
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], counts: EncodeCounts) -> None:
+    """Encode the first rows of a block, and count whether their turns are what a model would sample. Rows that cannot
+    be used are left out: encoding will reject them, and name their lines.
 
     Args:
         stops: ids that end a generation.
-        base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
     rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) / max(block.lines, 1)
     lines = (form.prepare([one]) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
     records = (form.prepare([one]) for one in rows.records or () if mean <= _ROW_BYTES)
-    characters = 0
+    before = len(encoder.samples)
     for prepared in chain(lines, records):
-        done = len(found.samples)
-        examples = noted(base + block.first_line, prepared.examples)
-        for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
-            if not task.pairs:  # a preference loss does not depend on turns
-                _count_turns(batch, prepared.examples, encoder, stops, found.counts)
-        characters += sum(len(sample.text) for sample in found.samples[done:])
-        if characters > _CHARACTERS:
+        if task.pairs:  # a preference loss does not depend on turns
+            list(encode_pairs(encoder, prepared.examples, counts))
+        else:
+            for batch in encoder.encode(prepared.examples, counts):
+                _count_turns(batch, prepared.examples, encoder, stops, counts)
+        if sum(len(sample.text) for sample in encoder.samples[before:]) > _CHARACTERS:
             break
 
 
@@ -186,6 +160,6 @@ def _count_turns(
         return
     made = {(one.line, one.sub): one for one in examples}
     places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
-    alone = prompts_alone([made[place] for place in places], encoder.renderer, encoder.engine)
-    for document, message, earlier, outcome in prove(batch, alone, stops):
-        counts.add(EARLIER if earlier else SAMPLED, outcome.value, *places[document], str(message + 1))
+    for proof in prove(batch, [made[place] for place in places], encoder.renderer, encoder.engine, stops):
+        kind = EARLIER if proof.earlier else SAMPLED
+        counts.add(kind, proof.outcome.value, *places[proof.document], str(proof.message + 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...schemas.errors import IntegrityError
 from ...schemas.names import record_name
-from ...stages.tokenize.engine_check import compare
+from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..observer import Observer
 from ..store.checksummed import put_note
@@ -63,15 +63,18 @@ class KnownParts:
         Raises:
             IntegrityError: a sample or a rendering differs from the reference, and the part is not used.
         """
-        if result.mismatches:
+        if result.mistaken:
             raise IntegrityError(
                 f"{result.source}: the chat template gave another text by the fast way than by jinja2; please report "
                 f"the template, and meanwhile use tokenizer.trace=false"
             )
         if spec.engine != REFERENCE and result.samples:
-            found = compare(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
-            if found.differing:
-                raise wrong_engine(spec, found.first)
+            found = difference(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
+            if found:
+                raise IntegrityError(
+                    f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference "
+                    f"{found}; please report it, and use tokenizer.engine={REFERENCE}"
+                )
         put_note(self.cache, record_name(result.key), result.record)
         self._whole.add(result.record.part)
 
@@ -90,15 +93,3 @@ def _note_use(path: Path) -> None:
     with suppress(OSError):
         if time.time() - path.stat().st_mtime > _DAY:
             os.utime(path)
-
-
-def wrong_engine(spec: EncodeSpec, where: str) -> IntegrityError:
-    """The error of an engine that gave other tokens than the reference.
-
-    Args:
-        where: which text, and which tokens.
-    """
-    return IntegrityError(
-        f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference {where}; please "
-        f"report it, and use tokenizer.engine={REFERENCE}"
-    )

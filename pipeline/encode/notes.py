@@ -17,7 +17,7 @@ from ...stages.prep import sharegpt
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engines import tokenizer_head
+from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
 from .driver import Encoded
@@ -27,54 +27,37 @@ from .prepared import Prepared
 
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
-    Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
+    Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there; mask.stop=auto trains "
+    "one in the next message's header",
 }
 """What is said of turns that are not what a model would sample."""
 
 
 class Seen(NamedTuple):
-    """A block, and what was found in it."""
+    """A block, what was found in it, and the mask of its source."""
 
     file: InputFile
     block: Block
     counts: EncodeCounts
-
-
-class Masked(NamedTuple):
-    """What was found in the sources that have a mask."""
-
+    mask: MaskConfig
     key: str
     """Where the configuration has the mask: `mask`, or `sources.1.mask`."""
-    mask: MaskConfig
-    seen: list[Seen]
 
 
-def _seen(files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> list[Seen]:
+def _seen(config: RunConfig, files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> list[Seen]:
     """What was found in each block of some files, in order."""
+    masks = {}
+    for number, one in enumerate(config.sources):
+        key = "mask" if one.mask == SourceMaskConfig() else f"sources.{number}.mask"
+        masks[one.name] = config.mask_of(one), key
     blocks = ((file, block) for file in files for block in file.blocks)
-    return [Seen(file, block, each) for (file, block), each in zip(blocks, counts, strict=True)]
-
-
-def _of_records(files: Sequence[InputFile], encoded: Encoded) -> list[Seen]:
-    return _seen(files, (record.counts for record in encoded.records))
-
-
-def by_mask(config: RunConfig, seen: Iterable[Seen]) -> Iterator[Masked]:
-    """Yield the sources that take the run's mask together, then each that has its own."""
-    groups: dict[str, Masked] = {}
-    of_source: dict[str, Masked] = {}
-    for number, source in enumerate(config.sources):
-        key = "mask" if source.mask == SourceMaskConfig() else f"sources.{number}.mask"
-        of_source[source.name] = groups.setdefault(key, Masked(key, config.mask_of(source), []))
-    for one in seen:
-        of_source[one.file.source].seen.append(one)
-    yield from sorted(groups.values(), key=lambda group: group.key != "mask")
+    return [Seen(file, block, each, *masks[file.source]) for (file, block), each in zip(blocks, counts, strict=True)]
 
 
 def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[str]:
     """Yield sentences about conversations that are not trained as the user may expect."""
-    seen = _of_records(prepared.joined, encoded)
-    yield from unlocated(config, prepared.joined, encoded)
+    seen = _seen(config, prepared.joined, (record.counts for record in encoded.records))
+    yield from _unlocated(seen)
     roles, first, _ = found(seen, ROLES)
     if roles:
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
@@ -85,28 +68,31 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
         names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
         then = "These become real special tokens (docs/masks.md)"
         yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
-    masks = list(by_mask(config, _seen(first_blocks(prepared.joined), prepared.look.counts)))
-    for one in masks:
-        yield from _not_sampled(one)
-    if any(form.make().needs_template for form in prepared.formats.values()):
-        yield from _stops([one for one in masks if one.mask.policy != "all"], prepared)
+    looked = _seen(config, first_blocks(prepared.joined), prepared.look.counts)
+    trained = [one for one in looked if one.mask.policy != "all"]  # which trains headers too
+    yield from _not_sampled(trained)
+    if trained and any(form.make().needs_template for form in prepared.formats.values()):
+        yield from _unnamed_stops(prepared)
 
 
-def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
-    """Yield sentences about conversations that the mask leaves out because their turns are not located."""
-    for key, mask, seen in by_mask(config, _of_records(files, encoded)):
-        count, first, why = found(seen, UNPROVED)
-        if not count or not Mask.of(mask).needs_turns:
-            continue
-        what = (
+def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
+    """A sentence about conversations that the mask leaves out because their turns are not located; None if there are
+    none.
+    """
+    return next(_unlocated(_seen(config, files, (record.counts for record in encoded.records))), None)
+
+
+def _unlocated(seen: Iterable[Seen]) -> Iterator[str]:
+    needing = [one for one in seen if Mask.of(one.mask).needs_turns]
+    count, first, why = found(needing, UNPROVED)
+    if count:
+        key = next(one.key for one in needing if UNPROVED in one.counts.found)
+        yield (
             "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
-            f"{plural(count.total(), 'conversation')}, which this mask needs. The first: {first}: {why}"
-        )
-        fix = (
-            "to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
+            f"{plural(count.total(), 'conversation')}, which the mask needs. The first: {first}: {why}. They are left "
+            "out; to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
             f"{key}=completion"
         )
-        yield f"{what}. They are left out; {fix}"
 
 
 def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
@@ -116,14 +102,15 @@ def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = Non
         names: those that count; None for all.
     """
     total, first, detail = Counter[str](), "", ""
-    for file, block, counts in seen:
+    for one in seen:
         for kind in kinds:
-            named = counts.found.get(kind, {})
+            named = one.counts.found.get(kind, {})
             total.update({name: count for name, count in named.items() if names is None or name in names})
         if total and not first:
-            one = next(one for one in counts.places if one.kind in kinds and (names is None or one.name in names))
-            file, line = file.at(block, one.line)
-            first, detail = f"{file.shown}, line {line}", one.detail
+            of = (place for place in one.counts.places if place.kind in kinds)
+            place = next(place for place in of if names is None or place.name in names)
+            file, line = one.file.at(one.block, place.line)
+            first, detail = f"{file.shown}, line {line}", place.detail
     return total, first, detail
 
 
@@ -134,48 +121,38 @@ def _meant(role: str) -> str:
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
 
-def _not_sampled(masked: Masked) -> Iterator[str]:
-    """Describe the turns of the first rows that are not what a model would sample, if there are any."""
-    key, mask, seen = masked
-    # `all` trains headers too, so nothing is compared.
-    kinds = {"all": (), "assistant": (SAMPLED, EARLIER)}.get(mask.policy, (SAMPLED,))
-    tried, _, _ = found(seen, *kinds)
-    wrong = [one for one in _NOT_SAMPLED if tried[one]]
-    if not wrong:
-        return
-    said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
-    _, first, message = found(seen, *kinds, names=wrong)
-    advice = ""
-    if Outcome.PREFIX in wrong:
-        own = "expand=per_turn" + (f" with {key}=completion" if mask.policy == "assistant" else "")
-        advice = f". For an example of each turn, with the prompt that a model would be given: {own}"
-    turns = plural(tried.total(), "turn")
-    yield f"of {turns} of the assistant in the first rows: {said}. The first: {first}, message {message}{advice}"
-
-
-def _stops(masks: Sequence[Masked], prepared: Prepared) -> Iterator[str]:
-    """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
-    stop.
+def _not_sampled(trained: Sequence[Seen]) -> Iterator[str]:
+    """Describe the turns of the first rows that are not what a model would sample, if there are any.
 
     Args:
-        masks: those that train turns.
+        trained: what is trained in turns: all of them if the policy is `assistant`, else those of completions.
     """
-    spec, look = prepared.spec, prepared.look
-    if spec.tokenizer.chat_template is None or not masks:
-        return
-    template = f"the chat template '{spec.tokenizer.template_name}'"
-    if look.header_stops and (keys := [one.key for one in masks if one.mask.train_end]):
-        tokens = " or ".join(escape_line(name) for name in look.header_stops)
-        yield (
-            f"{template} ends no turn of the assistant; {tokens} in the next message's header does, which only "
-            f"{keys[0]}.stop=auto trains. A last turn has no header after it, and so no stop token"
-        )
-    if unnamed := spec.stop_ids(look.stops)[1]:
+    every = [one for one in trained if one.mask.policy == "assistant"]
+    for seen, kinds in ((every, (SAMPLED, EARLIER)), ([one for one in trained if one not in every], (SAMPLED,))):
+        tried, _, _ = found(seen, *kinds)
+        wrong = [one for one in _NOT_SAMPLED if tried[one]]
+        if not wrong:
+            continue
+        said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
+        _, first, message = found(seen, *kinds, names=wrong)
+        advice = ""
+        if Outcome.PREFIX in wrong:
+            own = "expand=per_turn" + (f" with {seen[0].key}=completion" if EARLIER in kinds else "")
+            advice = f". For an example of each turn, with the prompt that a model would be given: {own}"
+        turns = plural(tried.total(), "turn")
+        yield f"of {turns} of the assistant in the first rows: {said}. The first: {first}, message {message}{advice}"
+
+
+def _unnamed_stops(prepared: Prepared) -> Iterator[str]:
+    """Say that the template ends turns with tokens at which a generation would not stop."""
+    spec = prepared.spec
+    if unnamed := spec.stop_ids(prepared.look.stops)[1]:
         names = {token.id: token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens}
         yield (
-            f"{template} ends turns of the assistant with {', '.join(escape_line(names[id]) for id in unnamed)}, at "
-            "which a generation with this model would not stop. The template is believed; add "
-            f"{', '.join(map(str, unnamed))} to eos_token_id in the model's generation_config.json"
+            f"the chat template '{spec.tokenizer.template_name}' ends turns of the assistant with "
+            f"{', '.join(escape_line(names[id]) for id in unnamed)}, at which a generation with this model would not "
+            f"stop. The template is believed; add {', '.join(map(str, unnamed))} to eos_token_id in the model's "
+            "generation_config.json"
         )
 
 

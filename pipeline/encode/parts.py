@@ -14,14 +14,10 @@ from ...schemas.errors import IntegrityError
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
-from ...stages.tokenize.encode_counts import EncodeCounts
+from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
 from ..inputs.blocks import FileLines
 from ..store.checksummed import get_note
 from ..store.open_store import Store, StoredFile
-
-REJECTED, DROPPED = "rows_rejected", "examples_dropped"
-"""The kinds of rejected rows, and of examples that could not be rendered although others of their row could; see
-`EncodeCounts.found`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from ...schemas.errors import PacktrainError
-from ...stages.tokenize.engines import load_engine
+from ...schemas.errors import PacktrainError, TokenizerError
+from ...stages.tokenize.engines import load_engine, reference_tokenizer
 from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
 from .encode_spec import EncodeSpec
+from .task import load_spec
 
 _FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
 
@@ -32,10 +33,15 @@ def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
 
 
 def _load() -> None:
-    """Load the engine. A tokenizer that it refuses is refused again, with a message, by the task."""
+    """Load the specification and its engine, or the reference if the engine refuses the tokenizer. One that both refuse
+    is refused again, with a message, by the task.
+    """
     with suppress(PacktrainError):
-        spec = EncodeSpec.load(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
-        load_engine(spec.engine, spec.tokenizer.json)
+        spec = load_spec(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
+        try:
+            load_engine(spec.engine, spec.tokenizer.json)
+        except TokenizerError:
+            reference_tokenizer(spec.tokenizer.json)
 
 
 if _NAME in os.environ:

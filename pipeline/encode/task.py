@@ -1,8 +1,6 @@
 """The encode task: one block of one input file → one encoded part in the cache."""
 
 import gc
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,22 +9,23 @@ import pyarrow as pa
 
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.rows import ENCODED, Example
+from ...schemas.rows import ENCODED
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import MOST_PLACES, Findings
+from ...stages.tokenize.encode_counts import MOST_PLACES, REJECTED, EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample
-from ...stages.tokenize.engines import Engine, load_engine, tokenizer_head
+from ...stages.tokenize.engines import Engine, load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
-from ..execute.template_watchdog import note_row, rows_of, watch_templates
+from ...stages.tokenize.vocabulary import tokenizer_head
+from ..execute.template_watchdog import watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
 from ..store.open_store import Store
 from ..store.store import Put
 from .encode_spec import EncodeSpec
-from .parts import DROPPED, REJECTED, PartRecord
+from .parts import PartRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,9 @@ class EncodeTask:
         # as much.
         gc.disable()
         try:
-            with rows_of(self.at):
-                return _encode_block(self)
+            return _encode_block(self)
         finally:
             gc.enable()
-
-    def at(self, row: int) -> str:
-        """The file and the number of a row, for messages.
-
-        Args:
-            row: its number in the file, from 0; in small files that share the block, over all of them.
-        """
-        path, line = self.block.at(self.path, row)
-        return f"{path}, row {line:,}"
 
     def __str__(self) -> str:
         return self.block.named(self.path)
@@ -87,8 +76,8 @@ class EncodeResult:
     record: PartRecord
     samples: list[EngineSample]
     """Texts to compare with the reference before the record is written."""
-    mismatches: int
-    """Rows that were rendered differently by a fast way than by jinja2; if there are any, the part must not be used."""
+    mistaken: bool
+    """Whether rows were rendered differently by a fast way than by jinja2; if so, the part must not be used."""
     source: str
     """The block, as named in messages."""
 
@@ -98,31 +87,18 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     encoder = load_encoder(store, task.spec)
     key = task.key
     prepared = block_examples(task.path, task.block, (task.format, task.options), task.max_row_bytes, task.where)
-    found = Findings()
-    before = encoder.renderer.mismatches if encoder.renderer else 0
+    counts, encoder.samples = EncodeCounts(), []
     folder = f"encoded/{key[:2]}"
-    examples = noted(task.block.first_line, prepared.examples)
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
-            for batch in encode_pairs(encoder, examples, found) if task.pairs else encoder.encode(examples, found):
+            examples = prepared.examples
+            for batch in encode_pairs(encoder, examples, counts) if task.pairs else encoder.encode(examples, counts):
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
-        store.put(draft, name, replace_damaged=True)
-    record = _record(task, prepared, found, name, put)
-    after = encoder.renderer.mismatches if encoder.renderer else 0
-    return EncodeResult(key, record, found.samples, after - before, str(task))
-
-
-def noted(first: int, examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, after noting each one's row, which errors of its template name.
-
-    Args:
-        first: the number of line 0 of their block.
-    """
-    for example in examples:
-        note_row(first + example.line)
-        yield example
+        store.put(draft, name)
+    mistaken = encoder.renderer is not None and encoder.renderer.mismatches > 0
+    return EncodeResult(key, _record(task, prepared, counts, name, put), encoder.samples, mistaken, str(task))
 
 
 load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
@@ -131,13 +107,17 @@ load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
 
 @lru_cache(maxsize=2)
 def load_encoder(store: Store, name: str) -> Encoder:
-    """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
+    """The encoder of a specification in a store; cached, because loading a tokenizer takes a second.
+
+    Raises:
+        TokenizerError: this machine has another version of a package than the driver.
+    """
     spec = load_spec(store, name)
     engine = load_engine(spec.engine, spec.tokenizer.json)
-    planned = [(spec.engine, engine.version, spec.engine_version)]
-    if spec.tokenizer.chat_template is not None:
-        planned.append(("jinja2", version("jinja2"), spec.jinja2_version))
-    for package, here, wanted in planned:
+    for package, here, wanted in (
+        (spec.engine, engine.version, spec.engine_version),
+        ("jinja2", version("jinja2"), spec.jinja2_version),
+    ):
         if here != wanted:
             raise TokenizerError(
                 f"this worker has {package} {here}, but the run was planned with {wanted}; install the same version "
@@ -170,20 +150,10 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     )
 
 
-def _record(task: EncodeTask, prepared: PreparedBlock, findings: Findings, name: str, put: Put) -> PartRecord:
-    counts, refused = findings.counts, findings.refused
+def _record(task: EncodeTask, prepared: PreparedBlock, counts: EncodeCounts, name: str, put: Put) -> PartRecord:
+    used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
     for line, reason, detail in prepared.rejects:
         counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
-    # A row counts as rejected if none of its examples could be rendered; else they are refused individually.
-    made = Counter(example.line for example in prepared.examples)
-    lost = Counter(item.line for item in refused)
-    seen: set[int] = set()
-    for item in refused:
-        if lost[item.line] < made[item.line]:
-            counts.add(DROPPED, item.reason, item.line, item.sub, item.detail, places=MOST_PLACES)
-        elif item.line not in seen:
-            seen.add(item.line)
-            counts.add(REJECTED, item.reason, item.line, -1, item.detail, places=MOST_PLACES)
     counts.found |= {"rows_filtered": dict(prepared.filtered), "examples_skipped": dict(prepared.skipped)}
     counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
     counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
@@ -194,6 +164,6 @@ def _record(task: EncodeTask, prepared: PreparedBlock, findings: Findings, name:
         rows=prepared.rows + prepared.blank,
         blank=prepared.blank,
         bytes_read=task.block.end - task.block.start,
-        rows_used=len(made) - len(seen),
+        rows_used=used,
         counts=counts,
     )

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
 from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
-from ...stages.tokenize.encode import DROPPED as TEMPLATE_DROPPED
-from ..encode.parts import DROPPED, REJECTED, PartRecord
+from ...stages.tokenize.encode import TEMPLATE_DROPPED
+from ...stages.tokenize.encode_counts import DROPPED, REJECTED
+from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
 from .rows import Written

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
@@ -60,7 +61,7 @@ class ShardTask:
             IntegrityError: an earlier run of the task wrote a different shard.
         """
         account, shard, schema = Account(), self.shard, self.form.schema
-        rows, tokens, max_docs = shard.last_row - shard.first_row, 0, 0
+        rows, tokens, max_docs, highest = shard.last_row - shard.first_row, 0, 0, 0
         with self.out.draft(self.prefix) as draft:
             # A stream, not a file, because datasets.load_from_disk reads streams.
             with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as writer:
@@ -71,11 +72,13 @@ class ShardTask:
                     tokens = int(planned.tokens.sum())
                     for batch in planned.batches(account):
                         writer.write_batch(batch)
+                        if "input_ids" in schema.names:
+                            highest = max(highest, pc.max(batch.column("input_ids").values).as_py() or 0)
             put = draft.result
             name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
-            self.out.put(draft, name, replace_damaged=True)
+            self.out.put(draft, name)
         trained = sum(one.trained for one in account.values())
-        record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs)
+        record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs, highest)
         result = PackResult(record, dict(sorted(account.items())), self.record)
         self._note(result)
         return result

@@ -178,7 +178,7 @@ class LiveWindows:
         encoded = self._encode(blocks)
         if place[1] == 0:  # the first window of an epoch counts the rows beyond max_rows
             encoded = replace(encoded, not_taken=self.blocks.not_taken)
-        said = next(unlocated(self.config, self.blocks.select(blocks), encoded), None)
+        said = unlocated(self.config, self.blocks.select(blocks), encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             self._observer.note(said)

@@ -1,14 +1,11 @@
 """The sampling proof: are the trained tokens of a turn those that a model would sample there?
 
-At inference a model gets the messages before its turn, rendered with a generation prompt, and generates until a stop
-token. So for every turn of the assistant, the tokens of that prompt alone must be those that stand before the trained
-ones, and a stop token must end them, in the turn or in the header after it.
-
-The proof looks at the tokens that are trained on (a batch of `schemas.rows.ENCODED`) and at prompts that were rendered
-and tokenized alone (`tokenize.prompts_alone`). It does not look at text, and knows no template.
+A model never sees a conversation as it is packed: at each turn it gets the messages before it, rendered with a
+generation prompt, and generates until a stop token. So for every turn of the assistant, the tokens of that prompt alone
+must be those that stand before the trained ones, and a stop token must end them, in the turn or in the header after it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -16,9 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.ragged import begins_of
-from ...schemas.rows import ASSISTANT_KINDS
+from ...schemas.rows import ASSISTANT_KINDS, Example
 from ..arrays import view
-from ..tokenize.prompts_alone import PromptAlone
+from ..template.assistant_turns import ASSISTANT
+from ..template.owned import loss_weight
+from ..template.render import Renderer
+from ..tokenize.engines import Engine
 from ..tokenize.token_runs import IS_NEXT_STOP
 
 
@@ -44,28 +44,46 @@ class Proof(NamedTuple):
     outcome: Outcome
 
 
-def prove(batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: frozenset[int]) -> Iterator[Proof]:
-    """Yield a proof for each located turn whose prompt was rendered alone.
+def prove(
+    batch: pa.RecordBatch, examples: Sequence[Example], renderer: Renderer, engine: Engine, stops: frozenset[int]
+) -> Iterator[Proof]:
+    """Yield a proof for each located turn that is trained. Plain texts have none.
 
     Args:
         batch: of `schemas.rows.ENCODED`.
-        alone: prompts of turns of its documents.
+        examples: those that it was made of.
         stops: ids that end a generation.
+
+    Raises:
+        TemplateError: see `Renderer.before`.
     """
+    asked: list[tuple[int, int, bool]] = []
+    prompts: list[str | None] = []
+    for document, example in enumerate(examples):
+        before, after = example.prompt or [], example.completion or []
+        if not isinstance(before, str) and not isinstance(after, str):
+            messages = [*before, *after]
+            said = [at for at, one in enumerate(messages) if one.get("role") == ASSISTANT and loss_weight(one)]
+            prompts += renderer.before(messages, said, example.tools)
+            asked += [(document, at, at < len(before)) for at in said]
+    if not prompts:
+        return
+    alone = engine.encode([prompt or "" for prompt in prompts]).each()
+
     ids, runs = batch.column("input_ids"), batch.column("runs")
     tokens, starts, run_starts = view(ids.values), view(ids.offsets), view(runs.offsets)
     ends, kinds, turns = (view(runs.values.field(name)) for name in ("end", "kind", "turn"))
     begins = begins_of(ends, run_starts)
-    said = np.isin(kinds, ASSISTANT_KINDS)
-    for document, message, earlier, prompt in alone:
+    is_turn = np.isin(kinds, ASSISTANT_KINDS)
+    for (document, message, earlier), prompt, prompt_ids in zip(asked, prompts, alone, strict=True):
         low, high = run_starts[document], run_starts[document + 1]
-        own = np.flatnonzero(said[low:high] & (turns[low:high] == message)) + low
+        own = np.flatnonzero(is_turn[low:high] & (turns[low:high] == message)) + low
         if not len(own):
             continue
         own = own[: 1 + np.count_nonzero(np.cumprod(np.diff(own) == 1))]  # answers to calls may stand within a turn
         text, begin, last = tokens[starts[document] : starts[document + 1]], int(begins[own[0]]), own[-1]
         last += last + 1 < high and IS_NEXT_STOP[kinds[last + 1]]
-        if prompt is None or not np.array_equal(text[:begin], prompt):
+        if prompt is None or not np.array_equal(text[:begin], prompt_ids):
             outcome = Outcome.PREFIX
         else:
             outcome = Outcome.MISSING if stops.isdisjoint(text[begin : ends[last]].tolist()) else Outcome.EXACT

@@ -57,11 +57,14 @@ class TrackingEnvironment(Sandbox):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """See jinja2, which finds the keys of dictionaries through exceptions, slowly."""
-        if (type(obj) is dict or type(obj) is OwnedDict) and attribute not in _DICT_NAMES:
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if type(obj) is GuardedNamespace and attribute in obj.__dict__:
-            return obj.__dict__[attribute]  # its names are all safe
-        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+        kind = type(obj)
+        if kind is dict or kind is OwnedDict:
+            if attribute not in _DICT_NAMES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is GuardedNamespace:
+            if attribute in obj.__dict__:
+                return obj.__dict__[attribute]  # its names are all safe
+        elif kind is LoopContext and attribute in _LOOP_NAMES:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

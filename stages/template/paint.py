@@ -95,8 +95,10 @@ def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) ->
     for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
         index = min(following, message, final)
         before = RunKind.USER if following and roles[index] == "user" else RunKind.PROMPT
-        paint.put(done, min(begin, start), before, index)
-        paint.put(max(begin, done), start, RunKind.COMPLETION, cut if done < begin else index)
+        if done < begin:
+            paint.put(done, min(begin, start), before, index)
+        if begin < start:
+            paint.put(max(begin, done), start, RunKind.COMPLETION, cut if done < begin else index)
         if message > final:
             break
         earlier = message < cut

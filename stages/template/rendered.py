@@ -54,7 +54,7 @@ class Paint:
     """
 
     def __init__(self, length: int) -> None:
-        self.codes: NDArray[np.int64] = np.zeros(length, np.int64)
+        self.codes: NDArray[np.int32] = np.zeros(length, np.int32)
         self.weights: NDArray[np.float64] | None = None
         """(length,) how much each counts in the loss; None if all count 1."""
 

@@ -4,18 +4,14 @@ With this table a token's position in the text is a running sum, and the tokeniz
 """
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .engines import AddedToken, ModelHead, steps, tokenizer_head, vocabulary
+from .vocabulary import ModelHead, id_count, steps, tokenizer_head, vocabulary
 
-Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
-
-_FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 _KEEPS_TEXT = ("Split", "Digits", "Punctuation", "UnicodeScripts")
 # Bytes that never occur in UTF-8, so a byte-level vocabulary may lack them.
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -24,18 +20,14 @@ _BYTE_TOKENS = {f"<0x{byte:02X}>" for byte in range(256)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLengths:
-    """The table, and when it may be used.
-
-    The running sums are right if the text is `trusted` and the sum over all tokens equals the text's length in bytes.
-    `token_spans` checks that.
+    """The table. No token stands for fewer bytes than it says. So if the lengths of a text's tokens add up to the
+    length of the text, after normalisation, each of them is right; `token_spans` checks that.
     """
 
     lengths: NDArray[np.uint16]
     """(V,) bytes of UTF-8 text for each token id."""
-    form: Form | None
-    """Unicode normalisation that the tokenizer applies; texts not in this form are not trusted."""
-    space: str
-    """The character for a space in the vocabulary, as in Gemma's, or "". Texts that contain it are not trusted."""
+    nfc: bool
+    """Whether the tokenizer brings texts into the Unicode form NFC first."""
 
     @classmethod
     def from_json(cls, tokenizer_json: str) -> "ByteLengths | None":
@@ -57,30 +49,42 @@ class ByteLengths:
             return None
         vocab = vocabulary(tokenizer_json)
         if byte_level:
-            form = next((form for form in _FORMS if [one.get("type") for one in before] == [form]), None)
-            if (before and form is None) or (model.unk_token is not None and not vocab.keys() >= _alphabet()):
+            nfc = [one.get("type") for one in before] == ["NFC"]
+            if (before and not nfc) or (model.unk_token is not None and not vocab.keys() >= _alphabet()):
                 return None
-            return _with_added(vocab, list(map(len, vocab)), head.added_tokens, form, "")
+            return cls._of(tokenizer_json, vocab, list(map(len, vocab)), nfc=nfc)
         if (space := _space(model, before)) is None or not vocab.keys() >= _BYTE_TOKENS:
             return None
         sizes = [1 if piece in _BYTE_TOKENS else _size(piece, space) for piece in vocab]
-        return _with_added(vocab, sizes, head.added_tokens, None, space)
+        return cls._of(tokenizer_json, vocab, sizes, space=space)
 
-    def trusted(self, texts: Sequence[str]) -> NDArray[np.bool_]:
-        """Return (N,) whether a matching sum of bytes proves that no byte of the text was moved.
+    @classmethod
+    def _of(
+        cls, tokenizer_json: str, vocab: dict[str, int], sizes: list[int], *, nfc: bool = False, space: str = ""
+    ) -> "ByteLengths | None":
+        """The table, with the lengths of added tokens; None if one of them is ambiguous, or too long.
 
-        A matching sum alone does not: a normaliser may shorten one place and lengthen another, or reorder combining
-        marks.
+        Args:
+            sizes: of the pieces of `vocab`.
+            space: the character that stands for a space in the vocabulary, as in Gemma's, or "".
         """
-        trusted = np.ones(len(texts), np.bool_)
-        form, space = self.form, self.space
-        if form is not None:
-            changed = [i for i, t in enumerate(texts) if not t.isascii() and not unicodedata.is_normalized(form, t)]
-            trusted[changed] = False
-        if space:
-            # A piece such as `<0x0A>` stands for one byte, but a vocabulary may also make it of these six characters.
-            trusted[[i for i, t in enumerate(texts) if space in t or "<0x" in t]] = False
-        return trusted
+        lengths = np.zeros(id_count(tokenizer_json), np.int64)
+        lengths[np.fromiter(vocab.values(), np.int64, len(vocab))] = sizes
+        for token in tokenizer_head(tokenizer_json).added_tokens:
+            # A normalised added token is searched in the normalised text.
+            content = unicodedata.normalize("NFC", token.content) if nfc and token.normalized else token.content
+            size = len(content.encode())
+            # The library knows such a token by the id of a piece, if there is one, and the model may also produce it.
+            piece = vocab.get(token.content, token.id)
+            own = int(lengths[piece]) if token.content in vocab else size
+            if space and space in content and (token.content in vocab or token.normalized):
+                size = _size(content, space)
+            elif own != size and (space or set(content) <= _alphabet()):
+                return None
+            lengths[[token.id, piece]] = size
+        if lengths.max(initial=0) > np.iinfo(np.uint16).max:
+            return None
+        return cls(lengths.astype(np.uint16), nfc)
 
 
 def _space(model: ModelHead, normalisers: list[dict[str, Any]]) -> str | None:
@@ -94,30 +98,6 @@ def _space(model: ModelHead, normalisers: list[dict[str, Any]]) -> str | None:
 def _size(text: str, space: str) -> int:
     """Bytes of a piece's text, in which a space is one byte."""
     return len(text) if text.isascii() else len(text.encode()) - (len(space.encode()) - 1) * text.count(space)
-
-
-def _with_added(
-    vocab: dict[str, int], sizes: list[int], tokens: list[AddedToken], form: Form | None, space: str
-) -> ByteLengths | None:
-    """The table, with the lengths of added tokens; None if one of them is ambiguous, or too long."""
-    ids = np.fromiter(vocab.values(), np.int64, len(vocab))
-    lengths = np.zeros(max([int(ids.max(initial=-1)), *(token.id for token in tokens)]) + 1, np.int64)
-    lengths[ids] = sizes
-    for token in tokens:
-        # A normalised added token is searched in the normalised text; a trusted text is already normalised.
-        content = unicodedata.normalize(form, token.content) if form and token.normalized else token.content
-        size = len(content.encode())
-        # The library knows such a token by the id of a piece, if there is one, and the model may also produce it.
-        piece = vocab.get(token.content, token.id)
-        own = int(lengths[piece]) if token.content in vocab else size
-        if space and space in content:
-            size = _size(content, space) if token.content in vocab else size
-        elif own != size and (space or set(content) <= _alphabet()):
-            return None
-        lengths[[token.id, piece]] = size
-    if lengths.max(initial=0) > np.iinfo(np.uint16).max:
-        return None
-    return ByteLengths(lengths.astype(np.uint16), form, space)
 
 
 def _alphabet() -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .engines import steps, tokenizer_head, vocabulary
+from .vocabulary import id_count, steps, tokenizer_head, vocabulary
 
 LINE = 1
 """Bit of a token that ends with a line end, or a line end and spaces."""
@@ -41,8 +41,7 @@ class Breaks:
         head = tokenizer_head(tokenizer_json)
         pieces = vocabulary(tokenizer_json)
         byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
-        extent = max([max(pieces.values(), default=-1), *(token.id for token in head.added_tokens)]) + 1
-        bits = np.zeros(extent + 1, dtype=np.uint8)
+        bits = np.zeros(id_count(tokenizer_json) + 1, dtype=np.uint8)
         # Only pieces that end in white space have bits: one in a hundred.
         ends = _BYTE_LEVEL_ENDS if byte_level else _TEXT_ENDS
         for piece, index in pieces.items():

@@ -22,13 +22,13 @@ from ...schemas.rows import ENCODED, Example, Messages, RunKind
 from ..arrays import digests, lists, numbers, strings
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
-from .byte_lengths import ByteLengths
 from .content_check import ContentCheck
-from .encode_counts import MOST_PLACES, EncodeCounts, Findings, Refused
+from .encode_counts import MOST_PLACES, EncodeCounts
 from .engine_check import EngineSample
-from .engines import Engine, reference_tokenizer, tokenizer_head
+from .engines import Engine, reference_tokenizer
 from .token_runs import TextRuns
 from .token_spans import locate_boundaries
+from .vocabulary import id_count, tokenizer_head
 
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
@@ -39,7 +39,7 @@ SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
 """The turn of runs outside of conversations."""
-DROPPED = "template_dropped"
+TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
 UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
@@ -134,6 +134,9 @@ class TokenBatch:
 class Encoder:
     """Turns examples into record batches; built once in a worker.
 
+    Attributes:
+        samples: texts to compare with the reference tokenizer, until the caller takes them.
+
     Args:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
@@ -154,12 +157,12 @@ class Encoder:
         self.around = around
         self._every = every
         self._json = tokenizer_json
-        self._table = ByteLengths.from_json(tokenizer_json)
+        self.samples: list[EngineSample] = []
         special = [token.content for token in tokenizer_head(tokenizer_json).added_tokens if token.special]
         self._contents = ContentCheck(special, renderer.template.source if renderer is not None else "")
 
-    def encode(self, examples: Iterable[Example], found: Findings) -> Iterator[pa.RecordBatch]:
-        """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `found` is filled while they are
+    def encode(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `counts` is filled while they are
         made.
         """
         batch: Batch | TokenBatch = Batch()
@@ -167,17 +170,17 @@ class Encoder:
             kind = Batch if example.ids is None else TokenBatch
             if batch.full or type(batch) is not kind:  # examples stay in the order of rows
                 if batch.examples:
-                    yield self.finish(batch, found)
+                    yield self.finish(batch, counts)
                 batch = kind()
             try:
                 if isinstance(batch, Batch):
-                    batch.add(example, self.rendered(example, batch, found.counts))
+                    batch.add(example, self.rendered(example, batch, counts))
                 else:
-                    batch.add(example, self._vocabulary())
+                    batch.add(example, id_count(self._json))
             except RowRejectedError as error:
-                found.refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                counts.refuse(example, error)
         if batch.examples:
-            yield self.finish(batch, found)
+            yield self.finish(batch, counts)
 
     def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
@@ -208,37 +211,30 @@ class Encoder:
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
-            counts.add(DROPPED, what, example.line)
+            counts.add(TEMPLATE_DROPPED, what, example.line)
         if rendered.unproved:
             detail = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def _vocabulary(self) -> int:
-        """Number of token ids of the tokenizer."""
-        if self._table is not None:
-            return len(self._table.lengths)
-        return int(reference_tokenizer(self._json).get_vocab_size(with_added_tokens=True))
-
-    def finish(self, batch: Batch | TokenBatch, found: Findings) -> pa.RecordBatch:
+    def finish(self, batch: Batch | TokenBatch, counts: EncodeCounts) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
-        counts = found.counts
         counts.examples += len(batch.examples)
         if isinstance(batch, TokenBatch):
             counts.tokens += batch.size
             return batch.finish()
         texts, runs = batch.texts, TextRuns.of(batch.runs)
-        tokens = self.engine.encode(texts, places=self._table is None)
+        tokens = self.engine.encode(texts)
         bounds, bound_offsets = runs.bounds()
         places = locate_boundaries(
-            tokens, self._table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)
+            tokens, self.engine.table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)
         )
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & ENGINE_CHECK == 0
         for index in np.flatnonzero(chosen | self._every).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
                 own = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
-                found.samples.append(EngineSample(texts[index], own.tolist()))
+                self.samples.append(EngineSample(texts[index], own.tolist()))
 
         ids, offsets, prefix = self._put_around(batch, tokens.ids, tokens.offsets)
         counts.tokens += len(ids)

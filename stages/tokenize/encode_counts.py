@@ -1,12 +1,15 @@
-"""What encoding a block found: counts, the first places of each kind, and what must be looked at afterwards."""
+"""What encoding a block found: one counter, and one list of the first places of each kind."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .engine_check import EngineSample
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import Example
 
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
+REJECTED, DROPPED = "rows_rejected", "examples_dropped"
+"""The kinds of rows that cannot be used, and of examples that cannot although their row may have given others."""
 
 
 class Place(NamedTuple):
@@ -19,15 +22,6 @@ class Place(NamedTuple):
     sub: int
     """Number of the example of the row, or -1."""
     detail: str = ""
-
-
-class Refused(NamedTuple):
-    """An example that could not be rendered."""
-
-    line: int
-    sub: int
-    reason: str
-    detail: str
 
 
 @dataclass(slots=True)
@@ -57,16 +51,11 @@ class EncodeCounts:
             self.places.append(Place(kind, name, line, sub, detail))
         names[name] = count + 1
 
+    def refuse(self, example: Example, error: RowRejectedError) -> None:
+        """Count an example that cannot be encoded: as its row, if the row is this one example."""
+        kind = REJECTED if example.sub < 0 else DROPPED
+        self.add(kind, error.reason, example.line, example.sub, error.detail, places=MOST_PLACES)
+
     def of(self, *kinds: str) -> int:
         """How many were found of some kinds."""
         return sum(sum(self.found.get(kind, {}).values()) for kind in kinds)
-
-
-@dataclass(slots=True)
-class Findings:
-    """What encoding some examples gives besides their tokens."""
-
-    counts: EncodeCounts = field(default_factory=EncodeCounts)
-    refused: list[Refused] = field(default_factory=list)
-    samples: list[EngineSample] = field(default_factory=list)
-    """Texts to compare with the reference tokenizer."""

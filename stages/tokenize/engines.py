@@ -13,22 +13,21 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import version
 from ...schemas.ragged import lengths_of, offsets_of
+from .byte_lengths import ByteLengths
+from .vocabulary import tokenizer_head
 
 REFERENCE = "tokenizers"
 """The engine that decides what is right."""
 FAST = "fastokens"
 """The engine that `auto` prefers."""
-
-Read = TypeVar("Read")
 
 
 class EngineTokens(NamedTuple):
@@ -39,7 +38,7 @@ class EngineTokens(NamedTuple):
     offsets: NDArray[np.int64]
     """(N + 1,) text i is `ids[offsets[i]:offsets[i + 1]]`."""
     encodings: Sequence[Any] = ()
-    """(N,) what the reference says of each text, with the places of its tokens, if it was asked for them."""
+    """(N,) what the reference says of each text, with the places of its tokens; empty from another engine."""
 
     def each(self) -> list[NDArray[np.int32]]:
         """The tokens of each text."""
@@ -47,103 +46,22 @@ class EngineTokens(NamedTuple):
         return [self.ids[begin:end] for begin, end in pairwise(offsets)]
 
 
-class ModelHead(msgspec.Struct):
-    """The fields of a tokenizer's `model` that decide support; the vocabulary is not parsed."""
-
-    type: str | None = None
-    dropout: float | None = None
-    unk_token: str | None = None
-    continuing_subword_prefix: str | None = None
-    end_of_word_suffix: str | None = None
-    byte_fallback: bool = False
-
-
-class AddedToken(msgspec.Struct):
-    """One entry of `added_tokens`."""
-
-    id: int
-    content: str
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-    special: bool = False
-
-
-class TokenizerHead(msgspec.Struct):
-    """A tokenizer.json without its vocabulary."""
-
-    model: ModelHead
-    normalizer: dict[str, Any] | None = None
-    pre_tokenizer: dict[str, Any] | None = None
-    added_tokens: list[AddedToken] = msgspec.field(default_factory=list)
-
-
-@lru_cache(maxsize=4)
-def tokenizer_head(tokenizer_json: str) -> TokenizerHead:
-    """A tokenizer.json without its vocabulary, in about 10 ms for 150,000 entries.
-
-    Raises:
-        TokenizerError: it is not the content of a tokenizer.json.
-    """
-    return _decoded(tokenizer_json, TokenizerHead)
-
-
-class _Model(msgspec.Struct):
-    vocab: dict[str, int] | list[tuple[str, float]]
-
-
-class _Vocabulary(msgspec.Struct):
-    model: _Model
-
-
-def vocabulary(tokenizer_json: str) -> dict[str, int]:
-    """The pieces of the model with their ids; those of Unigram stand in the order of ids.
-
-    Raises:
-        TokenizerError: it is not the content of a tokenizer.json.
-    """
-    found = _decoded(tokenizer_json, _Vocabulary).model.vocab
-    return found if isinstance(found, dict) else {piece: index for index, (piece, _) in enumerate(found)}
-
-
-def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
-    try:
-        return msgspec.json.decode(tokenizer_json, type=kind)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise TokenizerError(
-            f"this is not the content of a tokenizer.json: {error}; save the tokenizer again with save_pretrained"
-        ) from error
-
-
-def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:
-    """Return a normaliser or pre-tokenizer as a flat list of steps; `inside` is the key of a Sequence's steps."""
-    if component is None:
-        return []
-    if component.get("type") == "Sequence":
-        return [step for child in component.get(inside) or [] for step in steps(child, inside)]
-    return [component]
-
-
 class TokenizersEngine:
-    """The reference: Hugging Face `tokenizers`."""
+    """The reference: Hugging Face `tokenizers`. It says itself where its tokens lie."""
 
     name = REFERENCE
+    table: ByteLengths | None = None
 
     def __init__(self, tokenizer_json: str) -> None:
         self.version = version(self.name)
-        self.tokenizer = reference_tokenizer(tokenizer_json)
+        self._tokenizer = reference_tokenizer(tokenizer_json)
 
-    def encode(self, texts: Sequence[str], *, places: bool = False) -> EngineTokens:
-        """Encode N texts. Texts with lone surrogates raise the library's own error; reject them earlier.
-
-        Args:
-            places: whether `encodings` are wanted, which take a third longer.
-        """
-        encode = self.tokenizer.encode_batch if places else self.tokenizer.encode_batch_fast
-        encodings = encode(list(texts), add_special_tokens=False)
+    def encode(self, texts: Sequence[str]) -> EngineTokens:
+        """Encode N texts. Texts with lone surrogates raise the library's own error; reject them earlier."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         offsets = offsets_of(lengths_of(encodings))
         flat = chain.from_iterable(encoding.ids for encoding in encodings)
-        return EngineTokens(np.fromiter(flat, np.int32, int(offsets[-1])), offsets, encodings if places else ())
+        return EngineTokens(np.fromiter(flat, np.int32, int(offsets[-1])), offsets, encodings)
 
 
 class FastokensEngine:
@@ -157,8 +75,12 @@ class FastokensEngine:
             self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
+        self.table = ByteLengths.from_json(tokenizer_json)
+        """How many bytes its tokens stand for; None if the reference must say where they lie."""
+        if self.table is None:
+            reference_tokenizer(tokenizer_json)  # now, so that workers that are forked from this process share it
 
-    def encode(self, texts: Sequence[str], *, places: bool = False) -> EngineTokens:
+    def encode(self, texts: Sequence[str]) -> EngineTokens:
         """See `TokenizersEngine.encode`; without places. The arrays are views of fastokens' buffers."""
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         return EngineTokens(np.frombuffer(ids, "<u4").view(np.int32), np.frombuffer(offsets, "<u8").view(np.int64))

@@ -24,42 +24,42 @@ from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
 from .content_check import ROLES, TOKENS, count_names
-from .encode import DROPPED, NO_TURN, Batch, Encoder, two_runs
-from .encode_counts import EncodeCounts, Findings, Refused
+from .encode import NO_TURN, TEMPLATE_DROPPED, Batch, Encoder, two_runs
+from .encode_counts import EncodeCounts
 from .token_runs import completion_starts, run_lists
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
 
 
-def encode_pairs(encoder: Encoder, examples: Iterable[Example], found: Findings) -> Iterator[pa.RecordBatch]:
+def encode_pairs(encoder: Encoder, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
     """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
 
-    `found` is filled as by `Encoder.encode`. A prompt's tokens are counted once.
+    `counts` is filled as by `Encoder.encode`. A prompt's tokens are counted once.
     """
     batch = Batch()
     for example in examples:
         if batch.full:
-            yield _finished(encoder, batch, found)
+            yield _finished(encoder, batch, counts)
             batch = Batch()
         ended = batch.ended
         try:
-            sides = _sides(encoder, example, batch, found.counts)
+            sides = _sides(encoder, example, batch, counts)
         except RowRejectedError as error:
             batch.ended = ended
-            found.refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+            counts.refuse(example, error)
             continue
         for side, rendered in sides:
             batch.add(side, rendered)
     if batch.texts:
-        yield _finished(encoder, batch, found)
+        yield _finished(encoder, batch, counts)
 
 
-def _finished(encoder: Encoder, batch: Batch, found: Findings) -> pa.RecordBatch:
-    folded, prompts, special = fold(encoder.finish(batch, found))
-    found.counts.examples -= len(prompts)
-    found.counts.tokens -= int(prompts.sum())
-    found.counts.special -= int(special.sum())
+def _finished(encoder: Encoder, batch: Batch, counts: EncodeCounts) -> pa.RecordBatch:
+    folded, prompts, special = fold(encoder.finish(batch, counts))
+    counts.examples -= len(prompts)
+    counts.tokens -= int(prompts.sum())
+    counts.special -= int(special.sum())
     return folded
 
 
@@ -85,8 +85,8 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
                 "whole completions, all tokens alike; remove it, or the row",
             )
         out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
-    for what in unused.found.get(DROPPED, ()):  # located with either completion
-        counts.add(DROPPED, what, example.line)
+    for what in unused.found.get(TEMPLATE_DROPPED, ()):  # located with either completion
+        counts.add(TEMPLATE_DROPPED, what, example.line)
     for kind in (ROLES, TOKENS):
         count_names(counts, kind, unused.found.get(kind, ()), example.line)
     return out

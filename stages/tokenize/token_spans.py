@@ -6,14 +6,16 @@ between characters, so a token with only a part of a character never straddles o
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
+from unicodedata import is_normalized, normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.errors import EngineMismatchError
+from ...schemas.errors import IntegrityError
 from .byte_lengths import ByteLengths
-from .engines import EngineTokens
+from .engines import FAST, REFERENCE, EngineTokens
 
 
 class Boundaries(NamedTuple):
@@ -48,7 +50,7 @@ def locate_boundaries(
         reference: returns `engines.reference_tokenizer(...)`; called only if a document needs it.
 
     Raises:
-        EngineMismatchError: the reference gives a document other tokens than `encoded` has.
+        IntegrityError: the reference gives a document other tokens than `encoded` has.
     """
     if table is None:
         found = Boundaries(np.zeros(len(bounds), np.int64), np.zeros(len(bounds), np.bool_), np.zeros(len(texts), bool))
@@ -58,7 +60,10 @@ def locate_boundaries(
         part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
         told = encoded.encodings[i] if encoded.encodings else reference().encode(texts[i], add_special_tokens=False)
         if told.ids != encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]].tolist():
-            raise EngineMismatchError(texts[i][:80])
+            raise IntegrityError(
+                f"the tokenizer engine {FAST} gives other tokens than {REFERENCE} on {texts[i][:80]!r}; please report "
+                f"it, and use tokenizer.engine={REFERENCE}"
+            )
         found.tokens[part], found.straddles[part] = _by_offsets(told.offsets, bounds[part])
     return found
 
@@ -73,11 +78,11 @@ def _by_lengths(
     """The boundaries of the documents whose tokens' lengths add up to the length of the text. For the others the
     tokenizer changed the text.
     """
-    bounds, text_bytes = _in_bytes(texts, char_bounds, bound_offsets)
+    bounds, text_bytes = _in_bytes(texts, char_bounds, bound_offsets, nfc=table.nfc)
     first, last = encoded.offsets[:-1], encoded.offsets[1:]
     ends = np.zeros(len(encoded.ids) + 1, np.int64)
     np.cumsum(table.lengths[encoded.ids], dtype=np.int64, out=ends[1:])
-    exact = (ends[last] - ends[first] == text_bytes) & table.trusted(texts)
+    exact = ends[last] - ends[first] == text_bytes
     owner = np.repeat(np.arange(len(texts)), np.diff(bound_offsets))
     low, high, place = first[owner], last[owner], ends[first][owner] + bounds
     # Tokens of no bytes must not move a boundary into the next document.
@@ -88,22 +93,25 @@ def _by_lengths(
 
 
 def _in_bytes(
-    texts: Sequence[str], char_bounds: NDArray[np.int64], bound_offsets: NDArray[np.int64]
+    texts: Sequence[str], char_bounds: NDArray[np.int64], bound_offsets: NDArray[np.int64], *, nfc: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (B,) the boundaries in bytes of UTF-8, and (N,) the texts' lengths in bytes."""
+    """Return (B,) the boundaries in bytes of UTF-8, and (N,) the texts' lengths in bytes.
+
+    Args:
+        nfc: whether in bytes of the texts in NFC. A text with a boundary that NFC would move has the length -1.
+    """
     text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
-    wide = [i for i, text in enumerate(texts) if not text.isascii()]
-    if not wide:
-        return char_bounds, text_bytes
     bounds = char_bounds.copy()
-    for i in wide:
-        text, chars, done = texts[i], 0, 0
-        for b in range(int(bound_offsets[i]), int(bound_offsets[i + 1])):
-            bound = int(char_bounds[b])
-            done += len(text[chars:bound].encode())
-            chars = bound
-            bounds[b] = done
-        text_bytes[i] = done + len(text[chars:].encode())
+    for i in [i for i, text in enumerate(texts) if not text.isascii()]:
+        text, own = texts[i], slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
+        pieces = [text[low:high] for low, high in pairwise((0, *char_bounds[own].tolist(), len(text)))]
+        moved = False
+        if nfc and not is_normalized("NFC", text):
+            pieces = [normalize("NFC", piece) for piece in pieces]
+            moved = not is_normalized("NFC", "".join(pieces))
+        ends = list(accumulate([len(piece.encode()) for piece in pieces]))
+        bounds[own] = ends[:-1]
+        text_bytes[i] = -1 if moved else ends[-1]
     return bounds, text_bytes
 
 

@@ -224,8 +224,8 @@ def test_the_loader_opens_nothing_else(foreign: Path, tmp_path: Path) -> None:
 def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: Path) -> None:
     """A chat template is taken from where the run had it only if it is still the one of the rows."""
     pytest.importorskip("torch")
+    from packtrain.training.model import find_tokenizer
     from packtrain.training.packed_rows import PackedRows
-    from packtrain.training.trainer.final_model import find_tokenizer
 
     (tmp_path / "secret").write_text(SECRET)
     before = find_tokenizer(None, PackedRows(foreign)).chat_template

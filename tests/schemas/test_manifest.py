@@ -17,8 +17,8 @@ MANIFEST = Manifest(
     splits={
         "train": SplitRecord(
             shards=(
-                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, 1, 8, 5, 3),
-                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, 1, 6, 4, 2),
+                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, 1, 8, 5, 3, 7),
+                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, 1, 6, 4, 2, 6),
             ),
             windows=(CERTIFICATE,),
         ),

@@ -11,7 +11,7 @@ for name in (
     "packtrain.training.attention",
     "packtrain.training.launch.doctor",
     "packtrain.training.launch.ranks",
-    "packtrain.training.probe_command",
+    "packtrain.training.probe",
     "packtrain.training.trainer.train",
     "packtrain.training.trainer.trainer",
     "transformers.models.llama.modeling_llama",
@@ -20,7 +20,6 @@ for name in (
     "torch.distributed.fsdp",
     "trl",
     "peft",
-    "lightning",
 ):
     if importlib.util.find_spec(name.partition(".")[0]) is not None:
         importlib.import_module(name)

@@ -4,13 +4,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.training.order import (
+    GROUP,
+    SAMPLE,
     SHUFFLE_BLOCK,
     EpochOrder,
     Order,
     Permutation,
     epoch_key,
+    group_of,
+    grouped,
 )
-from packtrain.training.steps import GROUP, SAMPLE, choose_balance, grouped
 
 FULL_0 = [5, 2, 1, 7, 9, 0, 6, 4, 8, 3]
 FULL_1 = [6, 9, 7, 4, 2, 0, 5, 3, 8, 1]
@@ -53,8 +56,6 @@ def test_groups_of_two_are_pinned() -> None:
 def test_rows_are_grouped_only_where_ranks_would_wait() -> None:
     random = np.random.default_rng(5)
     alike, unlike = random.uniform(0.99, 1.01, SAMPLE), random.lognormal(0, 0.5, SAMPLE)
-    assert choose_balance(alike)[0] is None
-    assert choose_balance(unlike)[0] == GROUP
-    few, why = choose_balance(unlike[: 4 * GROUP - 1])
-    assert few is None
-    assert "255 rows are too few" in why
+    assert group_of(alike) is None
+    assert group_of(unlike) == GROUP
+    assert group_of(unlike[: 4 * GROUP - 1]) is None, "too few rows"

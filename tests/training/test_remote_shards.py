@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
 from packtrain.schemas.files import remote
-from packtrain.training import PackedDataset, PackedLoader, ahead
+from packtrain.training import PackedLoader
+from packtrain.training import loader as loading
 
 from tests import kit
 from tests.support import warm
@@ -191,8 +191,8 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
 def test_a_store_that_hangs_is_reported_and_given_up(
     store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "REPORT_AFTER", 0.2)
-    monkeypatch.setattr(ahead, "GIVE_UP_AFTER", 1.0)
+    monkeypatch.setattr(loading, "REPORT_AFTER", 0.2)
+    monkeypatch.setattr(loading, "GIVE_UP_AFTER", 1.0)
     options = {**OPTIONS, "world_size": 2, "rank": 1}
     loader = PackedLoader(where(store), **options, cache=tmp_path / "cache", order="sequential", balance=None)
     store.always = "hang"
@@ -209,8 +209,8 @@ def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None
     """Its threads still wait when it has given up."""
     program = """
 import sys
-from packtrain.training import PackedLoader, ahead
-ahead.GIVE_UP_AFTER = 0.5
+from packtrain.training import PackedLoader, loader
+loader.GIVE_UP_AFTER = 0.5
 loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2], balance=None)
 print("made", flush=True)
 sys.stdin.readline()
@@ -326,14 +326,6 @@ next(iter(loader))
     found = ids(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", balance=None, order="sequential"))
     assert found == ids(PackedLoader(folder, **OPTIONS, balance=None, order="sequential"))
     assert not [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
-
-
-def test_a_forked_child_downloads_on_connections_of_its_own(store: Faulty, folder: Path, tmp_path: Path) -> None:
-    dataset = PackedDataset(where(store), cache=tmp_path / "cache")
-    batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    expected = [row["input_ids"] for row in kit.Packed(folder).rows()]
-    assert [row["input_ids"].tolist() for row in batches] == expected
-    assert dataset[0]["input_ids"].tolist() == expected[0]
 
 
 def test_a_cache_that_cannot_be_made_is_named(store: Faulty, tmp_path: Path) -> None:

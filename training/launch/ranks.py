@@ -7,7 +7,6 @@ minutes, and names no rank.
 """
 
 import ctypes
-import json
 import logging
 import os
 import signal
@@ -15,25 +14,20 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import timedelta
-from importlib import metadata
 from itertools import groupby
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from ...schemas.errors import ConfigError, LaunchError, PacktrainError
-from ..ahead import Threads
 
 _LOG = logging.getLogger(__name__)
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that `env://` of torch.distributed requires."""
-VARIABLES = (
-    *NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RUN_ID", "SLURM_PROCID",
-    "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-)  # fmt: skip
-"""Variables that identify a process and say how it reaches the others, in display order."""
+VARIABLES = (*NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_PROCID", "SLURM_NODEID", "SLURM_NNODES")
+"""Variables that identify a process, in display order."""
 SECONDS = 60.0
 """Seconds that a rank may take, unless PACKTRAIN_RANK_CHECK_SECONDS is set."""
 _GRACE = 10.0
@@ -66,49 +60,14 @@ def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
             f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all of "
             "them, or unset them to train with one process"
         )
-    rank, size, port, local = (environ.get(name, "0") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "LOCAL_RANK"))
-    if not all(number.isdecimal() for number in (rank, size, port, local)) or int(rank) >= int(size):
+    rank, size, port = (environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if not all(number.isdecimal() for number in (rank, size, port)) or int(rank) >= int(size):
         raise ConfigError(
             f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
             "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's bash -c '…', "
             "not before"
         )
     return int(rank), int(size)
-
-
-def installed(package: str) -> str | None:
-    """The version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class RankReport:
-    """One rank, as it describes itself."""
-
-    rank: int
-    world_size: int
-    host: str
-    pid: int
-    variables: dict[str, str]
-    """The launcher's."""
-
-    @classmethod
-    def of_this_process(cls) -> "RankReport":
-        """This process's own report. Raises ConfigError as `read_launch`."""
-        rank, world_size = read_launch() or (0, 1)
-        variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        return cls(rank, world_size, socket.gethostname(), os.getpid(), variables)
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} of {self.world_size} on {self.host}, process {self.pid}"
-
-    @property
-    def saw(self) -> str:
-        """The launcher's variables, for a message."""
-        return ", ".join(f"{name}={value}" for name, value in self.variables.items())
 
 
 def rank_check(timeout: float | None = None) -> None:
@@ -122,25 +81,28 @@ def rank_check(timeout: float | None = None) -> None:
 
     Raises:
         ConfigError: the launcher's variables are incomplete or contradict each other.
-        LaunchError: a rank is missing, one came twice, or they count differently many; on every rank that is there.
+        LaunchError: a rank is missing, or they count differently many; on every rank that is there.
     """
-    mine = RankReport.of_this_process()
-    if mine.world_size == 1:
+    launch = read_launch()
+    if launch is None:
         return
+    rank, ranks = launch
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
-    _LOG.info("%s: %s", mine, mine.saw)
+    mine = f"rank {rank} of {ranks} on {socket.gethostname()}, process {os.getpid()}"
+    saw = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    _LOG.info("%s: %s", mine, saw)
     ends = time.monotonic() + seconds
     try:
-        verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(mine, ends, seconds))
+        verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(rank, ranks, saw, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise LaunchError(
             f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
             f"rank 0 or its launcher keeps, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. It saw "
-            f"{mine.saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node "
-            "and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
+            f"{saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node and "
+            "every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
             "jobs share the port"
         ) from error
-    if verdict != _passed(mine.world_size):
+    if verdict != _passed(ranks):
         raise LaunchError(f"{verdict}. This is {mine}")
 
 
@@ -150,83 +112,70 @@ def _passed(ranks: int) -> str:
 
 def _within(seconds: float, work: Callable[[], str]) -> str:
     """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs."""
-    threads = Threads(1)
+    results: SimpleQueue[str | Exception] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put(work())
+        except Exception as error:
+            results.put(error)
+
+    Thread(target=run, daemon=True).start()
     try:
-        result = threads.submit(work)
-        if not wait([result], seconds).done:
-            raise TimeoutError(f"no answer in {seconds:g} seconds")
-        return result.result()
-    finally:
-        threads.close()
+        result = results.get(timeout=seconds)
+    except Empty:
+        raise TimeoutError(f"no answer in {seconds:g} seconds") from None
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-def _open_store(rank: int, seconds: float) -> Any:
-    """The job's store, with keys under a prefix of this call's own, and of the launcher's attempt."""
+def _meet(rank: int, ranks: int, saw: str, ends: float, seconds: float) -> str:
+    """Leave a report and wait for the verdict, which rank 0 makes.
+
+    Its keys are under a prefix of this call's own, and of the launcher's attempt.
+    """
     import torch.distributed as dist
 
     environ = os.environ
-
-    def connect(serve: bool) -> Any:
-        where = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), None, serve, timedelta(seconds=seconds))
-        return dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True)
-
     serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    try:
-        store = connect(serves)
-    except RuntimeError as error:
-        if not serves or "EADDRINUSE" not in str(error):
-            raise
-        store = connect(False)  # another process takes itself for rank 0: its report is there
-    _OPEN.append(store)
+    where = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), None, serves, timedelta(seconds=seconds))
+    _OPEN.append(dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True))
     attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", store)
-
-
-def _meet(mine: RankReport, ends: float, seconds: float) -> str:
-    """Leave a report and wait for the verdict, which rank 0 makes."""
-    store = _open_store(mine.rank, seconds)
-    keys = [f"report/{rank}" for rank in range(mine.world_size)]
-    text = json.dumps(asdict(mine))
-    there = store.compare_set(keys[mine.rank], "", text).decode()  # writes only if there is none; returns what is there
-    if there != text:
-        first = RankReport(**json.loads(there))
-        fault = (
-            f"two processes are rank {mine.rank}: {first}, which saw {first.saw}; and {mine}, which saw {mine.saw}. If "
-            "two nodes have one machine rank, it was expanded before the script reached them: write $SLURM_NODEID "
-            "inside the quotes of srun's bash -c '…'. If two jobs share a node, give each a MASTER_PORT of its own"
-        )
-        store.compare_set("verdict", "", fault)
-        return fault
-    if mine.rank != 0:
+    store = dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", _OPEN[-1])
+    store.set(f"host/{rank}", socket.gethostname())
+    if rank != 0:
         store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
         verdict: str = store.get("verdict").decode()
-        store.set(f"read/{mine.rank}", "")
+        store.set(f"read/{rank}", "")
         return verdict
-    while time.monotonic() < ends and not store.check(keys) and not store.check(["verdict"]):
+    keys = [f"host/{number}" for number in range(ranks)]
+    while time.monotonic() < ends and not store.check(keys):
         time.sleep(0.1)
-    reports = [RankReport(**json.loads(store.get(key))) for key in keys if store.check([key])]
-    found = _missing(reports, mine.world_size, seconds) or _passed(mine.world_size)
-    verdict = store.compare_set("verdict", "", found).decode()
+    hosts = {number: store.get(key).decode() for number, key in enumerate(keys) if store.check([key])}
+    verdict = _passed(ranks) if len(hosts) == ranks else _missing(hosts, ranks, saw, seconds)
+    store.set("verdict", verdict)
     with suppress(RuntimeError):  # the store may end with this process: the others read it first
-        store.wait([f"read/{one.rank}" for one in reports if one.rank], timedelta(seconds=_GRACE))
+        store.wait([f"read/{number}" for number in hosts if number], timedelta(seconds=_GRACE))
     return verdict
 
 
-def _missing(reports: list[RankReport], world_size: int, seconds: float) -> str:
-    """Which ranks are missing, in one sentence; empty if none is."""
-    there = [report.rank for report in reports]
-    missing = sorted(set(range(world_size)) - set(there))
-    if not missing:
-        return ""
-    by_host: dict[str, list[int]] = {}
-    for report in reports:
-        by_host.setdefault(report.host, []).append(report.rank)
-    hosts = "; ".join(f"{_named(ranks)} on {host}" for host, ranks in by_host.items())
+def _missing(hosts: Mapping[int, str], ranks: int, saw: str, seconds: float) -> str:
+    """Which ranks are missing, in one sentence.
+
+    Args:
+        hosts: the host of each rank that is there.
+        saw: the variables of rank 0.
+    """
+    missing = [rank for rank in range(ranks) if rank not in hosts]
+    there = "; ".join(
+        f"{_named([rank for rank in hosts if hosts[rank] == host])} on {host}" for host in dict.fromkeys(hosts.values())
+    )
     return (
-        f"{len(missing)} of {world_size} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: "
-        f"{hosts}. Rank {there[0]} saw {reports[0].saw}. Check that the missing ranks were started and still run (see "
-        "their output), each node under a machine rank of its own; that their nodes resolve and reach "
-        f"MASTER_ADDR:MASTER_PORT; and that WORLD_SIZE={world_size}, the processes of all nodes together, is meant"
+        f"{len(missing)} of {ranks} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: {there}. "
+        f"Rank 0 saw {saw}. Check that the missing ranks were started and still run (see their output), each node "
+        "under a machine rank of its own; that their nodes resolve and reach MASTER_ADDR:MASTER_PORT; and that "
+        f"WORLD_SIZE={ranks}, the processes of all nodes together, is meant"
     )
 
 

@@ -124,15 +124,10 @@ def writing(what: str) -> Iterator[None]:
         ) from error
 
 
-def checkpoints(out: Path) -> list[tuple[int, Path]]:
-    """Step and folder of all checkpoints, complete or not, newest first."""
-    found = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
-    return sorted(found, reverse=True)
-
-
 def last_whole(out: Path, most: int | None = None) -> Path | None:
     """The newest complete checkpoint, of at most so many steps. Incomplete ones are skipped, with a warning."""
-    for step, path in checkpoints(out):
+    found = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
+    for step, path in sorted(found, reverse=True):
         if most is not None and step > most:
             continue
         try:

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
-from ..attention.apply import unwrap
+from ..attention import unwrap
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,9 +35,6 @@ CHUNK = 8192
 """Number of positions whose logits are widened to float32 at once."""
 MIN_BYTES = 64 << 10
 """Smaller tensors are not offloaded: moving them costs more than it saves."""
-KINDS = ("auto", "none", "chunked", "liger")
-"""`none`: the logits of all trained tokens at once. `chunked`: torch's function. `liger`: Liger's, on a GPU. `auto`:
-`chunked` on a GPU if the model's head allows it, else `none`. All give the same, up to rounding."""
 _SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 """Keys of models that change their logits between head and loss."""
 _COMPARED = 64
@@ -174,13 +171,15 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
 
     Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
 
+    Args:
+        kind: `none`: the logits of all trained tokens at once. `chunked`: torch's function. `liger`: Liger's, on a GPU.
+            `auto`: `chunked` on a GPU if the model's head allows it, else `none`. All give the same, up to rounding.
+
     Raises:
-        ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
+        ConfigError: the kind cannot serve this model or machine. `auto` never raises.
     """
     from transformers.integrations import is_deepspeed_zero3_enabled
 
-    if kind not in KINDS:
-        raise ConfigError(f"loss_kernel={kind!r}: choose one of {', '.join(KINDS)}")
     if kind == "none" or (kind == "auto" and not cuda):
         return None
     base: Any = unwrap(model)

@@ -2,43 +2,30 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from ..place import detect_rank
+from ..order import detect_rank
 from . import Say, print_line
 from .train_config import TrainConfig, validated
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a training."""
-
-    steps: int
-    """Number of optimizer steps, including those before resuming."""
-    loss: float | None
-    """The last logged training loss; None if resuming found no steps left."""
-    metrics: dict[str, float]
-    """Metrics of the last evaluation."""
-    out: Path
-    export: Path | None
-    """The finished model's folder."""
-    resumed_from: Path | None
-    log: list[dict[str, Any]] = field(repr=False)
-    """All logs, including those before resuming."""
+if TYPE_CHECKING:
+    from .trainer import PackedTrainer
 
 
-def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say: Say = print_line) -> Outcome:
+def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say: Say = print_line) -> "PackedTrainer":
     """Train as a configuration says, or resume the training in the same folder. Every rank calls it.
 
     Args:
         config: validated, or plain data.
         base: where relative paths start; by default the working directory.
         say: prints a line, on the first rank only.
+
+    Returns:
+        The trainer, whose `state` has the number of steps and the log.
 
     Raises:
         BusyError: another training works on `out`.
@@ -61,23 +48,18 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
         return _run(config, base, say if place.rank == 0 else lambda text: None)
 
 
-def _run(config: TrainConfig, base: Path, say: Say) -> Outcome:
+def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     from accelerate.utils.memory import should_reduce_batch_size
     from transformers.utils.logging import disable_progress_bar
 
-    from .checkpoint import last_whole, writing
-    from .final_model import export_model
+    from .checkpoint import last_whole
     from .trainer import PackedTrainer
 
     disable_progress_bar()  # of saving and loading, between the lines of the training
     out = base / config.out
     export = out / "model" if config.export else None
-    resume = last_whole(out) if config.resume == "auto" else base / config.resume
-    if (
-        export is not None
-        and config.model.path is not None
-        and (base / config.model.path).resolve() == export.resolve()
-    ):
+    resume, start = last_whole(out), base / (config.model.path or "")
+    if export is not None and start.resolve() == export.resolve():
         raise ConfigError(
             f"export: the finished model would overwrite the one that training starts from, {export}; name another out"
         )
@@ -94,22 +76,12 @@ def _run(config: TrainConfig, base: Path, say: Say) -> Outcome:
             f"{less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller truncate.max_length"
         ) from error
     if export is not None:
-        with writing(f"the finished model in {export}"):
-            export_model(trainer, export)
+        trainer.export(export)
         say(f"the finished model is in {export}")
-    log = list(trainer.state.log_history)
-    return Outcome(
-        steps=trainer.state.global_step,
-        loss=next((entry["loss"] for entry in reversed(log) if "loss" in entry), None),
-        metrics=next((dict(entry) for entry in reversed(log) if "eval_loss" in entry), {}),
-        out=out,
-        export=export,
-        resumed_from=resume,
-        log=log,
-    )
+    return trainer
 
 
-def _announce(trainer: Any, resume: Path | None, say: Say) -> None:
+def _announce(trainer: "PackedTrainer", resume: Path | None, say: Say) -> None:
     loader, applied, steps = trainer.loader, trainer.applied, int(trainer.args.max_steps)
     batches = (
         f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
-from ..place import divisible, nearest
+from ..order import divisible, nearest
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
@@ -28,7 +28,7 @@ OWNED = {
     "auto_find_batch_size": "it would change which rows a step holds: lower rows_per_device",
     "num_train_epochs": "use epochs",
     **dict.fromkeys(("seed", "data_seed"), "use seed"),
-    "resume_from_checkpoint": "use resume",
+    "resume_from_checkpoint": "the last whole checkpoint in out is resumed; delete later ones to take an earlier one",
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "use loss_kernel: liger"),
     **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"),
     **dict.fromkeys(
@@ -151,8 +151,6 @@ class TrainConfig(ConfigModel):
     it."""
     export: bool = True
     """Save the finished model, in the folder `model` in `out`."""
-    resume: str = "auto"
-    """`auto` resumes from the last whole checkpoint in `out`, if there is one; or a checkpoint's folder."""
     trainer: dict[str, Any] = Field(default={})
     """transformers.TrainingArguments: `learning_rate`, `lr_scheduler_type`, `bf16`, `save_steps` and all the others."""
 
@@ -185,11 +183,10 @@ class TrainConfig(ConfigModel):
                 "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, "
                 "of which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
             )
-        graphs = self.trainer.get("torch_compile_mode") in ("reduce-overhead", "max-autotune")
-        if self.offload_activations and graphs:
+        if self.offload_activations and "torch_compile_mode" in self.trainer:
             raise ValueError(
-                "trainer.torch_compile_mode with offload_activations: a CUDA graph writes its activations to the same "
-                "memory at every replay, while they are still copied to the host. Leave one of the two out"
+                "trainer.torch_compile_mode with offload_activations: modes that record CUDA graphs overwrite "
+                "activations while they are copied. Leave one of the two out"
             )
         if self.model.dtype == "float16" and self.lora is None:
             raise ValueError(

@@ -27,13 +27,21 @@ from ...schemas.errors import ConfigError, DivergedError, LeakError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
-from ..model import ModelLimits, add_adapters, load_model, may_leave_weights_unused
-from ..place import detect_rank
+from ..model import (
+    add_adapters,
+    check_fits,
+    find_tokenizer,
+    load_model,
+    may_leave_weights_unused,
+    refuse_other_tokenizer,
+    vocabulary_of,
+)
+from ..order import detect_rank
+from ..packed_rows import PackedRows
 from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure
-from .final_model import find_tokenizer, refuse_other_tokenizer
 from .loss import Forward, fuse_loss, offloaded, targets
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
@@ -90,22 +98,23 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.beginning = self.loader.state_dict()
         self.over = False
         """All steps were made before the checkpoint that training resumes from."""
+        self.resumed_from: Path | None = None
+        """The checkpoint that training was resumed from."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
         held = None
         if config.eval is not None:
-            held = HeldOut(
-                config.place(config.eval.data or config.data, base), config.eval.split, limit=config.eval.rows,
-                rows_per_device=config.rows_per_device, remote=config.remote(base),
-            )  # fmt: skip
+            where = config.place(config.eval.data or config.data, base)
+            rows = PackedRows(where, config.eval.split, **config.remote(base))
+            held = HeldOut(rows, config.eval.rows, config.rows_per_device)
         self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
         if self.tokenizer is not None and config.model.path is not None:
             refuse_other_tokenizer(base / config.model.path, self.tokenizer)
         model = add_adapters(load_model(config.model, base, config.seed), config.lora)
-        self.limits, padded = ModelLimits.of(model), config.loader.static_shapes
-        self.limits.check_rows("the data", self.loader.corpus, padded=padded)
+        padded = config.loader.static_shapes
+        check_fits(model, "the data", self.loader.corpus, padded=padded)
         if held is not None:
-            self.limits.check_rows("the held-out data", held.rows)
+            check_fits(model, "the held-out data", held.rows)
         steps = len(self.loader) // parts
         if args.max_steps > steps:
             raise ConfigError(
@@ -133,7 +142,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(EarlyWarnings(self.limits.ids))
+        self.add_callback(EarlyWarnings(vocabulary_of(model)))
         self.add_callback(ConsoleLog(say, config.rows_per_step / len(self.loader.corpus)))
 
     # Data
@@ -152,7 +161,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             batch = next(epoch_iterator, None)
             if batch is None:
                 break
-            self.limits.check_batch(batch)  # before it goes to the device, where looking would wait for it
             self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
             wanted = targets(batch)
             batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
@@ -195,7 +203,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             return
         # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
         with self.meter.paused(), self.accelerator.autocast():
-            report = probe(self.model_wrapped, batch=batch, seed=self.args.seed, device=self.args.device)
+            report = probe(self.model_wrapped, batch=batch, device=self.args.device)
         self.proved, self.unproved = report.require(), False
         if self.say is not None and self.state.is_world_process_zero:
             self.say(f"isolation proved: {report.values}")
@@ -203,8 +211,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
         if "loss" in logs:
-            seen = next((line["tokens_seen"] for line in reversed(self.state.log_history) if "tokens_seen" in line), 0)
-            logs.update(self.meter.collect(seen))
+            logs.update(self.meter.collect())
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
         if not math.isfinite(logs.get("loss", 0)) and not self.args.fp16:
@@ -227,7 +234,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         model.eval()
 
         def logits(batch: dict[str, Any], wanted: Any) -> torch.Tensor:
-            self.limits.check_batch(batch)
             return self.forward.logits(model, self._prepare_inputs(batch), wanted.to(self.args.device))
 
         ranks = self.accelerator.num_processes
@@ -240,7 +246,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
 
-    # Checkpoints
+    # Checkpoints and the finished model
 
     def train(self, resume_from_checkpoint: str | Path | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, from the beginning or from a checkpoint.
@@ -253,6 +259,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if resume_from_checkpoint is not None:
             found = checkpoint.read_checkpoint(folder := Path(resume_from_checkpoint))
             found.refuse_other(self.settings, folder)
+            self.resumed_from = folder
             step, state = found.step, found.loader
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
         self.over = step >= self.args.max_steps
@@ -283,3 +290,23 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                     state = checkpoint.CheckpointState(self.state.global_step, self.settings, self.beginning)
                     checkpoint.write_marker(folder, state)
                 rotate_checkpoints(str(folder.parent), keep, self.state.best_model_checkpoint, use_mtime=True)
+
+    def export(self, folder: Path) -> None:
+        """Write the model and its tokenizer. Every rank calls it: weights may be sharded."""
+        config = self.model.config
+        cache, config.use_cache = getattr(config, "use_cache", None), True  # off for training only
+        with checkpoint.writing(f"the finished model in {folder}"):
+            try:
+                if self.is_fsdp_enabled:  # where `save_model` writes pieces, or nothing
+                    state = self.accelerator.get_state_dict(self.model_wrapped)  # every rank gives; whole on the first
+                    if self.args.should_save:
+                        self._save(str(folder), state_dict=state)
+                else:
+                    self.save_model(str(folder))
+            finally:
+                config.use_cache = cache
+            if self.args.should_save:
+                (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of this machine's paths
+                if self.tokenizer is not None:
+                    self.tokenizer.save_pretrained(str(folder))
+            self.accelerator.wait_for_everyone()

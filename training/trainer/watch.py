@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...schemas.units import count, duration, plural
 from . import Say
 
 _LOG = logging.getLogger(__name__)
@@ -19,16 +18,6 @@ WORSE, RISEN, STEEP = 1.3, 1.5, 10.0
 """Multiples above which a warning is given: the first loss of that of guessing, a later loss of the first, a gradient
 norm of the smallest so far."""
 _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
-SHOWN: dict[str, Callable[[float], str]] = {
-    "loss": "loss {:.4f}".format,
-    "grad_norm": "grad norm {:.3g}".format,
-    "learning_rate": "lr {:.2e}".format,
-    "tokens_per_second": lambda value: f"{count(value)} tokens/s",
-    "loader_wait": "wait {:.1%}".format,
-    "tokens_seen": lambda value: f"{count(value)} tokens",
-    "epoch": "epoch {:.2f}".format,
-}
-"""Log key → how a line shows it. Keys that a log does not have are left out."""
 
 
 class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -113,15 +102,12 @@ class Meter:
         finally:
             self._paused += self.clock() - began
 
-    def collect(self, tokens_before: int) -> dict[str, float]:
+    def collect(self) -> dict[str, float]:
         """The figures since the last call, over all ranks; every rank must call it, after the same step.
-
-        Args:
-            tokens_before: `tokens_seen` of the last call.
 
         Returns:
             `tokens_per_second`, per device; `loader_wait` (share of the time that the rank which waited longest waited
-            for batches); `tokens_seen` (over all ranks, since training began). Empty where nothing was done.
+            for batches). Empty where nothing was done.
         """
         from accelerate.utils import gather_object
 
@@ -134,27 +120,20 @@ class Meter:
         (slowest, waited, _), tokens = map(max, zip(*ranks, strict=True)), sum(one[2] for one in ranks)
         if slowest <= 0 or not tokens:
             return {}
-        speed = {"tokens_per_second": tokens / slowest / len(ranks), "loader_wait": waited / slowest}
-        return {**speed, "tokens_seen": tokens_before + tokens}
+        return {"tokens_per_second": tokens / slowest / len(ranks), "loader_wait": waited / slowest}
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Prints a line at every logging step, of which the last step is one, and a line for every evaluation, on the first
+    """Prints a line at every logging step, of which the last step is one, and for every evaluation, on the first
     process only. Counts epochs by rows, because steps may cross them.
 
     Args:
         say: prints a line; None for silence.
         epochs_per_step: how often a step reads the data.
-        clock: seconds.
     """
 
-    def __init__(self, say: Say | None, epochs_per_step: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.say, self.epochs_per_step, self.clock = say, epochs_per_step, clock
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See transformers."""
-        self._first_step: int = state.global_step
-        self._began = self.clock()
+    def __init__(self, say: Say | None, epochs_per_step: float) -> None:
+        self.say, self.epochs_per_step = say, epochs_per_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See transformers."""
@@ -163,18 +142,6 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """See transformers."""
-        if self.say is None or not state.is_world_process_zero or not logs:
-            return
-        step: int = state.global_step
-        if "loss" in logs:
-            # At the pace so far, evaluations and checkpoints included.
-            left = (self.clock() - self._began) / max(1, step - self._first_step) * (state.max_steps - step)
-            shown = "  ".join(show(logs[key]) for key, show in SHOWN.items() if isinstance(logs.get(key), int | float))
-            self.say(f"step {step:,}/{state.max_steps:,}  {shown}  left {duration(left)}")
-        elif "eval_loss" in logs:
-            prefix = "eval_loss_"
-            each = ", ".join(
-                f"{key.removeprefix(prefix)} {loss:.4f}" for key, loss in logs.items() if key.startswith(prefix)
-            )
-            held, tokens = f"held out, after {plural(step, 'step')}", count(logs["eval_tokens"])
-            self.say(f"{held}: loss {logs['eval_loss']:.4f} ({each}), {tokens} tokens")
+        if self.say is not None and state.is_world_process_zero and logs and {"loss", "eval_loss"} & logs.keys():
+            shown = "  ".join(f"{key} {one:.5g}" for key, one in logs.items() if isinstance(one, int | float))
+            self.say(f"step {state.global_step:,}/{state.max_steps:,}  {shown}")

@@ -21,8 +21,12 @@ def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> N
     spec = EncodeSpec.load(cache, name)
     assert spec.save(cache) == name
     other = replace(spec, tokenizer=replace(spec.tokenizer, chat_template="{{ 'another' }}"))
-    for data in (msgspec.json.encode(other), msgspec.json.encode({"of": "another shape"}), b"[" * 10_000):
-        path.write_bytes(seal(data, name))
+    for data in (
+        seal(msgspec.json.encode(other), "specs/other.json"),
+        seal(b'{"of":"another shape"}', name),
+        b"[" * 10_000,
+    ):
+        path.write_bytes(data)
         with pytest.raises(IntegrityError):
             EncodeSpec.load(cache, name)
         assert spec.save(cache) == name

@@ -94,13 +94,12 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
         return sorted(decoder.text(one) for one in labels)
 
     assert trained(proved.run("own", UNCLOSED, "assistant")) == ["twosixsix"], "both conversations share a row"
-    (said,) = [one for one in proved.notes if "ends no turn" in one]
-    assert "stop: auto" in said or "stop=auto" in said
+    (said,) = [one for one in proved.notes if "of the assistant in the first rows" in one]
+    assert "mask.stop=auto" in said
     own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(own) == ["two<|im_start|>sixsix"]
     entry = own.ledger["chats"]
     assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_end")] == [3, 1, 2]
-    (said,) = [one for one in proved.notes if "ends no turn" in one]
     closed = proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(closed) == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
 

@@ -71,6 +71,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> M
         duplicates="drop",
         holdout={"fraction": 0.2},
         filter={"min_tokens": 40},
+        run={"report": True},
     )
     del config["output"]
     packtrain.run(config, base=folder)

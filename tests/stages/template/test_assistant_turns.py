@@ -16,8 +16,9 @@ from packtrain.stages.mask.policy import Mask, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts, Findings
-from packtrain.stages.tokenize.engines import make_engine, tokenizer_head
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
+from packtrain.stages.tokenize.engines import make_engine
+from packtrain.stages.tokenize.vocabulary import tokenizer_head
 
 Message = dict[str, Any]
 
@@ -219,9 +220,9 @@ def ours(
     for line, (messages, tools) in enumerate(rows):
         cut = len(messages) - (messages[-1]["role"] == "assistant")
         examples.append(Example(line, -1, "", messages[:cut], messages[cut:], None, tools))
-    found = Findings()
+    counts = EncodeCounts()
     out: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
-    for batch in encoder.encode(examples, found):
+    for batch in encoder.encode(examples, counts):
         structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
         kind, turn = view(structs.field("kind")), view(structs.field("turn"))
         asked, _ = supervised_runs(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
@@ -232,7 +233,7 @@ def ours(
             mine = slice(int(offsets[index]), int(offsets[index + 1]))
             sizes = np.diff(ends[mine], prepend=0)
             out[line] = (ids, np.repeat(asked[mine], sizes).tolist())
-    return out, found.counts
+    return out, counts
 
 
 def theirs(tokenizer: Any, template: str, messages: list[Message], tools: Any) -> tuple[list[int], list[bool]]:

@@ -11,8 +11,8 @@ from packtrain.schemas.rows import ENCODED, Example
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
-from packtrain.stages.tokenize.encode_counts import EncodeCounts, Findings, Refused
-from packtrain.stages.tokenize.engine_check import EngineSample, compare
+from packtrain.stages.tokenize.encode_counts import EncodeCounts, Place
+from packtrain.stages.tokenize.engine_check import EngineSample, difference
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference_tokens import encode_pairs
 
@@ -62,11 +62,11 @@ def decode(tokenizer_json: str) -> Callable[[Sequence[int]], str]:
 
 def encoded(
     encoder: Encoder, examples: list[Example], *, pairs: bool = False
-) -> tuple[list[dict[str, Any]], EncodeCounts, list[Refused]]:
-    found = Findings()
-    batches = list(encode_pairs(encoder, examples, found) if pairs else encoder.encode(examples, found))
+) -> tuple[list[dict[str, Any]], EncodeCounts, list[Place]]:
+    counts = EncodeCounts()
+    batches = list(encode_pairs(encoder, examples, counts) if pairs else encoder.encode(examples, counts))
     assert all(batch.schema == ENCODED for batch in batches)
-    return pa.Table.from_batches(batches, ENCODED).to_pylist(), found.counts, found.refused
+    return pa.Table.from_batches(batches, ENCODED).to_pylist(), counts, counts.places
 
 
 def text(value: str, line: int = 0) -> Example:
@@ -117,14 +117,14 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     everything = [text(f"number {n}", n) for n in range(6000)]
 
     def sampled(some: list[Example]) -> list[EngineSample]:
-        found = Findings()
-        list(encoder.encode(some, found))
-        return found.samples
+        encoder.samples = []
+        list(encoder.encode(some, EncodeCounts()))
+        return encoder.samples
 
     samples = sampled(everything)
     assert 1 <= len(samples) <= 20
     assert {sample.text for sample in sampled(everything[::-1])} == {sample.text for sample in samples}
-    assert compare(samples, encoder.engine).differing == 0
+    assert difference(samples, encoder.engine) == ""
 
 
 # --- preference pairs ---
@@ -152,7 +152,7 @@ def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
     broken = Example(3, -1, "", "Ask.", "Say.", None, rejected=c)
     whole = Example(4, -1, "", "Ask.", "a", None, rejected="b")
     rows, counts, refused = encoded(make_encoder(), [alone, flagged, asked, broken, whole], pairs=True)
-    assert [(one.line, one.reason) for one in refused] == [(0, "not_a_pair"), (1, "train_flags"), (3, "wrong_type")]
+    assert [(one.line, one.name) for one in refused] == [(0, "not_a_pair"), (1, "train_flags"), (3, "wrong_type")]
     assert [row["line"] for row in rows] == [2, 4]
     assert counts.examples == 2
     assert counts.end_of_sequence == 2, "of the last pair alone"

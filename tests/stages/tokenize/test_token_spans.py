@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from packtrain.schemas.errors import EngineMismatchError
+from packtrain.schemas.errors import IntegrityError
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
 from packtrain.stages.tokenize.engine_check import fuzz_texts
 from packtrain.stages.tokenize.engines import EngineTokens, TokenizersEngine, make_engine, reference_tokenizer
@@ -84,7 +84,7 @@ def trained(kind: str) -> str:
     return json.dumps(whole)
 
 
-FAMILIES = ["bytes", "NFC", "NFD", "NFKC", "replace"]
+FAMILIES = ["bytes", "NFC", "replace"]
 
 
 def bounds_of(texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -101,10 +101,10 @@ def built(content: str) -> tuple[TokenizersEngine, ByteLengths | None]:
 def located(content: str, texts: Sequence[str], places: Sequence[Sequence[int]], *, table: bool = True) -> Boundaries:
     """By the table where it is exact; or all by the reference's offsets."""
     engine, lengths = built(content)
-    encoded = engine.encode(texts, places=not table)
+    encoded = engine.encode(texts)
     chars, offsets = bounds_of(texts, places)
     own = lengths if table else None
-    return locate_boundaries(encoded, own, texts, chars, offsets, lambda: engine.tokenizer)
+    return locate_boundaries(encoded, own, texts, chars, offsets, lambda: reference_tokenizer(content))
 
 
 def check(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -155,7 +155,7 @@ def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
     texts = fuzz_texts(["<|im_start|>", "<|im_end|>"])
     places = [[*sorted(draw.randint(0, len(text)) for _ in range(4)), len(text)] for text in texts]
     exact, straddles = check(content, texts, places)
-    assert exact > len(texts) * (0.2 if kind in ("NFKC", "NFD") else 0.6)
+    assert exact > len(texts) * (0.6 if kind == "replace" else 0.9)
     assert straddles > 500
 
 
@@ -174,9 +174,9 @@ def test_any_text_in_every_family(data: st.DataObject) -> None:
 def test_other_tokens_than_the_references_are_an_error() -> None:
     content = trained("NFC")
     texts = ["cafe\u0301"]
-    chars, offsets = bounds_of(texts, [[2]])
+    chars, offsets = bounds_of(texts, [[4]])
     wrong = EngineTokens(np.asarray([1, 2], np.int32), np.asarray([0, 2], np.int64))
-    with pytest.raises(EngineMismatchError, match=r"^cafe"):
+    with pytest.raises(IntegrityError, match=r"cafe"):
         locate_boundaries(
             wrong, ByteLengths.from_json(content), texts, chars, offsets, lambda: reference_tokenizer(content)
         )
@@ -206,6 +206,7 @@ UNSOUND: dict[str, dict[str, Any]] = {
         }
     },
     "unknown": {"unk_token": "a"},
+    "NFKC": {"normalizer": {"type": "NFKC"}},
     "two of them": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
     "no fallback": {"pre_tokenizer": None, "normalizer": REPLACE},
 }

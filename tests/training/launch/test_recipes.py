@@ -1,6 +1,7 @@
 """Shipped files: accelerate reads the configurations, and the Slurm scripts expand on each node what they must."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from packtrain.training.launch.recipes import Recipe, recipe
+from packtrain.training.launch import Recipe, recipe
 
 from tests import kit
 from tests.support import warm
@@ -137,3 +138,9 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_the_command_prints_them() -> None:
     for name in get_args(Recipe):
         assert kit.cli("train", "--recipe", name).out == recipe(name)
+
+
+def test_the_report_on_this_machine() -> None:
+    said = kit.cli("doctor").out
+    for line in (r"torch +good ", r"transformers +good ", r"attention +good +\S", r"/dev/shm +(good|note) +\S.* free"):
+        assert re.search(line, said), said

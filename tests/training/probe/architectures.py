@@ -8,10 +8,9 @@ import torch
 import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
-from packtrain.training.attention import NAME, use_packed
-from packtrain.training.attention.apply import configs_of
+from packtrain.training.attention import NAME, configs_of, use_packed
 from packtrain.training.probe import ProbeReport, probe
-from packtrain.training.probe_command import WINDOW, shrink
+from packtrain.training.probe_setup import WINDOW, shrink
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)

@@ -125,9 +125,8 @@ def test_heads_that_scale_or_cap_their_logits_keep_the_plain_loss(name: str) -> 
 def test_what_serves_no_fused_loss() -> None:
     assert fuse_loss(make("Llama"), "auto", cuda=False) is None
     assert fuse_loss(make("Llama"), "none", cuda=True) is None
-    for kind, said in (("fast", "choose one of auto"), ("liger", "needs a GPU")):
-        with pytest.raises(ConfigError, match=said):
-            fuse_loss(make("Llama"), kind, cuda=False)
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        fuse_loss(make("Llama"), "liger", cuda=False)
     peft = pytest.importorskip("peft")
     adapted = peft.get_peft_model(make("Llama"), peft.LoraConfig(target_modules=["q_proj", "lm_head"]))
     assert fuse_loss(adapted, "auto", cuda=True) is None

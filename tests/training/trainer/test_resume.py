@@ -11,10 +11,9 @@ import pytest
 import torch
 from packtrain.schemas.errors import BusyError, ConfigError, StoreError
 from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint
-from packtrain.training.trainer.train import Outcome
 
 from tests import kit
-from tests.training.trainer.trainings import Settings, quietly
+from tests.training.trainer.trainings import Outcome, Settings, quietly
 
 DROPOUT = {
     "config": {
@@ -158,7 +157,6 @@ def test_another_training_into_the_same_folder_is_refused(settings: Settings, tm
         ({"rows_per_step": 2}, "rows_per_step: 4, .*: 2"),
         ({"seed": 4}, "seed differs"),
         ({"data": "two sources"}, "dataset differs"),
-        ({"resume": "checkpoint-4"}, "does not exist"),
         ({"trainer": {"learning_rate": 0.5}}, "trainer.learning_rate: 0.001, .*: 0.5"),
         ({"trainer": {"optim": "sgd"}}, "trainer.optim: adamw_torch.*, .*: sgd"),
         ({"trainer": {"weight_decay": 0.1}}, "trainer.weight_decay"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from packtrain.training import PackedLoader
 from packtrain.training.model import load_model
-from packtrain.training.trainer.train import Outcome, train
+from packtrain.training.trainer.train import train
 from packtrain.training.trainer.train_config import ModelConfig
 
 Settings = Callable[..., dict[str, Any]]
@@ -27,9 +27,20 @@ SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "m
 """Gradient descent, in which a wrong gradient shows as it is."""
 
 
+class Outcome:
+    """What came of a training."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.log: list[dict[str, Any]] = trainer.state.log_history
+        self.steps: int = trainer.state.global_step
+        self.out, self.resumed_from = Path(trainer.args.output_dir), trainer.resumed_from
+        self.export = self.out / "model"
+        self.metrics: dict[str, float] = next((one for one in reversed(self.log) if "eval_loss" in one), {})
+
+
 def quietly(config: dict[str, Any]) -> Outcome:
     """Train, and print nothing."""
-    return train(config, say=lambda text: None)
+    return Outcome(train(config, say=lambda text: None))
 
 
 def losses(outcome: Outcome) -> list[float]:

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention.kernels import flash
-from packtrain.training.attention.varlen import find_bounds, no_mask, packed_varlen
+from packtrain.training.attention import find_bounds, no_mask, packed_varlen
+from packtrain.training.kernels import flash
 
 from tests.support.examples import examples
 

@@ -1,29 +1,162 @@
-"""`packed_varlen`: the attention function that transformers calls in every layer of a model.
+"""Attention that ends at document bounds: `packed_varlen`, set on a model by `use_packed`.
 
-It finds the bounds of the documents in the arguments of the layer, a window in the layer's configuration, and computes
-attention by `kernels`. Where its result would be wrong it raises.
+transformers calls `packed_varlen` in every layer. It finds the bounds of the documents in the arguments of the layer, a
+window in the layer's configuration, and computes attention by `kernels`. Where its result would be wrong it raises.
+
+It is registered with transformers by its name. Where a model cannot change its attention, transformers only warns and
+keeps the old one, so the setting is read back from all configurations of the model.
 
 Legend: B rows (1 in a packed batch), T tokens, D documents, H query heads, G key heads, E head dimension, V value
 dimension. Bounds are int32 (D + 1,), from 0 to T; empty documents, as in batches of a fixed shape, have equal ones.
 """
 
-import contextlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+from transformers import AttentionInterface, AttentionMaskInterface
 
-from ...schemas.errors import AttentionError
-from .kernels import HALF, MOST_HEAD_DIM, flash, per_document, why_not_flash
+from ..schemas.errors import AttentionError
+from .kernels import FLASH, HALF, LOOP, MOST_HEAD_DIM, flash, per_document, why_not_flash
 
 NAME = "packed_varlen"
+IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")
 UNPACKED = "take another model, or pad its documents with PackedLoader(unpacked=True)"
 """What to do with a model that cannot keep documents apart."""
 _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
 """Arguments that change scores in ways that are not supported here."""
+
+
+# Setting it on a model
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The attention that a model uses now."""
+
+    name: str
+    """Name of the attention in transformers."""
+    kernel: str
+    """What computes it."""
+    reason: str
+    """Why."""
+
+
+def use_packed(model: Any, implementation: str = "auto") -> Applied:
+    """Set a model's attention to one that keeps packed documents apart.
+
+    Args:
+        model: a model of transformers, possibly wrapped by PEFT, DDP or torch.compile.
+        implementation: `packed_varlen`, or `auto`, which leaves models that need masks of their own with their own
+            attention. `flash_attention_2` (transformers' own, with the package flash-attn), `sdpa` and `eager` are set
+            as given; the probe shows whether they keep documents apart.
+
+    Raises:
+        AttentionError: the model does not support this attention, or cannot change its attention; says which and why.
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise AttentionError(f"attention: {implementation}: choose one of {', '.join(IMPLEMENTATIONS)}")
+    # Asked here, because compiled code can only read what is known already.
+    for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
+        why_not_flash(torch.device(device))
+    AttentionInterface.register(NAME, packed_varlen)
+    AttentionMaskInterface.register(NAME, no_mask)
+    bare = unwrap(model)
+    if not hasattr(bare, "set_attn_implementation"):
+        raise AttentionError(
+            f"{type(bare).__name__} is not a model of transformers: it has no set_attn_implementation; "
+            "load it with AutoModelForCausalLM"
+        )
+    own = "sdpa" if getattr(bare, "_supports_sdpa", False) else "eager"
+    masks = _needs_masks(bare)
+    if implementation == NAME and masks:
+        raise AttentionError(f"{type(bare).__name__} {masks}, and {NAME} does not use masks; set attention: {own}")
+    name = implementation if implementation != "auto" else own if masks else NAME
+    _set(bare, name)
+    if name == NAME:
+        device = next((weight.device for weight in bare.parameters()), torch.device("cpu"))
+        reason = why_not_flash(device) or _why_loop(bare)
+        return Applied(NAME, LOOP if reason else FLASH, reason or f"torch {torch.__version__}")
+    return Applied(name, "the model's own", f"it {masks}" if masks else "asked for")
+
+
+def attention_layers(model: torch.nn.Module) -> list[Any]:
+    """The modules of self-attention that call transformers' attention interface, judged by their attributes."""
+    names = {"is_causal", "layer_idx", "config"}
+    return [one for one in model.modules() if names <= vars(one).keys() and vars(one)["is_causal"]]
+
+
+def unwrap(model: Any) -> Any:
+    """The model of transformers inside PEFT, DDP, FSDP or torch.compile."""
+    while True:
+        inner = vars(model).get("_modules", {})
+        if hasattr(model, "_orig_mod"):  # torch.compile
+            model = model._orig_mod
+        elif hasattr(model, "get_base_model"):  # PEFT
+            model = model.get_base_model()
+        elif isinstance(inner.get("module"), torch.nn.Module):  # DDP, DeepSpeed
+            model = model.module
+        elif isinstance(inner.get("_fsdp_wrapped_module"), torch.nn.Module):  # FSDP 1
+            model = model._fsdp_wrapped_module
+        else:
+            return model
+
+
+def configs_of(config: Any) -> list[Any]:
+    """A configuration and all configurations within it."""
+    found: list[Any] = []
+    waiting = [config]
+    while waiting:
+        one = waiting.pop()
+        if one is None or any(one is other for other in found):
+            continue
+        found.append(one)
+        waiting += [getattr(one, name, None) for name in getattr(one, "sub_configs", {})]
+    return found
+
+
+def _needs_masks(model: Any) -> str:
+    """Why a model must build its own masks; empty if `packed_varlen` can serve it."""
+    if getattr(model, "_supports_flash_attn", True):
+        return ""
+    return "does not support FlashAttention, usually because its code changes the attention mask"
+
+
+def _why_loop(model: Any) -> str:
+    """Why the loop must compute a model's attention where `flash` runs; empty if it need not."""
+    for layer in attention_layers(model):
+        if (cap := getattr(layer, "attn_logit_softcapping", None)) is not None:
+            return f"its scores are soft-capped (attn_logit_softcapping={cap:g})"
+        # Of the layer, because layers of a model may differ (Gemma 4).
+        if isinstance(size := getattr(layer, "head_dim", None), int) and size > MOST_HEAD_DIM:
+            return f"its heads have {size} dimensions, and FlashAttention takes at most {MOST_HEAD_DIM}"
+    sinks = ("sinks", "sink", "attention_sink_bias")
+    found = any(name.rsplit(".", 1)[-1] in sinks for name, _ in model.named_parameters())
+    return "it has attention sinks" if found else ""
+
+
+def _set(model: Any, name: str) -> None:
+    """Call `set_attn_implementation`, and read the result back from every part that attends."""
+    who = type(model).__name__
+    try:
+        model.set_attn_implementation(name)
+    except (ValueError, ImportError) as error:
+        raise AttentionError(f"{who} does not take attention: {name}: {error}") from error
+    parts = {type(layer).__name__: layer.config for layer in attention_layers(model)}
+    for part, config in ({who: model.config} | parts).items():
+        found = getattr(config, "_attn_implementation", None)
+        if found != name:
+            raise AttentionError(
+                f"{who}: attention: {name} could not be set; {part} still has {found!r}. It computes attention in its "
+                f"own code, which ignores document bounds; {UNPACKED}"
+            )
+
+
+# The function
 
 
 def packed_varlen(
@@ -57,9 +190,6 @@ def packed_varlen(
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     _refuse(module, query, key, attention_mask, dropout, causal, kwargs)
-    if not torch.compiler.is_compiling():  # compiled code runs without Python, so its calls cannot be counted
-        for calls in _OPEN:
-            calls.append(value.dtype)
     rows, _, length, size = query.shape
     bounds, longest = find_bounds(kwargs, rows, length, _who(module))
     scale, window = size**-0.5 if scaling is None else float(scaling), window_of(module, sliding_window)
@@ -254,18 +384,3 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
     starts = begins.nonzero().reshape(-1)
     cu = torch.cat((starts, torch.tensor([begins.numel()], device=starts.device))).to(torch.int32)
     return cu, int((cu[1:] - cu[:-1]).max())
-
-
-# Calls
-
-_OPEN: list[list[torch.dtype]] = []
-
-
-@contextlib.contextmanager
-def count_calls() -> Iterator[list[torch.dtype]]:
-    """Count calls: `with count_calls() as seen: model(**batch)`; then `seen` has the dtype of each call's values."""
-    _OPEN.append([])
-    try:
-        yield _OPEN[-1]
-    finally:
-        _OPEN.pop()
