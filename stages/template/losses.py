@@ -77,7 +77,7 @@ class Losses:
                     continue
             elif code & CALL and code_of(index, 0, CALL) in written:
                 continue
-            elif self._hidden(texts_of(said), made):
+            elif self._hidden(texts_of(said), made, part=bool(code & (CALL | REASONING | TAGGED))):
                 if role == ASSISTANT:
                     torn = torn or UnprovedError("its words could not be followed into the text", index)
                 continue
@@ -100,13 +100,17 @@ class Losses:
             raise self._rejected(refused)
         return tuple(sorted(dropped)), torn
 
-    def _hidden(self, texts: Sequence[str], made: Marked) -> bool:
+    def _hidden(self, texts: Sequence[str], made: Marked, *, part: bool) -> bool:
         """Whether texts, at least one, stand in the text outside of the words that were followed, as they are or in
-        JSON. What the template says itself does not count.
+        JSON. Of contents, what the template says itself does not count; a thought or a call could be there all the
+        same, and would be taken for the answer.
+
+        Args:
+            part: whether it is a thought or a call.
         """
         rest = _rest(made)
         found = (bare(one) in rest or _JSON.encode(bare(one))[1:-1] in rest for one in texts)
-        return bool(texts) and all(found) and not all(bare(one) in self._template.source for one in texts)
+        return bool(texts) and all(found) and (part or not all(bare(one) in self._template.source for one in texts))
 
     def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
         """The error for losses, by kind; names the first, and allows all."""
