@@ -64,7 +64,7 @@ print(json.dumps([[row[name].tolist() for name in ("input_ids", "label_mask", "d
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A package that reads exports, and the folder that it is in."""
     folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     done = subprocess.run(
         [*command, *PACKAGES[request.param]], capture_output=True, text=True, timeout=900, check=False
     )
@@ -96,6 +96,7 @@ def test_the_rows_come_back(
         assert read(STREAMING, packages, tmp_path / "out", "train") == read_rows(dataset)
         return
     eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")
+    assert eos is not None
     length = open_dataset(dataset).manifest.max_length
     export(dataset, tmp_path / "out", "olmo-core", eos_id=eos)
     found = read(OLMO, packages, tmp_path / "out", "train", eos, length)
