@@ -30,11 +30,10 @@ from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
 from .inputs.find import Found, find_inputs
-from .inputs.first_rows import polars_version
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
-from .inputs.source_formats import SourceFormat
+from .inputs.source_formats import SourceFormat, polars_version
 from .observer import Observer
 from .store.checksummed import get_note, put_note
 from .store.local import LocalStore
@@ -200,7 +199,7 @@ def _put(made: EvaluationRows, record: str, cache: Store) -> StoredFile:
             writer.write_batch(batch)
         put = draft.result
         stored = StoredFile(f"{record.removesuffix('.json')}-{put.hash[:16]}.arrow", put.bytes, put.hash)
-        cache.put(draft, stored.name, replace_damaged=True)
+        cache.put(draft, stored.name)
     put_note(cache, record, stored)
     return stored
 
@@ -348,7 +347,7 @@ class Contamination:
             for line in self.lines():
                 draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
             put = draft.result
-            out.put(draft, name, replace_damaged=True)
+            out.put(draft, name)
         return FileRecord(name, put.bytes, put.hash)
 
 

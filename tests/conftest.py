@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fork the processes of xdist from one that has imported what each would import for half a minute."""
     if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.update(warm.python())
+        warm.loads_tokenizers()  # and the others, which are wanted soon, on the processor that waits meanwhile
+        warm.python(warm.PIPELINE)
 
 
 @pytest.hookimpl(wrapper=True)

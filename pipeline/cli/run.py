@@ -65,14 +65,14 @@ def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
     import yaml
 
     from .. import demo as home
-    from ..store.open_store import beside, resolve_place
+    from ..store.open_store import cache_root, resolve_place
 
     if config is not None:
         raise ConfigError("--demo brings its own configuration; leave the file out")
     base = Path(home.__file__).parent
     data = yaml.safe_load((base / "demo.yaml").read_text(encoding="utf-8"))
     data["out"] = resolve_place(out or "runs/demo", Path.cwd())
-    data["cache"] = beside(data["out"], ".packtrain-cache")
+    data["cache"] = cache_root(None, data["out"], Path.cwd())
     return data, base
 
 

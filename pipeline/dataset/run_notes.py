@@ -14,7 +14,7 @@ from ...schemas.errors import StoreError
 from ...schemas.fingerprint import fingerprint
 from ..contamination import find_evaluation
 from ..encode.tokenizer import find_tokenizer
-from ..inputs.find import Found, InputKind, find_inputs
+from ..inputs.find import Found, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
@@ -54,10 +54,9 @@ class Request:
         if template and "{" not in template and (base / template).is_file():
             others.append(base / template)
             template = str((base / template).absolute())
-        files: list[Any] = [(source.name, source.split, source.subset) for source in config.sources]
+        files: list[Any] = [str(base.absolute()), *((one.name, one.split, one.subset) for one in config.sources)]
         for name, one in found:
-            path = str(one.path.absolute()) if one.kind is InputKind.LOCAL else one.shown
-            files.append((name, path, one.size, one.stamp))
+            files.append((name, one.shown, one.size, one.stamp))
         files += [(str(path.absolute()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in others]
         tokenizer = config.tokenizer.model_dump(mode="json")
         return cls(fingerprint([config.identity(), tokenizer, files, version]), folder.absolute(), template)

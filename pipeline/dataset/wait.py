@@ -1,4 +1,4 @@
-"""What becomes of a dataset that is not finished: leases show which processes are at work, until a manifest appears."""
+"""What becomes of a dataset that is not finished: its lease shows who is at work, until a manifest appears."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.units import duration
-from ..store.driver_lock import Leases
+from ..store.lease import look
 from ..store.local import LocalStore
 from ..store.open_store import Store, open_store, resolve_place
 from .manifests import read_manifest
@@ -22,8 +22,8 @@ _GRACE_SECONDS = 300.0
 def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
     """Wait for a dataset, and return its manifest when it is finished.
 
-    Used by the ranks of a training job while one of them, or another job, runs packtrain. Clocks of different machines
-    are never compared.
+    Used by the ranks of a training job while one of them, or another job, runs packtrain. An object store does not show
+    whether a run is at work: there, only the timeout ends a wait in vain.
 
     Args:
         out: the folder or URL that the run writes.
@@ -39,22 +39,21 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
     if isinstance(store, LocalStore) and store.root.is_file():
         raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
     began = busy = time.monotonic()
-    leases, begun = Leases(store), False
+    begun = False
     while True:
         now = time.monotonic()
         try:
             if (manifest := read_manifest(store) if store.exists(MANIFEST) else None) is not None:
                 return manifest
-            found = leases.judge().values()
-            working = [lease for lease, alive in found if alive is not False]
-            dead = [lease for lease, alive in found if alive is False and lease is not None]
-            begun, busy = begun or bool(found), now if working else busy
+            lease, working = look(store)
+            begun, busy = begun or lease is not None, now if working is not False else busy
             state = f"no run has been at work for {duration(now - busy)}"
-            if working:
-                state = f"{working[0]}, is still at work"
-            elif dead:
-                last = max(dead, key=lambda lease: lease.error is not None)
-                state = f"{last}, has died" if last.error is None else f"{last}, failed: {last.error}"
+            if working is None:
+                state = "it does not show whether a run is at work"
+            elif working:
+                state = f"{lease or 'a run'}, is still at work"
+            elif lease is not None:
+                state = f"{lease}, has died" if lease.error is None else f"{lease}, failed: {lease.error}"
         except StoreError as error:  # which does not tell anything about the run
             busy, state = now, f"the store does not answer ({error})"
         if now - began >= timeout:
@@ -72,12 +71,12 @@ def unfinished(store: Store) -> str:
     """What is known of a place without a manifest, after its name."""
     if store.exists(EXPORT):
         return "is an export, not a dataset; give the dataset that it was made from"
-    leases = Leases(store).judge().values()
-    if not leases and not store.exists(PLAN):
+    lease, working = look(store)
+    if lease is None and not store.exists(PLAN):
         return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
     state = "Run the same configuration again to continue where it stopped"
-    if failed := [lease.error for lease, _ in leases if lease is not None and lease.error is not None]:
-        state = f"The run ended with: {failed[0]}. {state}"
-    if working := [str(lease) for lease, alive in leases if alive is not False]:
-        state = f"{working[0]} is working on it"
+    if lease is not None and working:
+        state = f"{lease} is working on it"
+    elif lease is not None and lease.error is not None:
+        state = f"The run ended with: {lease.error}. {state}"
     return f"is not finished: it has no {MANIFEST}. {state}"

@@ -7,8 +7,7 @@ from ...schemas.config.config import SourceConfig
 from ...schemas.fingerprint import fingerprint
 from ..contamination import Evaluation
 from ..inputs.blocks import InputFile
-from ..inputs.first_rows import polars_version
-from ..inputs.source_formats import SourceFormat
+from ..inputs.source_formats import SourceFormat, polars_version
 from ..store.open_store import Store
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec, Look
 from .task import EncodeTask

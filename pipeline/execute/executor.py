@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ...schemas.errors import PacktrainError, TaskError
+from ...schemas.errors import PacktrainError, StoppedTemplateError, TaskError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -91,7 +91,9 @@ def lost(task: object, why: str) -> TaskError:
 
 
 def named(error: Exception, task: object) -> Exception:
-    """Add the task's name to an unexpected error; packtrain's own errors already name their origin."""
+    """Add the task's name to an unexpected error, and to that of a template; packtrain's others name their origin."""
+    if isinstance(error, StoppedTemplateError):
+        return StoppedTemplateError(f"{task}: {error}")
     if isinstance(error, PacktrainError):
         return error
     return TaskError(

@@ -57,8 +57,6 @@ _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 class _Worker:
     process: BaseProcess
     pipe: "connection.Connection[Any, Any]"
-    row: Any
-    """A number in shared memory: the row that it renders, or -1."""
     task: Any = None
     busy: bool = False
     tries: int = 0
@@ -95,22 +93,20 @@ class Pool(Executor):
         if self._share is not None:
             every = list(tasks)
             tasks = (every[position] for position in turns(len(every), *self._share))
-        source, taken, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
+        source, ahead, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
         try:
             while True:
                 while self._has_room(alone=bool(suspects)):
                     if suspects:
                         self._give(function, *suspects.popleft())
-                        continue
-                    taken.extend(islice(source, 0 if taken else 1))
-                    if not taken:
+                    elif ahead or (ahead := deque(islice(source, 1))):
+                        if not made(task := ahead.popleft()):
+                            self._give(function, task, 0)
+                    else:
                         break
-                    task = taken.popleft()
-                    if not made(task):
-                        self._give(function, task, 0)
                 if not self._busy():
                     return
-                taken.extend(islice(source, 0 if taken else 1))  # it is prepared while the workers work
+                ahead = ahead or deque(islice(source, 1))  # it is prepared while the workers work
                 for worker in self._ready():
                     answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
                     worker.task, worker.busy, worker.tries = None, False, 0
@@ -133,22 +129,16 @@ class Pool(Executor):
         self.close()
 
     def close(self) -> None:
-        """End the workers, after the tasks in progress; a second Ctrl-C stops the waiting."""
+        """End the workers, after the tasks in progress; a second Ctrl-C ends the waiting, and they end with us."""
         self._closed = True
         pool, self._pool = self._pool, []
         for worker in pool:
             _hang_up(worker.pipe)
-        try:
-            for worker in pool:
-                worker.process.join(self._seconds)
-                if worker.process.is_alive():
-                    worker.process.kill()
-                    worker.process.join()
-        except KeyboardInterrupt:
-            for worker in pool:
-                worker.process.kill()
-            raise
         for worker in pool:
+            worker.process.join(self._seconds)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
             worker.pipe.close()
 
     def _busy(self) -> list[_Worker]:
@@ -172,8 +162,7 @@ class Pool(Executor):
             TaskError: no worker can be started.
         """
         ours, theirs = self._context.Pipe()
-        row = self._context.RawValue("q", -1)
-        process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
+        process: BaseProcess = self._context.Process(target=_serve, args=(theirs,), name="packtrain-worker")
         try:
             _start_server()
             with _without_main():
@@ -184,7 +173,7 @@ class Pool(Executor):
                 "out of memory or of processes: free some, or use fewer workers, and run the same command again"
             ) from error
         theirs.close()
-        worker = _Worker(process, ours, row)
+        worker = _Worker(process, ours)
         self._pool.append(worker)
         return worker
 
@@ -226,10 +215,9 @@ class Pool(Executor):
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         code = worker.process.exitcode or 0
         if code == -RENDERING_KILLED:
-            row, at = worker.row.value, getattr(task, "at", None)
             raise StoppedTemplateError(
-                f"{task if at is None or row < 0 else at(row)}: the chat template was stopped: it rendered for too "
-                "long. Fix the template, or leave the row out"
+                f"{task}: the chat template was stopped: it rendered a row for too long. Fix the template, or leave "
+                "the row out"
             )
         return exit_reason(code, self._killed_before)
 
@@ -273,9 +261,9 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
+def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
-    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
     for number in _INTERRUPTIONS:
@@ -284,10 +272,11 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
-    may_be_killed(row)
     with suppress(EOFError, OSError):
         while True:
-            pipe.send_bytes(_run(pipe.recv_bytes()))
+            data = pipe.recv_bytes()
+            begin_task()
+            pipe.send_bytes(_run(data))
 
 
 def _run(data: bytes) -> bytes:

@@ -19,13 +19,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from ...schemas.errors import ConfigError, TaskError
-from ...schemas.units import duration
 from .executor import TRIES, Executor, Result, Task, limit_threads, lost, named, never
 
-_STORE_BYTES = 100 << 20
-"""Bytes of Ray's object store, if Ray is started here; little goes through it."""
-_PATIENCE_SECONDS = 60.0
-"""After so long, new machines of the cluster get tasks too."""
 _REACH_SECONDS = 10.0
 _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -71,14 +66,16 @@ class RayExecutor(Executor):
                 running[self._remote.remote(function, job[0], self._seconds)] = job
             if not running:
                 return
-            done, _ = self._ray.wait(list(running), num_returns=1, timeout=_PATIENCE_SECONDS)
+            done, _ = self._ray.wait(list(running), num_returns=1)
             for reference in done:
                 task, tries = running.pop(reference)
                 try:
                     answer, error = self._ray.get(reference)
                 except self._ray.exceptions.RayError as ending:
-                    if tries + 1 == TRIES:
-                        raise lost(task, self._ending(ending)) from ending
+                    if tries + 1 == TRIES:  # the last line of Ray's page says, for example, that packtrain is not there
+                        last = " ".join(str(ending).strip().splitlines()[-1:])
+                        late = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
+                        raise lost(task, f"{type(ending).__name__}{late}: {last}") from ending
                     again.append((task, tries + 1))
                     continue
                 if error is not None:
@@ -94,17 +91,15 @@ class RayExecutor(Executor):
             self._ray.shutdown()
 
     def _begin(self, address: str | None, workers: int) -> None:
-        here: dict[str, Any] = {"num_cpus": workers, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
-        here["address"] = "local"  # even if another cluster runs on this machine
+        # here, even if another cluster runs on this machine; little goes through Ray's object store
+        here = {"address": "local", "num_cpus": workers, "object_store_memory": 100 << 20, "include_dashboard": False}
+        there = here if address is None else {"address": address}
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             host, colon, port = (address or "").rpartition(":")
             if colon and "://" not in host:  # Ray itself would retry for minutes, and print messages
                 socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
-            self._ray.init(
-                **(here if address is None else {"address": address}),
-                logging_level=logging.ERROR, log_to_driver=False, configure_logging=True,
-            )  # fmt: skip
+            self._ray.init(**there, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
@@ -113,21 +108,13 @@ class RayExecutor(Executor):
             for number, handler in handlers.items():  # Ray installs its own; they do not let a run resume
                 signal.signal(number, handler)
 
-    def _ending(self, error: Exception) -> str:
-        """Describe how a worker ended; Ray's own message is a page long."""
-        if isinstance(error, self._ray.exceptions.WorkerCrashedError):
-            late = f", or ran longer than run.task_seconds ({duration(self._seconds)})" if self._seconds else ""
-            return f"it crashed, or was killed{late}"
-        last = str(error).strip().splitlines()[-1:]  # for example that packtrain is not installed there
-        return f"{type(error).__name__}: {' '.join(last)}"
-
 
 def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
-    from .template_watchdog import may_be_killed  # imported here, because the driver should not import jinja2
+    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
-    may_be_killed()
+    begin_task()
     timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))
     timer.daemon = True
     timer.start()

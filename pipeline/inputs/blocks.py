@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os.path import splitext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,19 +79,6 @@ class Block(msgspec.Struct, frozen=True):
             return f"{len(self.members):,} small files, from {self.members[0][0]} to {self.members[-1][0]}"
         rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
         return f"{path} ({rows}, bytes {self.start:,} to {self.end:,})"
-
-    def at(self, path: Path, row: int) -> tuple[Path, int]:
-        """The file, and the number of the row in it, from 1, of a row.
-
-        Args:
-            path: the file that contains the block.
-            row: its number in that file, from 0; in small files that share the block, over all of them.
-        """
-        for member, block in self.members:
-            if row < block.lines:
-                return member, row + 1
-            row -= block.lines
-        return path, row + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +165,11 @@ _COMPRESSED = (".gz", ".zst", ".zstd", ".gzip")
 
 def split_name(name: str) -> tuple[str, str]:
     """A file's name without its suffix, and the suffix; `.jsonl.gz` is one suffix."""
-    path = Path(name)
-    if path.suffix in _COMPRESSED and Path(path.stem).suffix:
-        stem = Path(path.stem).stem
-        return stem, name[len(stem) :]
-    return path.stem, path.suffix
+    stem, suffix = splitext(name)
+    if suffix not in _COMPRESSED:
+        return stem, suffix
+    inner, more = splitext(stem)
+    return inner, more + suffix
 
 
 def changed(path: Path, block: Block) -> InputError:

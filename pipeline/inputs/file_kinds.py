@@ -2,7 +2,6 @@
 
 import re
 from enum import StrEnum
-from pathlib import Path
 
 from ...schemas.errors import InputError
 
@@ -64,13 +63,16 @@ _OBJECT = re.compile(rb'\s*\{\s*"')
 
 def is_data(name: str) -> bool:
     """Whether a file's name looks like a data file other than plain text."""
-    bare = _bare(name)
-    return bare[bare.rfind(".") :] in _NAMED and not is_text(name)
+    return _suffix(_bare(name)) in _NAMED and not is_text(name)
 
 
 def is_text(name: str) -> bool:
     """Whether a file's name looks like plain text. In a folder, such files are data only if there are no others."""
     return _bare(name).endswith(".txt")
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :]
 
 
 def _bare(name: str) -> str:
@@ -79,18 +81,18 @@ def _bare(name: str) -> str:
     return next((lower.removesuffix(suffix) for suffix in _PACKED if lower.endswith(suffix)), lower)
 
 
-def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression | None]:
+def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression | None]:
     """The kind of a file, and how it is compressed.
 
     Args:
-        path: its name is used.
+        name: how it ends is used.
         shown: its name in messages.
         head: its first bytes, up to `HEAD`.
 
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
-    named, packing = _NAMED.get(Path(_bare(path.name)).suffix, Container.JSONL), _PACKED.get(path.suffix.lower())
+    named, packing = _NAMED.get(_suffix(_bare(name)), Container.JSONL), _PACKED.get(_suffix(name.lower()))
     kind, begin = named if named in _TEXTS else Container.JSONL, _begin(head)
     if isinstance(begin, Compression):
         return kind, begin

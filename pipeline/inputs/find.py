@@ -1,15 +1,15 @@
 """Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
 
 Only regular files are inputs. Links are followed, and every folder is entered once: a link to a folder that was already
-entered is an error, because its files would be read twice, or endlessly.
+entered is an error, because its files would be read twice, or endlessly. Paths are texts here, because there may be
+many.
 """
 
 import fnmatch
 import os
 import re
 import stat
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -33,6 +33,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
+_ANY_DEPTH = "**"
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 
@@ -63,12 +64,12 @@ class Found:
     """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
 
     @property
-    def path(self) -> Path:
-        """The path of a local file; for others, a path to make a label from."""
-        if self.kind is InputKind.URL:
-            parts = urlsplit(self.name)
-            return Path(f"/{parts.hostname}{parts.path}")
-        return Path(self.name)
+    def place(self) -> str:
+        """The path of a local file; of a URL, its host and path."""
+        if self.kind is not InputKind.URL:
+            return self.name
+        parts = urlsplit(self.name)
+        return f"/{parts.hostname}{parts.path}"
 
     @property
     def shown(self) -> str:
@@ -89,32 +90,31 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
         InputError: the store of a URL cannot be reached.
     """
     where = f"sources.{source.name}.path"
-    found: list[Found] = []
-    for text in source.path:
-        found += _far(text, source, where, base) if _URL.match(text) else _local(text, source, where, base)
-    seen: set[object] = set()
-    for one in found:
-        key: object = one.name
-        if one.kind is InputKind.LOCAL:
-            about = os.stat(one.name)  # noqa: PTH116 - there may be many
-            key = (about.st_dev, about.st_ino)
-        if key in seen:
+    found: dict[object, Found] = {}
+
+    def add(key: object, one: Found) -> None:
+        if key in found:
             raise ConfigError(
                 f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
             )
-        seen.add(key)
-    return found
+        found[key] = one
+
+    for text in source.path:
+        if _URL.match(text):
+            for one in _far(text, source, where):
+                add(one.name, one)
+            continue
+        for path in _local(text, source, where, base):
+            about = regular(path, where)
+            add((about.st_dev, about.st_ino), Found(InputKind.LOCAL, path, about.st_size, about.st_ctime_ns))
+    return list(found.values())
 
 
-def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+def _far(text: str, source: "SourceConfig", where: str) -> Iterator[Found]:
     if text.startswith(HUB) and not text.startswith(_HUB_FILES):
         name = text.removeprefix(HUB)
-        if not name.strip("/"):
-            raise ConfigError(f"{where}: {text} names no dataset; write {HUB}owner/name")
-        if name.startswith((".", "/")):
-            name = str(base / name)
-            if not Path(name).is_dir():
-                raise ConfigError(f"{where}: there is no folder {name}; check the spelling, or the folder you are in")
+        if not name.strip("/") or name.startswith((".", "/")):
+            raise ConfigError(f"{where}: {text} names no dataset of the hub; write {HUB}owner/name, or a folder's path")
         yield Found(InputKind.HUB, name, 0, 0)
         return
     _refuse_split(source, text)
@@ -125,65 +125,61 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
         yield replace(one, origin=one.shown)
 
 
-def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[Found]:
-    path = base / text
-    if not os.path.lexists(path) and _MAGIC & set(text):
-        # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
-        files, empty = _matches(path, where), f"no files match {path}; check the pattern, or the folder you are in"
-    elif not os.path.isdir(path):  # noqa: PTH112 - false for a name that is too long, where Path.is_dir fails
-        files, empty = [path], ""
-    else:
+def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
+    path = str(base / text)
+    is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
+    if is_folder:
         _refuse_own(path, where)
-        if (path / _STATE).is_file() or (path / _DICT).is_file():
-            return [_file(file, where) for file in _saved(path, source, where)]
-        files = _data_files(path, where)
-        empty = (
-            f"{path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also .gz or .zst); "
-            "name the files, or a pattern"
-        )
+    if is_folder and os.path.isfile(os.path.join(path, _DICT)):
+        splits = _json(Path(path) / _DICT).get("splits", [])
+        return _saved(_within(Path(path), choose_split(splits, source.split, where, path), _DICT))
     _refuse_split(source, text)
+    if is_folder:
+        files = _saved(Path(path)) if _is_saved(path) else _data_files(path, where)
+        if not files:
+            raise ConfigError(
+                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
+                ".parquet, .arrow); name the files, or a pattern"
+            )
+        return files
+    if os.path.lexists(path) or not _MAGIC & set(text):
+        return [path]
+    # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
+    names = path.split("/")
+    first = next(index for index, name in enumerate(names) if _MAGIC & set(name))
+    top, names = "/".join(names[:first]) or ("/" if first else ""), names[first:]
+    names += ["*"] if names[-1] == _ANY_DEPTH else []
+    files = sorted(set(_matches(top, names, where))) if os.path.isdir(top or ".") else []
     if not files:
-        raise ConfigError(f"{where}: {empty}")
-    return [_file(file, where) for file in files]
+        raise ConfigError(f"{where}: no files match {path}; check the pattern, or the folder you are in")
+    return files
 
 
-def _refuse_own(path: Path, where: str) -> None:
+def _refuse_own(path: str, where: str) -> None:
     """Refuse packed datasets, whose files are not what they seem."""
-    for folder in (path, path.parent):
-        if all((folder / name).is_file() for name in _PACKED) and (folder == path or (path / _STATE).is_file()):
+    for folder in (Path(path), Path(path).parent):
+        if all((folder / name).is_file() for name in _PACKED) and (folder == Path(path) or _is_saved(path)):
             raise ConfigError(
                 f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
                 "another way, `packtrain export --to trl` writes files that format tokenized reads"
             )
 
 
-def _file(path: Path, where: str) -> Found:
-    found = regular(path, where)
-    return Found(InputKind.LOCAL, str(path), found.st_size, found.st_ctime_ns)
+def _is_saved(folder: str) -> bool:
+    """Whether `datasets.Dataset.save_to_disk` wrote a folder."""
+    return (Path(folder) / _STATE).is_file()
 
 
-def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Path]:
+def _saved(folder: Path) -> list[str]:
     """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
-    if not (folder / _STATE).is_file():
-        splits = _json(folder / _DICT).get("splits", [])
-        split = choose_split(splits, source.split, where, str(folder))
-        folder = _within(folder, split, _DICT)
-        state = _json(folder / _STATE)
-    else:
-        state = _json(folder / _STATE)
-        if source.split not in (None, state.get("_split")):
-            raise ConfigError(
-                f"sources.{source.name}.split: {folder} has one dataset, the split {state.get('_split')!r}; leave "
-                "`split` out"
-            )
-    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
-    if not names:
+    found = _json(folder / _STATE).get("_data_files") or []
+    paths = [_within(folder, one.get("filename"), _STATE) for one in found if isinstance(one, dict)]
+    if not paths:
         raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
-    for name in names:
-        path = _within(folder, name, _STATE)
+    for path in paths:
         if not path.exists():
-            raise InputError(f"{folder} is incomplete: its {_STATE} names {name}, which is missing; copy it again")
-        yield path
+            raise InputError(f"{folder} is incomplete: its {_STATE} names {path.name}, which is missing; copy it again")
+    return [str(path) for path in paths]
 
 
 def _within(folder: Path, name: object, file: str) -> Path:
@@ -224,25 +220,26 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
     for key, value in (("split", source.split), ("subset", source.subset)):
         if value is not None:
             raise ConfigError(
-                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, name the "
-                f"files of {value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
+                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, and "
+                f"name the files of {value!r} alone"
             )
 
 
-def labels(paths: list[Path]) -> list[str]:
+def labels(paths: Sequence[str]) -> list[str]:
     """The shortest unique tails of the paths, without suffixes if they are unique without them."""
-    stems = [[*path.parent.parts, split_name(path.name)[0]] for path in paths]
-    parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
+    parts = [path.split("/") for path in paths]
+    stems = [[*names[:-1], split_name(names[-1])[0]] for names in parts]
+    parts = stems if len(set(map(tuple, stems))) == len(stems) else parts
     depth = 1
-    while len({tuple(p[-depth:]) for p in parts}) < len(parts):
+    while len({tuple(names[-depth:]) for names in parts}) < len(parts):
         depth += 1
-    return ["/".join(p[-depth:]) for p in parts]
+    return ["/".join(names[-depth:]) for names in parts]
 
 
 # Local files
 
 
-def regular(path: Path, where: str) -> os.stat_result:
+def regular(path: str | Path, where: str) -> os.stat_result:
     """The status of a file, following links.
 
     Args:
@@ -251,23 +248,27 @@ def regular(path: Path, where: str) -> os.stat_result:
     Raises:
         ConfigError: it is missing or not a regular file, or its name is not UTF-8.
     """
+    name = os.fspath(path)
     try:
-        str(path).encode()
-        found = path.stat()
+        name.encode()
+        found = os.stat(name)
     except UnicodeEncodeError:
-        raise ConfigError(f"{where}: the name of {str(path)!r} is not UTF-8, which ids need; rename it") from None
+        raise ConfigError(f"{where}: the name of {name!r} is not UTF-8, which ids need; rename it") from None
     except (OSError, ValueError) as error:
-        if path.is_symlink():
-            why = f"{path} is a link to {path.readlink()}, which cannot be followed; remove or fix it"
+        if Path(name).is_symlink():
+            why = f"{name} is a link to {Path(name).readlink()}, which cannot be followed; remove or fix it"
         elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
-            why = f"there is no file {path}; check the spelling, or the folder you are in"
+            why = f"there is no file {name}; check the spelling, or the folder you are in"
         else:
-            why = f"{path} cannot be read: {error.strerror}; fix that, or name another"
+            why = f"{name} cannot be read: {error.strerror}; fix that, or name another"
         raise ConfigError(f"{where}: {why}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{where}: {irregular(path)}")
+        raise ConfigError(
+            f"{where}: {name} is a folder, a pipe or a device, and inputs are regular files; write its rows to a file, "
+            "and name that"
+        )
     if found.st_dev in _of_the_kernel():
-        raise ConfigError(f"{where}: {path} is made by the kernel while it is read; give a file with data")
+        raise ConfigError(f"{where}: {name} is made by the kernel while it is read; give a file with data")
     return found
 
 
@@ -277,14 +278,7 @@ def _of_the_kernel() -> set[int]:
     return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
-def irregular(path: Path) -> str:
-    """What to do if a path is not a regular file."""
-    return (
-        f"{path} is a folder, a pipe or a device, and inputs are regular files; write its rows to a file, and name that"
-    )
-
-
-def _data_files(folder: Path, where: str) -> list[Path]:
+def _data_files(folder: str, where: str) -> list[str]:
     """The data files below a folder, sorted; if there are none, its .txt files.
 
     Names that begin with a dot or an underscore are skipped.
@@ -293,13 +287,14 @@ def _data_files(folder: Path, where: str) -> list[Path]:
         ConfigError: a link leads to a folder that was already entered.
         InputError: a folder cannot be read.
     """
-    inner = _folders(folder, where, hidden=(".", "_"))
-    found = [above / name for above, names in inner for name in names if not name.startswith((".", "_"))]
-    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
+    hidden = (".", "_")
+    inner = [one for each in _folders(folder, where, {}, hidden) for one in _entries(each)]
+    found = [path for name, path, is_folder in inner if not is_folder and not name.startswith(hidden)]
+    return sorted(list(filter(is_data, found)) or filter(is_text, found), key=lambda path: path.split("/"))
 
 
-def _matches(pattern: Path, where: str) -> list[Path]:
-    """The files that match a pattern, sorted as texts: `*`, `?` and `[]` within a name, `**` for any folders.
+def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:
+    """The files in a folder that match the names of a pattern: `*`, `?` and `[]` within a name, `**` for any folders.
 
     A name that begins with a dot only matches a pattern that does.
 
@@ -307,49 +302,41 @@ def _matches(pattern: Path, where: str) -> list[Path]:
         ConfigError: a link leads to a folder that was already entered.
         InputError: a folder cannot be read.
     """
-    first = next(index for index, part in enumerate(pattern.parts) if _MAGIC & set(part))
-    base, parts = Path(*pattern.parts[:first]), pattern.parts[first:]
-    deepest = len(parts) if "**" not in parts else sys.maxsize
-    found = list[Path]()
-    for above, names in _folders(base, where, hidden=(), deepest=deepest) if os.path.isdir(base) else ():  # noqa: PTH112
-        way = above.relative_to(base).parts
-        found += [above / name for name in names if _fits((*way, name), parts)]
-    return sorted(found, key=str)
+    first, rest = names[0], names[1:]
+    if first == _ANY_DEPTH:
+        for inner in _folders(folder, where, {}, (".",)):
+            yield from _matches(inner, rest, where)
+        return
+    for name, path, is_folder in _entries(folder):
+        seen = first.startswith(".") or not name.startswith(".")
+        if seen and fnmatch.fnmatchcase(name, first) and is_folder == bool(rest):
+            yield from _matches(path, rest, where) if rest else [path]
 
 
-def _fits(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Whether the names on the way to a file match the parts of a pattern."""
-    if not names or not parts:
-        return not names and not parts
-    if parts[0] == "**":
-        deeper = not names[0].startswith(".") and len(names) > 1 and _fits(names[1:], parts)
-        return deeper or _fits(names, parts[1:] or ("*",))
-    seen = parts[0].startswith(".") or not names[0].startswith(".")
-    return seen and fnmatch.fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
-
-
-def _folders(
-    top: Path, where: str, hidden: tuple[str, ...], deepest: int = sys.maxsize
-) -> Iterator[tuple[Path, list[str]]]:
-    """A folder and those below it, each with the names of its files.
+def _folders(folder: str, where: str, entered: dict[tuple[int, int], str], hidden: tuple[str, ...]) -> Iterator[str]:
+    """A folder and those below it.
 
     Args:
+        entered: those of before, by device and inode.
         hidden: folders whose names begin with one of these are not entered.
-        deepest: how many folders deep to go.
     """
+    about = os.stat(folder or ".")
+    first = entered.setdefault((about.st_dev, about.st_ino), folder)
+    if first != folder:
+        raise ConfigError(
+            f"{where}: {folder} leads to {first}, which is already read: one of them is a link; remove it, or name the "
+            "files"
+        )
+    yield folder
+    for name, path, is_folder in _entries(folder):
+        if is_folder and not name.startswith(hidden):
+            yield from _folders(path, where, entered, hidden)
 
-    def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}; fix that, or name its files") from error
 
-    entered: dict[tuple[int, int], str] = {}
-    for folder, inner, names in os.walk(top, followlinks=True, onerror=refuse):
-        about = Path(folder).stat()
-        first = entered.setdefault((about.st_dev, about.st_ino), folder)
-        if first != folder:
-            raise ConfigError(
-                f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
-                "link, or name the files"
-            )
-        deep = len(Path(folder).relative_to(top).parts) + 1
-        inner[:] = sorted(name for name in inner if deep < deepest and not name.startswith(hidden))
-        yield Path(folder), sorted(names)
+def _entries(folder: str) -> list[tuple[str, str, bool]]:
+    """(name, path, whether it is a folder) of what is in a folder, sorted by name."""
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
+    return [(name, path, os.path.isdir(path)) for name in names if (path := os.path.join(folder, name))]

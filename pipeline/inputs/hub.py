@@ -5,7 +5,6 @@ The library takes seconds to import, reads its settings from the environment at 
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -15,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.errors import ConfigError, TaskError
+from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import fingerprint
 from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
@@ -46,18 +45,16 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     give whatever revision it loaded last.
 
     Args:
-        name: `owner/name`, optionally followed by `@revision`, or the path of a local folder.
+        name: `owner/name`, optionally followed by `@revision`.
         where: the key of the configuration, for messages.
 
     Raises:
         ConfigError: there is no such dataset, subset or split, or the hub is unreachable and the dataset is not cached.
-        TaskError: a signal killed the process that loads it.
     """
-    local = Path(name).is_dir()
-    plain, _, revision = (name, "", "") if local else name.partition("@")
+    plain, _, revision = name.partition("@")
     question: dict[str, Any] = {"name": plain, "subset": subset, "split": split, "revision": revision or None}
     store, note = LocalStore(cache), f"{_LOADED}/{fingerprint(question)}.json"
-    if not local and not _reachable():
+    if not _reachable():
         held = get_note(store, note, _Loaded)
         files = [store.path(name) for name in held.files] if held is not None else []
         if not files or any(file.is_symlink() or not file.is_file() for file in files):
@@ -66,8 +63,8 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
                 "load it with a connection, save it with `save_to_disk`, and give that folder here"
             )
     else:
-        files = _asked({**question, "cache": str(cache / _LOADED)}, where, offline=local)
-        if not local and all(file.is_relative_to(cache / _LOADED) for file in files):
+        files = _asked({**question, "cache": str(cache / _LOADED)}, where)
+        if all(file.is_relative_to(cache / _LOADED) for file in files):
             put_note(store, note, _Loaded([file.relative_to(cache).as_posix() for file in files]))
     out = []
     for file in files:
@@ -78,20 +75,17 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     return out
 
 
-def _asked(question: dict[str, Any], where: str, *, offline: bool) -> list[Path]:
+def _asked(question: dict[str, Any], where: str) -> list[Path]:
     """What the separate process answers."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", __name__, json.dumps(question)],
-        env=os.environ | _SETTINGS | ({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} if offline else {}),
+        env=os.environ | _SETTINGS,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
     name = question["name"]
-    if done.returncode < 0:
-        killed = signal.Signals(-done.returncode).name
-        raise TaskError(f"{where}: the process that loads {name} was killed by {killed}; free memory, and run again")
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:

@@ -2,14 +2,13 @@
 any other from then on.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError, PacktrainError
+from ...schemas.errors import ConfigError
 from ..store.local import LocalStore
 
 FOLDER = "data"
@@ -23,38 +22,27 @@ def called(name: str) -> str:
     return f'data["{name}"]'
 
 
-@contextmanager
-def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> Iterator[RunConfig]:
-    """Write the datasets, and give the configuration with their files as the paths of the sources of these names. While
-    the context is open, errors name a dataset instead of its file.
+def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> RunConfig:
+    """Write the datasets, and return the configuration with their files as the paths of the sources of these names.
 
     Raises:
         ConfigError: a value is no `datasets.Dataset`.
         StoreError: the cache cannot be written.
     """
+    import datasets
+
     for name, dataset in data.items():
-        _check(name, dataset)
+        if not isinstance(dataset, datasets.Dataset):
+            raise ConfigError(
+                f"{called(name)} is of type {type(dataset).__name__}; give a datasets.Dataset, such as one split of a "
+                "DatasetDict, or datasets.Dataset.from_list(rows)"
+            )
     paths = {name: str(cache.path(_write(name, dataset, cache))) for name, dataset in data.items()}
-    sources = tuple(
+    sources = (
         source.model_copy(update={"path": (paths[source.name],)}) if source.name in paths else source
         for source in config.sources
     )
-    try:
-        yield config.model_copy(update={"sources": sources})
-    except PacktrainError as error:
-        error.args = tuple(_renamed(one, paths) for one in error.args)
-        raise
-
-
-def _check(name: str, dataset: object) -> None:
-    import datasets
-
-    if isinstance(dataset, datasets.Dataset):
-        return
-    kind, fix = type(dataset).__name__, "give a datasets.Dataset, such as datasets.Dataset.from_list(rows)"
-    if isinstance(dataset, datasets.DatasetDict):
-        fix = f"give one of its splits, {' or '.join(map(repr, dataset))}"
-    raise ConfigError(f"{called(name)} is of type {kind}; {fix}")
+    return config.model_copy(update={"sources": tuple(sources)})
 
 
 def _write(name: str, dataset: Any, cache: LocalStore) -> str:
@@ -65,12 +53,6 @@ def _write(name: str, dataset: Any, cache: LocalStore) -> str:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
         place = f"{FOLDER}/{draft.result.hash}/{name}.arrow"
-        cache.put(draft, place, replace_damaged=True)
+        if cache.hash(place) != draft.result:  # else its time stays, and it is not scanned again
+            cache.put(draft, place)
     return place
-
-
-def _renamed(text: object, paths: Mapping[str, str]) -> object:
-    if isinstance(text, str):
-        for name, path in paths.items():
-            text = text.replace(path, called(name)).replace(f"sources.{name}.path", called(name))
-    return text

@@ -7,6 +7,7 @@ appending to a file changes only the last block.
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import blake3
 
@@ -16,7 +17,7 @@ from .blocks import Block, changed
 BOM = b"\xef\xbb\xbf"
 
 
-def after_mark(stream: BufferedReader) -> int:
+def after_mark(stream: "BufferedReader[Any]") -> int:
     """Skip the byte order mark at the start of a stream, and return its bytes, 0 if there is none."""
     return len(stream.read(len(BOM))) if stream.peek(len(BOM)).startswith(BOM) else 0
 
@@ -55,16 +56,15 @@ def cut(
         line += lines
 
 
-def scan_lines(path: Path, size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:
+def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:
     """The blocks of a plain file of lines, its size, and its hash.
 
     Raises:
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        start = after_mark(file)
-        whole = blake3.blake3(BOM[:start])
-        blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
+    start = after_mark(file)
+    whole = blake3.blake3(BOM[:start])
+    blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 

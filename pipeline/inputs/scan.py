@@ -18,8 +18,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,10 +29,10 @@ from ... import __version__
 from ...schemas.errors import InputError, StoreError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..store.checksummed import get_note, put_note
-from ..store.local import LocalStore, hash_file
+from ..store.local import LocalStore, hash_file, open_regular
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
-from .find import Found, InputKind, find_inputs, irregular, labels
+from .find import Found, InputKind, find_inputs, labels
 from .lines import scan_lines
 from .spool import spool_name
 
@@ -47,10 +48,10 @@ MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
-FORMAT = 10
+FORMAT = 11
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
-"""Files scanned at once: hashing and decompressing release Python's lock."""
+"""Large files scanned at once: hashing and decompressing release Python's lock."""
 _SETTLED = 2_000_000_000
 """Nanoseconds after which another change certainly gets a different time: some file systems count in seconds."""
 
@@ -76,54 +77,48 @@ def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalSto
 
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
     began = time.time_ns()
-    inputs = _inputs(source, base, scratch.root)
-    about = [(found.name, found.size, found.stamp) for found, _ in inputs]
-    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
-    note = f"scans/{fingerprint([about, how])}.json"
-    with ThreadPoolExecutor(_THREADS) as pool:
-        paths = list(pool.map(lambda one: _path(one[0], scratch.root), inputs))
-        files = _noted(get_note(scratch, note, _Note), paths, scratch)
-        if files is None:
-            files = list(
-                pool.map(lambda one, path: _scanned(source, one[0], one[1], path, scratch.root), inputs, paths)
-            )
-            # Else a file may change unnoticed, and the note would be wrong.
-            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found, _ in inputs):
-                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                    put_note(scratch, note, _Note(files))
-    return [
-        replace(file, source=source.name, label=label, origin=found.origin)
-        for file, (found, label) in zip(files, inputs, strict=True)
-    ]
-
-
-def _scanned(source: "SourceConfig", found: Found, label: str, path: Path, cache: Path) -> InputFile:
-    try:
-        return scan_file(source.name, label, path, source.max_row_bytes, cache, found.path)
-    except InputError as error:  # which names the copy of a URL's file
-        raise InputError(str(error).replace(str(path), found.shown)) from error
-
-
-def _inputs(source: "SourceConfig", base: Path, cache: Path) -> list[tuple[Found, str]]:
-    """What is to be scanned of a source, in order, each with its label."""
-    found = list[Found]()
+    inputs = list[Found]()
     for one in find_inputs(source, base):
         if one.kind is InputKind.HUB:
             from .hub import load
 
-            found += load(one.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+            inputs += load(one.name, source.subset, source.split, scratch.root, f"sources.{source.name}.path")
         else:
-            found.append(one)
-    return list(zip(found, labels([Path(one.alias or one.path) for one in found]), strict=True))
+            inputs.append(one)
+    about = [(found.name, found.size, found.stamp) for found in inputs]
+    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
+    note = f"scans/{fingerprint([about, how])}.json"
+    with ThreadPoolExecutor(_THREADS) as pool:
+        copies = {one.name: pool.submit(_copy, one, scratch.root) for one in inputs if one.kind is InputKind.URL}
+        paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
+        files = _noted(get_note(scratch, note, _Note), paths, scratch)
+        if files is None:
+            todo = [partial(_scanned, source, one, path, scratch.root) for one, path in zip(inputs, paths, strict=True)]
+            large = {n: pool.submit(todo[n]) for n, one in enumerate(inputs) if one.size > SMALL_BYTES}
+            files = [large[n].result() if n in large else scanned() for n, scanned in enumerate(todo)]
+            # Else a file may change unnoticed, and the note would be wrong.
+            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found in inputs):
+                with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
+                    put_note(scratch, note, _Note(files))
+    names = labels([found.alias or found.place for found in inputs])
+    return [
+        replace(file, source=source.name, label=label, origin=found.origin)
+        for file, found, label in zip(files, inputs, names, strict=True)
+    ]
 
 
-def _path(found: Found, cache: Path) -> Path:
-    """The file on this machine."""
-    if found.kind is not InputKind.URL:
-        return found.path
+def _copy(found: Found, cache: Path) -> Path:
+    """The copy of a URL's file."""
     from .fetch import fetch
 
     return fetch(found.name, found.size, found.stamp, cache)
+
+
+def _scanned(source: "SourceConfig", found: Found, path: Path, cache: Path) -> InputFile:
+    try:
+        return scan_file(source.name, path, source.max_row_bytes, cache, found.place)
+    except InputError as error:  # which names the copy of a URL's file
+        raise InputError(str(error).replace(str(path), found.shown)) from error
 
 
 def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
@@ -137,18 +132,19 @@ def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> li
     for file, path in zip(note.files, paths, strict=True):
         blocks = list[Block]()
         for block in file.blocks:
-            kept = scratch.path(spool_name(block.content)) if block.spooled is not None else None
-            if kept is not None and not kept.is_file():
+            if block.spooled is None:
+                blocks.append(block)
+                continue
+            kept = scratch.path(spool_name(block.content))
+            if not kept.is_file():
                 return None
             blocks.append(msgspec.structs.replace(block, spooled=kept))
         out.append(replace(file, path=path, blocks=tuple(blocks)))
     return out
 
 
-def scan_file(
-    source: str, label: str, path: Path, max_row_bytes: int, cache: Path, name: Path | None = None
-) -> InputFile:
-    """Hash a file and cut it into blocks, in bounded memory.
+def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: str = "") -> InputFile:
+    """Hash a file and cut it into blocks, in bounded memory. It has no label yet.
 
     Args:
         name: what the file is called, if it is a copy.
@@ -158,21 +154,18 @@ def scan_file(
         StoreError: the cache cannot be written, or the disk is full.
     """
     try:
-        before = path.stat()
-        if not S_ISREG(before.st_mode):
-            raise InputError(irregular(path))
-        with path.open("rb", buffering=0) as file:
-            head = os.pread(file.fileno(), HEAD, 0)
-        container, packing = detect(name or path, str(path), head)
-        if container is Container.JSONL and packing is None:
-            blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
-        else:
-            whole = hash_file(path)
-            size, digest = whole.bytes, whole.hash
-            blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
-            after = path.stat()
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
+        with BufferedReader(open_regular(path)) as file:
+            before = os.fstat(file.fileno())
+            container, packing = detect(name or str(path), str(path), file.peek(HEAD)[:HEAD])
+            if container is Container.JSONL and packing is None:
+                blocks, size, digest = scan_lines(file, BLOCK_BYTES, max_row_bytes)
+            else:
+                whole = hash_file(path)
+                size, digest = whole.bytes, whole.hash
+                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+                after = path.stat()
+                if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except StoreError:
         raise
     except OSError as error:
@@ -183,7 +176,7 @@ def scan_file(
         separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
         what = "has a header but no rows" if separated else "is empty"
         raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, size, digest, tuple(blocks))
+    return InputFile(source, "", path, size, digest, tuple(blocks))
 
 
 def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:

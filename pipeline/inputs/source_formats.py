@@ -1,20 +1,22 @@
 """The format of each source and its options, from the configuration or from its first rows."""
 
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.config.mask import SourceMaskConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS
-from ...schemas.errors import ConfigError, InputError, PacktrainError
-from ...schemas.units import plural
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.fingerprint import version
 from ...stages.prep import Format, Options, make_format
 from ...stages.prep.detect import detect
+from ...stages.select.where import Where
 from ..configfile import with_format
 from .blocks import InputFile
 from .read import prepare_rows, read_rows, sample_rows
@@ -22,12 +24,19 @@ from .user_reader import is_reader, reader_options
 
 SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
-_COLUMNS = 12
-"""Maximum number of columns to name."""
+_CONDITION_ROWS = 100
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
+_PREFERENCE = "preference"
+_NOT_FOR_PAIRS = (
+    *("pack.strategy", "pack.max_docs", "pack.align", "pack.parallel", "pack.window_tokens"),
+    *("loss", "mask", "keep_untrained"),
+)
+"""Keys of the configuration that preference pairs do not have: each is a row of its own, whose loss is over both
+completions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,56 +74,72 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     return replace(options, style=make_format(source.format, options).style)
 
 
+def polars_version() -> str:
+    """The installed version of polars, which conditions need, for the keys of parts; empty if it is not installed."""
+    try:
+        return version("polars")
+    except PackageNotFoundError:
+        return ""
+
+
 def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
     """The format of every source, by the source's name.
 
     Raises:
-        ConfigError: a source's rows fit no format or several, or its reader cannot be used.
+        ConfigError: see `resolve_format`.
         InputError: a source's rows do not fit its configured format.
     """
     out = {}
-    for source in config.sources:
+    for number, source in enumerate(config.sources):
         own = [file for file in files if file.source == source.name]
-        out[source.name] = resolve_format(source, base, own)
+        out[source.name] = form = resolve_format(source, base, own)
         if source.format != AUTO and not is_reader(source.format):
-            _check_columns(config, source, out[source.name], own)
+            _check_columns(source, number, form, own[0])
     return out
 
 
 def resolve_format(
     source: SourceConfig, base: Path, files: Sequence[InputFile], *, prompt_only: bool = False
 ) -> SourceFormat:
-    """The format of a source.
+    """The format of a source. Its condition is tried on the first rows.
 
     Args:
         files: those of the source; `auto` looks into the first.
         prompt_only: completions are not needed.
 
     Raises:
-        ConfigError: its rows fit no format or several, or its reader cannot be used.
+        ConfigError: its rows fit no format or several; its reader or its condition cannot be used.
         InputError: it has no rows.
     """
+    form = _format_of(source, base, files[0], prompt_only)
+    if source.where is not None:
+        first = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
+        Where(source.where, f"sources.{source.name}.where").check(form.make().prepare_rows(first).examples)
+    return form
+
+
+def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: bool) -> SourceFormat:
     where = f"sources.{source.name}"
     if is_reader(source.format):
         options = reader_options(source.format, base, f"{where}.format", per_turn=source.expand == "per_turn")
         return SourceFormat("python", options)
     if source.format != AUTO:
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
-    rows = sample_rows(files[0], SAMPLE_ROWS)
+    rows = sample_rows(file, SAMPLE_ROWS)
     if not rows:
-        raise _no_rows(source, files[0])
+        raise _no_rows(source, file)
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
     except ConfigError as error:
-        raise ConfigError(f"{where}: format auto: in {files[0].shown}, {error}") from None
+        raise ConfigError(f"{where}: format auto: in {file.shown}, {error}") from None
     try:
         resolved = with_format(source, found.format, found.keys)
     except ConfigError as error:
         raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
-    said = f"source {source.name}: format {found.format}, because {found.why}, in {files[0].shown}"
+    said = f"source {source.name}: format {found.format}, because {found.why}, in {file.shown}"
     prompt = found.keys.get("prompt", "prompt")
     if (
-        found.format in ("prompt_completion", "preference")
+        found.format in ("prompt_completion", _PREFERENCE)
         and resolved.style is None
         and any(isinstance(row.get(prompt), str) for row in rows)
     ):
@@ -122,68 +147,80 @@ def resolve_format(
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
 
 
-def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, files: Sequence[InputFile]) -> None:
+def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:
     """Refuse a source of whose first rows none has the columns of its format, before anything is encoded.
 
     Raises:
-        InputError: says what the first row has, and which format it would fit.
+        InputError: says what the first row lacks.
     """
-    file, block = files[0], files[0].blocks[0]
-    rows = read_rows(file.path, block, source.max_row_bytes, limit=SAMPLE_ROWS)
-    seen = prepare_rows(rows, form.make())
+    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes, limit=SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
-    if not misfits or len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
-        return
-    line, reason, detail = misfits[0]
-    fix = what_fits(files, {source.name: form})
-    found = re.match("the row has no `(.+?)`", detail)
-    keys = FORMAT_KEYS[source.format]
-    if not fix and found is not None and source.format != "apps":
-        key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
-        named = f"sources.{config.sources.index(source)}.keys.{key if key in keys else keys[0]}=COLUMN"
-        fix = f"If that column has another name here, say which: {named}"
-    fits = f"None of the {plural(seen.rows, 'first row')} fits" if seen.rows > 1 else "The only row does not fit"
-    said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. "
-    said += fix or "Choose another format, or leave it out to detect it"
-    raise InputError(f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}: {said}")
-
-
-def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
-    """A sentence that names the format that the rows of a source fit, if another is configured; else ""."""
-    for name, form in formats.items():
-        file = next((one for one in files if one.source == name), None)
-        if file is None or form.name == "python":
-            continue
-        with suppress(PacktrainError):  # none or several fit, or the file has changed
-            found = detect(sample_rows(file, SAMPLE_ROWS))
-            if found.format != form.name:
-                return (
-                    f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the "
-                    "format out to detect it"
-                )
-    return ""
+    if misfits and len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) == seen.rows:
+        keys = FORMAT_KEYS[source.format]
+        fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
+        fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"
+        raise _unusable(source, file, misfits[0], fix)
 
 
 def _no_rows(source: SourceConfig, file: InputFile) -> InputError:
-    where, block = f"sources.{source.name}: {file.origin or file.path}", file.blocks[0]
-    seen = prepare_rows(read_rows(file.path, block, source.max_row_bytes), make_format("text"))
+    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes), make_format("text"))
     if not seen.rejects:
-        return InputError(f"{where}: every line is blank; remove it, or fill it")
-    line, reason, detail = seen.rejects[0]
-    said = f"{reason}: {detail.removesuffix('.')}. None of its rows can be used.{what_it_is(file, reason)}"
-    return InputError(f"{where}, line {line + 1:,}: {said}")
+        return InputError(
+            f"sources.{source.name}: {file.origin or file.path}: every line is blank; remove it, or fill it"
+        )
+    return _unusable(source, file, seen.rejects[0], f"No row can be used.{what_it_is(file, seen.rejects[0][1])}")
+
+
+def _unusable(source: SourceConfig, file: InputFile, first: tuple[int, str, str], fix: str) -> InputError:
+    line, reason, detail = first
+    where = f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}"
+    return InputError(f"{where}: {reason}: {detail.removesuffix('.')}. {fix}")
 
 
 def what_it_is(file: InputFile, reason: str) -> str:
-    """A sentence about a file whose rows are rejected: its columns, or what it should be; "" if neither helps."""
-    kinds = {block.kind for block in file.blocks}
-    if reason in _DAMAGED and kinds == {"lines"}:
-        return (
-            ' In JSONL each line is an object, such as {"text": "x"}: `jq -c .` makes such lines of other JSON. Call '
-            "the file .csv, .tsv or .txt if it is one."
+    """A sentence about a file whose lines are rejected for this reason, if they are no JSON; else ""."""
+    if reason not in _DAMAGED or file.blocks[0].kind != "lines":
+        return ""
+    return (
+        ' In JSONL each line is an object, such as {"text": "x"}: `jq -c .` makes such lines of other JSON. Call the '
+        "file .csv, .tsv or .txt if it is one."
+    )
+
+
+# Preference pairs
+
+
+def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files: Sequence[InputFile]) -> bool:
+    """Whether all sources are preference data. For a user's own reader, its first example decides.
+
+    Raises:
+        ConfigError: only some sources are, or the configuration has options that only apply to packed rows.
+    """
+    kinds = {
+        name: _gives_pairs(form, next(file for file in files if file.source == name)) for name, form in formats.items()
+    }
+    pairs = [name for name, kind in kinds.items() if kind]
+    if not pairs:
+        return False
+    if others := [name for name, kind in kinds.items() if kind is False]:
+        raise ConfigError(
+            f"sources.{others[0]} is not preference data, but sources.{pairs[0]} is: pairs are not packed, and are "
+            "written in other columns. Use two runs"
         )
-    if reason == "missing_key" and kinds != {"lines"}:
-        with suppress(PacktrainError):  # it has changed in the meantime
-            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
-            return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
-    return ""
+    plain = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
+    keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(plain)]
+    keys += [f"sources.{one.name}.mask" for one in config.sources if one.mask != SourceMaskConfig()]
+    keys += [f"sources.{one.name}.loss_weight" for one in config.sources if one.loss_weight is not None]
+    if keys:
+        raise ConfigError(f"{keys[0]}: preference pairs are not packed, and have no masks or weights; leave it out")
+    if config.truncate.overlong == "split":
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")
+    return True
+
+
+def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
+    """Whether a source gives pairs; None if no row shows it."""
+    if form.name != "python":
+        return form.name == _PREFERENCE
+    first = form.make().prepare_rows(enumerate(sample_rows(file, SAMPLE_ROWS))).examples
+    return first[0].rejected is not None if first else None

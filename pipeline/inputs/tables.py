@@ -1,7 +1,8 @@
 """Parquet and Arrow files: cut into blocks of rows, hashed by content, and converted to plain values.
 
 Parquet: small neighbouring row groups share a block, whose hash covers the encoded bytes and the schema, so that a scan
-decodes nothing. The rows of larger row groups, and of Arrow files, are kept in the cache in blocks of the usual size.
+decodes nothing. The rows of files with larger row groups, and of Arrow files, are kept in the cache in blocks of the
+usual size.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from .file_kinds import Container
 from .spool import spool, unspool
 
 TOO_LARGE = 4
-"""Row groups larger than this many blocks (decoded) are kept as rows. Some writers make them gigabytes large."""
+"""If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
 STEP = 64
 """Blocks are cut at multiples of this many rows."""
 UNREADABLE = "unreadable_value"
@@ -91,21 +92,18 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     import pyarrow.parquet as pq
 
-    blocks: list[Block] = []
-    line = at = 0
+    blocks, at, line = list[Block](), 0, 0
     with pq.ParquetFile(path, memory_map=True) as file:
         _check_columns(path, file.schema_arrow.names)
         for first, last in _groups(file.metadata, size):
             groups = [file.metadata.row_group(number) for number in range(first, last)]
             rows, count = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-            if rows and count <= TOO_LARGE * size:
+            if count > TOO_LARGE * size:
+                return list(_kept(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size, cache))
+            if rows:
                 digest = _hash_groups(path, file, first, last)
                 blocks.append(Block(at, at + count, line, rows, digest, "groups", first=first, last=last))
-            elif rows:
-                batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
-                blocks += _kept(batches, size, cache, at, line)
-            if rows:
-                at, line = blocks[-1].end, line + rows
+                at, line = at + count, line + rows
     return blocks
 
 
@@ -202,15 +200,12 @@ def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 # Rows of both
 
 
-def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path, at: int = 0, line: int = 0) -> Iterator[Block]:
+def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path) -> Iterator[Block]:
     """Keep rows in the cache, in blocks of about `size` bytes.
 
     Where a block begins depends only on the rows before it, not on batches: appending rows changes only the last block.
-
-    Args:
-        at, line: bytes and rows of the file before them.
     """
-    rows, total = list[pa.RecordBatch](), 0
+    rows, total, at, line = list[pa.RecordBatch](), 0, 0, 0
 
     def block() -> Block:
         data = _to_stream(pa.Table.from_batches(rows))

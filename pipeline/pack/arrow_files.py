@@ -21,7 +21,7 @@ def put_arrow(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.R
             for batch in batches:
                 writer.write_batch(batch)
         put = draft.result
-        store.put(draft, name, replace_damaged=True)
+        store.put(draft, name)
     return FileRecord(name, put.bytes, put.hash)
 
 

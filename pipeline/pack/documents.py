@@ -36,7 +36,7 @@ class DocumentsTask:
                 for group in self._groups():
                     writer.write_table(group)
             put = draft.result
-            self.out.put(draft, NAME, replace_damaged=True)
+            self.out.put(draft, NAME)
         return FileRecord(NAME, put.bytes, put.hash)
 
     def _groups(self) -> Iterator[pa.Table]:

@@ -76,7 +76,7 @@ class ShardTask:
                             highest = max(highest, pc.max(batch.column("input_ids").values).as_py() or 0)
             put = draft.result
             name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
-            self.out.put(draft, name, replace_damaged=True)
+            self.out.put(draft, name)
         trained = sum(one.trained for one in account.values())
         record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs, highest)
         result = PackResult(record, dict(sorted(account.items())), self.record)

@@ -116,15 +116,11 @@ def fate_of_rows(total: SourceLedger) -> str:
     return said
 
 
-def nothing_left(total: SourceLedger, fits: str) -> str:
-    """Say what to do if no example is left.
-
-    Args:
-        fits: a sentence with the format that the rows fit instead; see `source_formats.what_fits`.
-    """
+def nothing_left(total: SourceLedger) -> str:
+    """Say what to do if no example is left."""
     if total.rows_used:
         return (
             "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
             "(mask=assistant trains every answer of a chat)"
         )
-    return fits or "Check each source's format, and its keys (keys.text=body)"
+    return "Check each source's format, and its keys (keys.text=body)"

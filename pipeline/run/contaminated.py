@@ -6,7 +6,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import OutputError
 from ...schemas.report import Overlap
 from ..contamination import compare, prepare_evaluation
-from ..inputs.first_rows import check_conditions
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
@@ -45,7 +44,6 @@ def find_contamination(
         for form in formats.values():
             if form.said is not None:
                 observer.note(form.said)
-        check_conditions(config.sources, files, formats)
         evaluation = prepare_evaluation(section, base, work.cache, work.scratch)
         found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
     if hits is not None:

@@ -16,7 +16,6 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.first_rows import check_conditions
 from ..inputs.read import ID_COLUMN, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format, what_it_is
@@ -75,7 +74,6 @@ def prepare_source(
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )
-        check_conditions([source], files, {source.name: found})
         form = make_format(found.name, found.options)
         counts = PrepCounts()
         observer.begin("prep", sum(file.size for file in files), "B")
@@ -94,8 +92,9 @@ def prepare_source(
                     f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{why} "
                     "Check the source's format and keys"
                 )
-            if not store.put(draft, target.name):
+            if target.exists():
                 raise OutputError(f"--output {target} appeared during the run; remove it, or choose another file")
+            store.put(draft, target.name)
     observer.end()
     return counts
 

@@ -12,9 +12,8 @@ from ..encode.prepared import Prepared
 from ..encode.tokenizer import find_tokenizer, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
-from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.scan import join_small, scan_inputs
-from ..inputs.source_formats import resolve_formats
+from ..inputs.source_formats import is_preference, resolve_formats
 from ..inputs.user_reader import is_reader
 from .workers import Workspace
 
@@ -42,7 +41,6 @@ def prepare(
     for form in formats.values():
         if form.said is not None:
             work.observer.note(form.said)
-    check_conditions(config.sources, files, formats)
     evaluation = None
     if config.decontaminate is not None:
         evaluation = prepare_evaluation(config.decontaminate, work.base, cache, work.scratch)

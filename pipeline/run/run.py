@@ -14,7 +14,6 @@ the same steps, and does the tasks that have no finished file.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,13 +37,12 @@ from ..encode.prepared import Prepared
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
-from ..inputs.source_formats import what_fits
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML as REPORT
-from ..store.driver_lock import DriverLock
+from ..store.lease import leased
 from .advice import fate_of_rows, nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
@@ -84,8 +82,7 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
-    with written(loaded, data, work.scratch) if data else nullcontext(loaded) as whole:
-        made = find_or_make(whole, work)
+    made = find_or_make(written(loaded, data, work.scratch) if data else loaded, work)
     if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
         work.observer.note(said)
     return made.manifest
@@ -139,7 +136,7 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     Raises:
         BusyError: another driver is working on the same output folder.
     """
-    with DriverLock(work.out, shard=config.run.shard):
+    with leased(work.out, shard=config.run.shard):
         return _make(config, work)
 
 
@@ -239,9 +236,8 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     work.observer.end()
     total = selected.ledger.total()
     if not total.examples_packed:
-        fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
         first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {nothing_left(total, fits)}")
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {nothing_left(total)}")
     for said in selection_notes(config, selected, prepared.formats):
         work.observer.note(said)
     return selected

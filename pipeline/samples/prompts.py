@@ -25,7 +25,6 @@ from ..encode.encode_spec import EncodeSpec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from ..execute.pool import Pool
-from ..execute.template_watchdog import note_row, rows_of
 from ..inputs.find import regular
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
@@ -107,10 +106,6 @@ class _RenderTask:
     lines: list[tuple[int, bytes]]
     """(number from 0, line)."""
 
-    def at(self, line: int) -> str:
-        """The file and the number of a line, for messages."""
-        return f"{self.path}, line {line + 1:,}"
-
     def __str__(self) -> str:
         return f"{self.path} (lines from {self.lines[0][0] + 1:,} on)"
 
@@ -130,22 +125,20 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
     try:
         if prepared.rejects:
             raise RowRejectedError(*prepared.rejects[0][1:])
-        with rows_of(task.at):
-            for example in prepared.examples:
-                at = example.line
-                note_row(at)
-                given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
-                if not isinstance(prompt, str):
-                    renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
-                    prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
-                elif spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
-                    prefix = ()
-                ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
-                prompts.append(SamplePrompt(given.id, given.row, ids))
+        for example in prepared.examples:
+            at = example.line
+            given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
+            if not isinstance(prompt, str):
+                renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
+                prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
+            elif spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
+                prefix = ()
+            ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
+            prompts.append(SamplePrompt(given.id, given.row, ids))
     except (RowRejectedError, msgspec.MsgspecError) as error:
         raise InputError(
-            f"--data {task.at(at)}: {escape_line(str(error))}; give what packtrain prep --prompt-only writes: id, row "
-            "and prompt"
+            f"--data {task.path}, line {at + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
+            "writes: id, row and prompt"
         ) from None
     return prompts, renderer.stop if renderer is not None else None
 

@@ -2,7 +2,7 @@
 
 The protocol needs only one operation: a put that creates a name, or fails because the name exists. On a local disk that
 is a temporary file in the same folder, fsync, `os.link`, and fsync of the folder. Object stores offer this as a
-conditional put.
+conditional put. What can only have one content is renamed instead.
 """
 
 import errno
@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -108,32 +108,32 @@ class LocalStore(Store):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
+    def put(self, draft: Draft, name: str) -> None:
+        self._name(draft, name, os.replace)
+
+    def put_bytes(self, name: str, data: bytes) -> bool:
+        with self.draft(name.rpartition("/")[0]) as draft:
+            draft.file.write(data)
+            return self._name(draft, name, os.link)
+
+    def _name(self, draft: Draft, name: str, call: Callable[[Path, Path], None]) -> bool:
+        """Give a draft its name, once its bytes are on the disk. False if the name exists, and must not."""
         target = self.path(name)
         try:
             draft.file.flush()
             os.fsync(draft.file.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(draft.path, target)
+                call(draft.path, target)
             except FileExistsError:
-                if not replace_damaged or _holds(target, draft.result):
-                    return False
-                draft.path.replace(target)
+                return False
             sync_folder(target.parent)
         except OSError as error:
             raise explain(error, target.parent) from error
         return True
 
-    def put_bytes(self, name: str, data: bytes) -> bool:
-        folder, _, _ = name.rpartition("/")
-        with self.draft(folder) as draft:
-            draft.file.write(data)
-            return self.put(draft, name)
-
     def replace_bytes(self, name: str, data: bytes) -> None:
-        folder, _, _ = name.rpartition("/")
-        with self.draft(folder) as draft:
+        with self.draft(name.rpartition("/")[0]) as draft:
             draft.file.write(data)
             draft.file.flush()
             try:
@@ -154,12 +154,6 @@ class LocalStore(Store):
             if path.name.startswith(mine) and writer.isdecimal() and not process_runs(int(writer)):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
-
-
-def _holds(path: Path, expected: Put) -> bool:
-    """Whether a path is a regular file with this content. Reads only files of the right size."""
-    found = path.lstat()
-    return stat.S_ISREG(found.st_mode) and found.st_size == expected.bytes and hash_file(path) == expected
 
 
 def open_regular(path: Path) -> FileIO:

@@ -105,14 +105,11 @@ class ObjectStore(Store):
         with self.scratch.draft(_DRAFTS) as draft:
             yield draft
 
-    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
+    def put(self, draft: Draft, name: str) -> None:
         draft.file.flush()
-        if not replace_damaged:
-            return self.put_bytes(name, draft.path.read_bytes())
         self._overwrite(name, draft.path)
         if self.keep:
             Copies(self.scratch.root).keep(draft.path, draft.result.hash)
-        return True
 
     def put_bytes(self, name: str, data: bytes) -> bool:
         """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""

@@ -19,6 +19,7 @@ ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
 _THREADS = 4
 """Files hashed at once; hashing and reading leave the interpreter to other threads."""
+_CACHE = ".packtrain-cache"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
@@ -51,31 +52,18 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
 
     Args:
         out: as returned by `resolve_place`.
-    """
-    return resolve_place(cache, base) if cache is not None else cache_beside(out)
-
-
-def beside(place: str, name: str) -> str:
-    """Return a place beside another one, in the folder above.
 
     Raises:
-        ConfigError: the place is a whole bucket, which has no folder above.
+        ConfigError: the output is a whole bucket, which has nothing beside it.
     """
-    if not is_url(place):
-        return str(Path(place).parent / name)
-    above, _, last = place.rpartition("/")
+    if cache is not None:
+        return resolve_place(cache, base)
+    if not is_url(out):
+        return str(Path(out).parent / _CACHE)
+    above, _, last = out.rpartition("/")
     if not last or above.endswith((":/", "//")):
-        raise ConfigError(f"out: {place} is a whole bucket; name a folder in it, such as {place.rstrip('/')}/packed")
-    return f"{above}/{name}"
-
-
-def cache_beside(out: str) -> str:
-    """The default place of the cache.
-
-    Raises:
-        ConfigError: the output is a whole bucket.
-    """
-    return beside(out, ".packtrain-cache")
+        raise ConfigError(f"out: {out} is a whole bucket; name a folder in it, such as {out.rstrip('/')}/packed")
+    return f"{above}/{_CACHE}"
 
 
 def scratch_of(store: Store) -> LocalStore:
@@ -90,7 +78,7 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
     """The store at a place.
 
     Args:
-        place: an absolute path, or a URL.
+        place: as returned by `resolve_place`.
         scratch: for URLs: the local folder for drafts and copies; by default `user_folder`.
         keep: for URLs: keep put objects as local copies. Useful for stores that are read on the machine that writes
         them.
@@ -98,8 +86,6 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
     text = str(place)
     if not is_url(text):
         return LocalStore(Path(place))
-    if text.startswith("file://"):
-        return LocalStore(Path(resolve_place(text, Path("/"))))
     return ObjectStore(text, scratch, keep=keep)
 
 
@@ -110,7 +96,7 @@ def require_writable(place: str) -> None:
         OutputError: the message says what to use instead.
     """
     protocol = urlsplit(place).scheme
-    if is_url(place) and not place.startswith("file://") and protocol not in STORES:
+    if is_url(place) and protocol not in STORES:
         raise OutputError(
             f"{shown(place)}: {protocol}:// can be read, but not written. Use a local or shared folder, or a bucket of "
             "S3, Google Cloud or Azure, or of a store that speaks S3, such as MinIO, Ceph or Cloudflare R2"

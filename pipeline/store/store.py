@@ -102,12 +102,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
-        """Give a draft its name. False if the name already exists.
-
-        Args:
-            replace_damaged: for names that can only have these bytes, such as those with a hash. If the name has other
-                bytes, they are damaged, and the draft replaces them.
+    def put(self, draft: Draft, name: str) -> None:
+        """Give a draft its name, which can only have these bytes: what it may have had is replaced.
 
         Raises:
             StoreError: the disk is full, or writing failed.

@@ -85,8 +85,8 @@ class SourceConfig(ConfigModel):
     path: Paths = Field(min_length=1)
     """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
     Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
-    URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
-    `hf://./folder`. Relative paths start at the configuration's folder."""
+    URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads. Relative
+    paths start at the configuration's folder."""
     split: str | None = None
     """Which split of a dataset of the hub, or of a folder of `save_to_disk`. Optional if there is only one."""
     subset: str | None = None

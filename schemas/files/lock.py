@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_CLOCK_ERROR = 5.0
-"""Tolerance in seconds for the start time of a process: the system's boot time shifts with its clock."""
 
-
-def lock(descriptor: int, *, wait: bool = True) -> bool | None:
+def lock(descriptor: int, *, wait: bool = True, shared: bool = False) -> bool | None:
     """Lock an open file. True: locked. False: another holds it. None: the file system has no locks.
 
     Args:
         wait: block until the lock is free; then never returns False.
+        shared: let others hold it too that ask for the same.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -52,18 +50,12 @@ def alone(path: Path) -> Iterator[bool]:
         release(descriptor)
 
 
-def process_runs(pid: int, began: float | None = None) -> bool:
-    """Whether a process of this machine is running; a zombie is not.
-
-    Args:
-        began: when it began, in seconds since 1970, if known: process numbers are reused.
-    """
+def process_runs(pid: int) -> bool:
+    """Whether a process of this machine is running; a zombie is not."""
     import psutil  # here, because few callers need it
 
     try:
-        process = psutil.Process(pid)
-        same = began is None or abs(process.create_time() - began) < _CLOCK_ERROR
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:

@@ -52,11 +52,9 @@ QUICK = ("cut", "gone")
 
 
 def files_below(folder: Path, *names: str) -> list[Path]:
-    """What a run left in some folders. Files that only hold a lock or mark a folder have no content to damage, and a
-    damaged lease is waited for.
-    """
+    """What a run left in some folders. Files that only hold a lock or mark a folder have no content to damage."""
     found = (path.relative_to(folder) for name in names for path in sorted((folder / name).rglob("*")))
-    kept = (path for path in found if not path.name.startswith(".") and "lease" not in path.parts)
+    kept = (path for path in found if not path.name.startswith("."))
     return [path for path in kept if (folder / path).is_file()]
 
 

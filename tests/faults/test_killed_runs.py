@@ -189,7 +189,7 @@ def test_an_input_that_changes_under_a_run(whole: Whole, tmp_path: Path, monkeyp
     # Once it is encoded, the input is not needed any more.
     run("pack", b"gone")
     assert tree(tmp_path / "out") == whole.files
-    with pytest.raises(PacktrainError, match="input texts of source texts: has changed since"):
+    with pytest.raises(PacktrainError, match="belongs to another run"):
         packed(config)
 
 

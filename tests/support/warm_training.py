@@ -20,7 +20,6 @@ for name in (
     "torch.distributed.fsdp",
     "trl",
     "peft",
-    "lightning",
 ):
     if importlib.util.find_spec(name.partition(".")[0]) is not None:
         importlib.import_module(name)

@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 def scan(folder: Path, data: bytes, max_row_bytes: int = MAX) -> InputFile:
     path = folder / "in.jsonl"
     path.write_bytes(data)
-    return scan_file("source", "in", path, max_row_bytes, folder / "cache")
+    return scan_file("source", path, max_row_bytes, folder / "cache")
 
 
 def body(data: bytes) -> bytes:
@@ -113,4 +113,4 @@ def source(*paths: object) -> SourceConfig:
     ],
 )
 def test_labels_tell_files_apart_and_no_more(paths: list[str], expected: list[str]) -> None:
-    assert labels([Path(path) for path in paths]) == expected
+    assert labels(paths) == expected
