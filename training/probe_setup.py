@@ -161,8 +161,10 @@ def shrink(config: Any) -> Any:
         ValueError, TypeError: the architecture's own checks refuse these sizes.
     """
     data = config.to_dict()
-    stretches = "'dynamic'" in str(data.get("rope_parameters"))  # and this says from which length on
-    kept = {"max_position_embeddings": data["max_position_embeddings"]} if stretches else {}
+    stretches = "'dynamic'" in str(data.get("rope_parameters"))
+    kept = (
+        {"max_position_embeddings": data["max_position_embeddings"]} if stretches else {}
+    )  # it decides when they stretch
     _shrink(data)
     data |= kept
     for name in getattr(config, "sub_configs", {}):
@@ -204,8 +206,9 @@ def _shrink(data: dict[str, Any]) -> None:
                 data[name] = 0 if name == "pad_token_id" else VOCABULARY - 1
             elif name.endswith("_token_id") and isinstance(value, list):
                 data[name] = [min(one, VOCABULARY - 1) for one in value]
-    if isinstance(data.get("vocab_size_per_layer_input"), int):
-        data["vocab_size_per_layer_input"] = min(data["vocab_size_per_layer_input"], VOCABULARY)
+    for name in ("vocab_size_per_layer_input",):
+        if isinstance(data.get(name), int):
+            data[name] = min(data[name], VOCABULARY)
 
 
 def _fewer_layers(data: dict[str, Any]) -> None:
@@ -214,7 +217,9 @@ def _fewer_layers(data: dict[str, Any]) -> None:
     if count is None:
         return
     lists = [
-        name for name, one in data.items() if isinstance(one, list) and len(one) == count and name != "architectures"
+        name
+        for name, value in data.items()
+        if isinstance(value, list) and len(value) == count and name not in ("architectures",)
     ]
     keep = min(count, LAYERS)
     for name in lists:
@@ -226,8 +231,9 @@ def _fewer_layers(data: dict[str, Any]) -> None:
     for name in ("attn_layer_indices", "full_attn_idxs"):  # which layers, among recurrent ones, have attention
         if isinstance(data.get(name), list) and data[name]:
             data[name] = [min(min(data[name]), LAYERS - 1)]
-    if isinstance(data.get("block_types"), list):
-        keep = max(keep, len(data["block_types"]))
+    for name in ("block_types",):
+        if isinstance(data.get(name), list):
+            keep = max(keep, len(data[name]))
     keep = min(keep, 10, count)
     if isinstance(data.get("per_layer_config"), dict):
         data["per_layer_config"] = {key: one for key, one in data["per_layer_config"].items() if int(key) < keep}

@@ -8,7 +8,7 @@ Of a step: its rows come from the loader in their order, and the weights from th
 a loss is that of these weights, not of the step's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,27 +70,35 @@ class HeldOut:
         codes = [numbers.setdefault(names[one][1], len(numbers)) for one in ids.tolist()]
         return tuple(numbers), ids, np.array(codes, np.int64)
 
-    def sums(self, logits: Logits, device: torch.device | str, rank: int, ranks: int) -> torch.Tensor:
-        """float64 (S, 3) on `device`: for each source, the sum of its tokens' losses on this rank, each times its
-        weight; the sum of their weights; and their number.
-        """
-        names, ids, numbers = self.sources
-        sums = torch.zeros(len(names), 3, dtype=torch.float64)
-        for begin in range(0, len(self), self.rows_per_device * ranks):
+    def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+        """A rank's batches, and (D,) the number of the source of each document (piece) in them."""
+        _, ids, numbers = self.sources
+        width = self.rows_per_device * world_size
+        for begin in range(0, len(self), width):
             first = begin + rank * self.rows_per_device
             indices = range(first, first + self.rows_per_device)
             # Rows that fill up the last batch are not trained.
             rows = [self.rows.row(one) if one < len(self) else untrained(self.rows.row(0)) for one in indices]
-            batch = flatten(rows)
+            documents = np.concatenate([row.doc_ids for row in rows])
+            yield flatten(rows), numbers[np.searchsorted(ids, documents)]
+
+
+def measure(
+    held: HeldOut, logits: Logits, device: torch.device | str, rank: int = 0, world_size: int = 1
+) -> torch.Tensor:
+    """float64 (S, 3) on `device`: for each source, the sum of its tokens' losses on this rank, each times its weight;
+    the sum of their weights; and their number.
+    """
+    sums = torch.zeros(len(held.sources[0]), 3, dtype=torch.float64)
+    with torch.no_grad():
+        for batch, sources in held.batches(rank, world_size):
             wanted = targets(batch)
-            with torch.no_grad():
-                losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
+            losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
             ones = torch.ones(len(losses))
             weights = ones if wanted.weights is None else wanted.weights
             columns = [wanted.document_sums(one, batch) for one in (losses * weights, weights, ones)]
-            sources = numbers[np.searchsorted(ids, np.concatenate([row.doc_ids for row in rows]))]
             sums.index_add_(0, torch.from_numpy(sources), torch.stack(columns, dim=1))
-        return sums.to(device)
+    return sums.to(device)
 
 
 def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dict[str, float]:

@@ -41,7 +41,7 @@ from ..packed_rows import PackedRows
 from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
-from .evaluate import HeldOut, loss_metrics
+from .evaluate import HeldOut, loss_metrics, measure
 from .loss import Forward, fuse_loss, offloaded, targets
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
@@ -238,7 +238,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
         ranks = self.accelerator.num_processes
         with self.meter.paused():
-            sums = held.sums(logits, self.args.device, self.accelerator.process_index, ranks)
+            sums = measure(held, logits, self.args.device, self.accelerator.process_index, ranks)
         sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
         model.train(was_training)
         metrics = loss_metrics(sums, held.sources[0], metric_key_prefix)
