@@ -55,7 +55,7 @@ def test_what_is_found_is_said_and_planned_and_encodes_as_if_it_had_been_written
     assert written.record["splits"] == found.record["splits"]
     again = bench(CHATS)
     assert again.manifest.hash == found.manifest.hash
-    assert "already finished" in again.notes[0]
+    assert "already finished" in again.notes[-1]
 
 
 READER = """
@@ -106,7 +106,7 @@ def test_a_changed_reader_encodes_again_and_is_another_run(bench: Bench) -> None
     parts = bench.parts()
     same = bench(rows, format="python:plain_reader:read")
     assert (same.manifest.hash, bench.parts()) == (first.manifest.hash, parts)
-    assert "already finished" in same.notes[0]
+    assert "already finished" in same.notes[-1]
     with pytest.raises(OutputError):
         bench(rows, format=written("row['body'] + '?'"))
     other = bench(rows, "other", format="python:plain_reader:read")
