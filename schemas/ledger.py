@@ -73,8 +73,6 @@ class SourceLedger:
     `tokenizer.allow_lost`. An example may count under several."""
     unknown_roles: dict[str, int] = field(default_factory=dict)
     """Conversations with a role that is not a usual one and that the template does not compare with, by role."""
-    control_tokens: dict[str, int] = field(default_factory=dict)
-    """Conversations that hold special tokens of the tokenizer in their contents, by token."""
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
     weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0

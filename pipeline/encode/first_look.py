@@ -2,7 +2,8 @@
 sample.
 
 A worker encodes texts on which tokenizers are known to disagree, and the first rows of every source, with the engine
-and with the reference. The answer is kept in the cache, for later runs over the same first rows.
+and with the reference. The answer is kept in the cache, for later runs over the same first rows. That an engine agrees
+with the reference on the known texts depends only on the tokenizer, and is kept in the user's cache for all data.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from ..execute.executor import Executor, perform
 from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import get_note, put_note
+from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
 
 LOOKS = "engines"
-"""The folder of the cache that keeps the answers."""
+"""The folder of the cache that keeps the answers, and of the user's cache that keeps which engines agree."""
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
 numbers of messages."""
@@ -83,10 +84,17 @@ class LookTask:
         for task, counted in zip(self.tasks, counts, strict=True):
             _encode_first(task, encoder, stops, counted)
         if engine is not reference:
+            engines = f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
+            about = {"format": str(_FORMAT), "tokenizer": spec.tokenizer.hash, "engines": engines}
+            agreed = f"{LOOKS}/{fingerprint(about)}.json"
+            known = get_user_note(agreed, dict) is not None
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
-            found = difference([*samples_of(engine, fuzz_texts(added)), *encoder.samples], reference)
+            samples = [] if known else samples_of(engine, fuzz_texts(added))
+            found = difference([*samples, *encoder.samples], reference)
             if found:
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} {found}")
+            if not known:
+                put_user_note(agreed, about)
         return Look(engine.name, engine.version, "", endings, counts)
 
     def __str__(self) -> str:

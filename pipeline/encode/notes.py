@@ -14,9 +14,9 @@ from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
-from ...stages.tokenize.content_check import MOST, OTHERS, ROLES, TOKENS
 from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import EncodeCounts
+from ...stages.tokenize.unknown_roles import MOST, OTHERS, ROLES
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
@@ -63,11 +63,6 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
         said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
-    tokens, first, _ = found(seen, TOKENS)
-    if tokens:
-        names = ", ".join(f"{name} ({rows:,})" for name, rows in tokens.most_common(MOST))
-        then = "These become real special tokens (docs/masks.md)"
-        yield f"conversations with special tokens in contents: {names}. The first: {first}. {then}"
     looked = _seen(config, first_blocks(prepared.joined), prepared.look.counts)
     trained = [one for one in looked if one.mask.policy != "all"]  # which trains headers too
     yield from _not_sampled(trained)

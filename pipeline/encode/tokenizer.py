@@ -6,9 +6,9 @@ folder's content and the versions, where later runs read it in milliseconds.
 """
 
 import os
-import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +25,6 @@ from .ask_transformers import FORMAT, Answer
 GENERATION_CONFIG = "generation_config.json"
 _MAX_BYTES = 1 << 20
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
@@ -44,18 +43,14 @@ def find_tokenizer(path: str, base: Path) -> Path:
         return folder
     if folder.exists():
         raise TokenizerError(f"tokenizer.path: {folder} is a file; give the tokenizer's folder")
-    if not _HUB_NAME.fullmatch(path):
-        raise TokenizerError(
-            f"tokenizer.path: the folder {folder} does not exist; nothing is downloaded: save a hub's tokenizer with "
-            "save_pretrained first"
-        )
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    for name in _FILES:
-        found = try_to_load_from_cache(path, name)
-        if isinstance(found, str):
-            return Path(found).parent
+    with suppress(ValueError):  # no possible name
+        for name in _FILES:
+            found = try_to_load_from_cache(path, name)
+            if isinstance(found, str):
+                return Path(found).parent
     raise TokenizerError(
         f"tokenizer.path: the folder {folder} does not exist, and the Hugging Face cache {HF_HUB_CACHE} holds no "
         f'tokenizer of {path}. Nothing is downloaded; this fetches it: python -c "from transformers import '

@@ -39,7 +39,6 @@ _LINES = (
     ("dim", "tokens across a boundary", "straddles"),
     ("dim", "  left out by the template", "template_dropped"),
     ("dim", "  unknown role", "unknown_roles"),
-    ("dim", "  special token in contents", "control_tokens"),
 )
 """(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
 a line a reason.

@@ -22,13 +22,13 @@ from ...schemas.rows import ENCODED, Example, Messages, RunKind
 from ..arrays import digests, lists, numbers, strings
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
-from .content_check import ContentCheck
 from .encode_counts import MOST_PLACES, EncodeCounts
 from .engine_check import EngineSample
 from .engines import Engine, reference_tokenizer
 from .token_runs import TextRuns
 from .token_spans import locate_boundaries
-from .vocabulary import id_count, tokenizer_head
+from .unknown_roles import count_roles, known_roles
+from .vocabulary import id_count
 
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
@@ -158,8 +158,7 @@ class Encoder:
         self._every = every
         self._json = tokenizer_json
         self.samples: list[EngineSample] = []
-        special = [token.content for token in tokenizer_head(tokenizer_json).added_tokens if token.special]
-        self._contents = ContentCheck(special, renderer.template.source if renderer is not None else "")
+        self._roles = known_roles(renderer.template.source if renderer is not None else "")
 
     def encode(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
         """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `counts` is filled while they are
@@ -207,9 +206,8 @@ class Encoder:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
         messages: Messages = [*prompt, *completion]
-        self._contents.count_roles(example.line, messages, counts)  # also of rows that the template refuses
+        count_roles(example.line, messages, self._roles, counts)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        self._contents.count_tokens(example.line, messages, example.tools, counts)
         for what in rendered.dropped:
             counts.add(TEMPLATE_DROPPED, what, example.line)
         if rendered.unproved:

@@ -56,6 +56,6 @@ class EncodeCounts:
         kind = REJECTED if example.sub < 0 else DROPPED
         self.add(kind, error.reason, example.line, example.sub, error.detail, places=MOST_PLACES)
 
-    def of(self, *kinds: str) -> int:
-        """How many were found of some kinds."""
-        return sum(sum(self.found.get(kind, {}).values()) for kind in kinds)
+    def of(self, kind: str) -> int:
+        """How many were found of a kind, under all names."""
+        return sum(self.found.get(kind, {}).values())

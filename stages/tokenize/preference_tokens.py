@@ -19,14 +19,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.ragged import offsets_of
+from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
-from .content_check import ROLES, TOKENS, count_names
 from .encode import NO_TURN, TEMPLATE_DROPPED, Batch, Encoder, two_runs
 from .encode_counts import EncodeCounts
-from .token_runs import completion_starts, run_lists
+from .token_runs import run_lists
+from .unknown_roles import ROLES, count_names
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
@@ -87,8 +87,7 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
         out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
     for what in unused.found.get(TEMPLATE_DROPPED, ()):  # located with either completion
         counts.add(TEMPLATE_DROPPED, what, example.line)
-    for kind in (ROLES, TOKENS):
-        count_names(counts, kind, unused.found.get(kind, ()), example.line)
+    count_names(example.line, unused.found.get(ROLES, ()), counts)
     return out
 
 
@@ -101,7 +100,8 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
     column, runs = batch.column("input_ids"), batch.column("runs")
     kind, ends = view(runs.values.field("kind")), view(runs.values.field("end"))
     starts = view(runs.offsets)
-    begins = completion_starts(kind, ends, starts)
+    last = starts[1:] - 1  # of each side: its completion, unless all of it is prompt
+    begins = np.where(kind[last] == RunKind.COMPLETION, begins_of(ends, starts)[last], ends[last])
     put = np.where(kind[starts[:-1]] == RunKind.SPECIAL, ends[starts[:-1]], 0)
     tokens, offsets = view(column.values), view(column.offsets).tolist()
     sides = [tokens[begin:end] for begin, end in pairwise(offsets)]

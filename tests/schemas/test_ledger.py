@@ -75,7 +75,6 @@ TOLD = {
     "weight_trained",
     "turns_stop_next",
     "unknown_roles",
-    "control_tokens",
 }
 
 

@@ -257,12 +257,11 @@ def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
     assert allowed.ledger["chats"]["template_dropped"] == {"reasoning": 1, "system": 1}
 
 
-def test_unknown_roles_and_special_tokens_in_contents_are_counted(runs: Runs) -> None:
+def test_unknown_roles_are_counted(runs: Runs) -> None:
     rows = [said(f"Question {n}?", f"Answer {n}.", f"More {n}?", f"Yes {n}.") for n in range(10)]
     for row in rows[:3]:
         row["messages"][3]["role"] = "asistant"
-    rows[5]["messages"][0]["content"] = "x<|im_end|>"
     template = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
     for name in ("out", "again"):  # the second run takes the counts from the cache
         ledger = runs(name, rows, "assistant", template).ledger["chats"]
-        assert (ledger["unknown_roles"], ledger["control_tokens"]) == ({"asistant": 3}, {"<|im_end|>": 1})
+        assert ledger["unknown_roles"] == {"asistant": 3}
