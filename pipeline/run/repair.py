@@ -83,10 +83,9 @@ def repair(
     if wrong:
         for name in wrong - {MANIFEST}:
             _forget(out, name)
-            out.remove(name)
         if MANIFEST in wrong:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
-        make_dataset(loaded, open_workspace(loaded, start, observer))
+        make_dataset(loaded, open_workspace(loaded, start, observer), again=True)
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)
 

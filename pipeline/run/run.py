@@ -98,8 +98,11 @@ class Made:
     report: "AtEnd | None" = None
 
 
-def make_dataset(config: RunConfig, work: Workspace) -> Made:
+def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> Made:
     """Do the work that remains: none, if the folder holds the finished dataset of this same run.
+
+    Args:
+        again: make what has no record although the dataset is finished, because files of it are damaged.
 
     Raises:
         OutputError: the folder holds something else.
@@ -108,15 +111,15 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
     check_folder(work.out)
     check_config(work.out, config)
     with leased(work.out, shard=config.run.shard):
-        return _make(config, work)
+        return _make(config, work, again)
 
 
-def _make(config: RunConfig, work: Workspace) -> Made:
+def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
     out, observer = work.out, work.observer
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor)
         plan, finished = plan_of(config, prepared), read_manifest(out)
-        if finished is not None and finished.plan == plan and all_there(out, finished):
+        if finished is not None and not again and finished.plan == plan and all_there(out, finished):
             observer.note(f"{out.url} is already finished; nothing to do")
             if config.run.report and not out.exists(REPORT):
                 observer.note(f"its report is missing; packtrain report {out.url} writes it")
