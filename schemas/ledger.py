@@ -44,10 +44,12 @@ class SourceLedger:
     """Trained turns after which the template writes no end-of-turn token."""
     turns_stop_next: int = 0
     """Trained turns whose stop token stands in the next message's header, and is trained by `mask: {stop: auto}`."""
+    turns_cut: int = 0
+    """Cuts through a trained turn of a packed example: its halves are trained separately, or one is lost."""
     tokens_encoded: int = 0
     tokens_created: dict[str, int] = field(default_factory=dict)
-    """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, repeats (further copies of
-    an example)."""
+    """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated at the
+    start of a piece, untrained), repeats (further copies of an example)."""
     tokens_truncated: dict[str, int] = field(default_factory=dict)
     """Tokens cut off packed examples, by limit: max_length."""
     tokens_dropped: dict[str, int] = field(default_factory=dict)

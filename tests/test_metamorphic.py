@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
     "late system": case(
         "chats", tokenizer={"chat_template": LATE_SYSTEM, "allow_lost": ["system"]}, truncate={"max_length": 512}
     ),
-    "split at turns": case(truncate=SMALL | {"overlong": "split", "split": {"at": "turns"}}),
+    "split at turns": case(truncate=SMALL | {"overlong": "split", "split": {"at": "turns", "overlap": 3}}),
     "split at paragraphs": case(
         "texts", "pairs", truncate=SMALL | {"overlong": "split", "split": {"at": "paragraphs"}}
     ),

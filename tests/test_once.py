@@ -49,7 +49,7 @@ REPLANNED: dict[str, Config] = {
     "mask": {"mask": "all"},
     "length": {"truncate": {"max_length": 128}},
     "limits": {"truncate": {"max_length": 96, "overlong": "drop"}},
-    "pieces": {"truncate": {"max_length": 64, "overlong": "split"}},
+    "pieces": {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 2}}},
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "aligned": {"pack": {"align": 16, "shuffle": False}},
     "divided": {"pack": {"parallel": {"cp": 2}}},

@@ -61,4 +61,4 @@ def _tokens(table: Table, here: slice) -> NDArray[np.int64]:
     """(N,) tokens of one copy of each document that is mixed; 0 for others."""
     some = table.documents.at(here)
     mixed = (some.outcome == 0) & ~some.has(HELD_OUT)
-    return np.where(mixed, some.kept.astype(np.int64), 0)
+    return np.where(mixed, some.kept.astype(np.int64) + some.overlap, 0)

@@ -71,6 +71,7 @@ def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[in
             entry.labels_head += one.heads
             entry.labels_not_asked += one.tokens - one.trained - one.heads
             entry.tokens_packed += one.padding
+            entry.turns_cut += one.cuts
             entry.copies_together += one.together
             _add(entry.tokens_created, {"alignment": one.padding})
 
@@ -116,8 +117,8 @@ def _copies(entry: SourceLedger, some: Documents) -> None:
     """Count tokens of all copies."""
     copies = some.copies.astype(np.int64)
     further = np.maximum(copies - 1, 0)
-    entry.tokens_packed += _sum(copies * some.kept)
-    _add(entry.tokens_created, {"repeats": _sum(further * some.kept)})
+    entry.tokens_packed += _sum(copies * (some.kept + some.overlap))
+    _add(entry.tokens_created, {"overlap": _sum(copies * some.overlap), "repeats": _sum(further * some.kept)})
     entry.asked_repeated += _sum(further * some.asked_packed)
     entry.examples_repeated += _sum(further)
 

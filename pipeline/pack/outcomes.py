@@ -111,7 +111,7 @@ def decide_together(table: Table, config: RunConfig, only: str | None = None) ->
         if only is not None:
             leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
         gone = some.outcome > 0
-        some.copies[gone] = some.kept[gone] = 0
+        some.copies[gone] = some.kept[gone] = some.overlap[gone] = 0
 
 
 def leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
@@ -158,17 +158,20 @@ def _split(table: Table, rows: NDArray[np.int64], config: RunConfig, tokenizer_j
             tokens = np.concatenate(segments.tokens(some, np.zeros(1, np.int32), some.length))
             places = _places_of(runs, breaks.of(tokens), turns=how.at == "turns")
         bases = runs.bases[:-1]
-        cut = split(bases + some.low, bases + some.high, capacity, places)
-        supervised = runs.supervised_before(cut.end) - runs.supervised_before(cut.start)
-        labels = supervised - runs.supervised_at(cut.start)  # a label needs the token before it in the same piece
+        cut = split(bases + some.low, bases + some.high, capacity, how.overlap, places)
+        supervised = runs.supervised_before(cut.end) - runs.supervised_before(cut.fresh)
+        # A label needs the token before it in the same piece.
+        labels = supervised - (runs.supervised_at(cut.fresh) & (cut.fresh == cut.start))
         stays = (labels > 0) | config.keep_untrained
         owner, start = cut.document[stays], cut.start[stays]
         kept = np.zeros(len(owner), PIECE)
         kept["document"], kept["start"] = group[owner], start - bases[owner]
-        kept["length"] = cut.end[stays] - start
+        kept["length"], kept["repeated"] = cut.end[stays] - start, cut.fresh[stays] - start
         kept.tofile(pieces)
+        overlap = _sums(kept["repeated"], owner, len(group))
         table.documents.flags[group] |= SPLIT
-        table.documents.kept[group] = _sums(kept["length"], owner, len(group))
+        table.documents.overlap[group] = overlap
+        table.documents.kept[group] = _sums(kept["length"], owner, len(group)) - overlap
         table.documents.labels[group] = _sums(labels[stays], owner, len(group))
         table.documents.asked_packed[group] = _sums(supervised[stays], owner, len(group))
 

@@ -40,6 +40,8 @@ class Written:
     """Alignment padding."""
     tokens: int = 0
     """All tokens, with padding."""
+    cuts: int = 0
+    """Cuts through trained turns."""
     together: int = 0
     """Further copies of documents in one row."""
     weight: float = 0.0
@@ -116,6 +118,7 @@ class PlannedRows:
             tokens=segments.tokens(some, pieces.starts, pieces.lengths),
             starts=pieces.starts,
             lengths=pieces.lengths,
+            repeated=pieces.repeated,
             doc_ids=pieces.documents,
             row_offsets=offsets,
             run_ends=run_ends,
@@ -134,6 +137,7 @@ class PlannedRows:
                 heads=laid.heads,
                 padding=padded - pieces.lengths,
                 tokens=padded,
+                cuts=_cuts_through_turns(some, segments, pieces),
                 together=_copies_together(some, pieces, offsets),
                 **({} if laid.weights is None else {"weight": laid.weights}),
             )
@@ -158,6 +162,24 @@ def _lay_out_pairs(
     columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
     heads = np.where(kept.prompt == 0, 2, 0).astype(np.int64)
     return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
+
+
+def _cuts_through_turns(some: Documents, segments: Segments, pieces: Pieces) -> NDArray[np.int64]:
+    """(D,) cuts of each piece through a trained turn: before its first token that no earlier piece has, and after the
+    last one that the limits keep. A cut between two pieces counts with the second one.
+
+    Args:
+        some: (D,) the document of each piece.
+    """
+    begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
+    front, back = begins > 0, (ends == some.high) & (ends < some.length)
+    out = np.zeros(len(begins), np.int64)
+    for which, places in ((front, begins), (back, ends)):
+        here = np.flatnonzero(which)
+        if len(here):
+            index = segments.index(some.at(here))
+            out[here] += index.through_turn(index.bases[:-1] + places[here])
+    return out
 
 
 def _copies_together(some: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

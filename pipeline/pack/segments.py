@@ -80,8 +80,8 @@ class Segments:
 
     def index(self, some: Documents) -> RunIndex:
         """The runs of K documents, with their kinds, laid end to end."""
-        ends, kind, supervised = self._columns(some, "ends", "kind", "supervised")
-        return RunIndex.of(some.length, some.run_count, ends, kind, supervised)
+        ends, kind, turn, supervised = self._columns(some, "ends", "kind", "turn", "supervised")
+        return RunIndex.of(some.length, some.run_count, ends, kind, turn, supervised)
 
     def _columns(self, some: Documents, *names: str) -> list[NDArray[Any]]:
         spans, runs = self._spans(some), self._runs

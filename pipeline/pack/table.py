@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # workers import this to read the table, and should not impor
 NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
-PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32)])
-"""A piece of a document that is split before packing."""
+PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
+"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
 HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(6))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
 before packing; shares text with evaluation rows; some trained token has another loss weight than 1."""
@@ -44,7 +44,7 @@ before packing; shares text with evaluation rows; some trained token has another
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last five are decided by `outcomes.select`.
+    """Columns of N documents. The last six are decided by `outcomes.select`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -83,9 +83,11 @@ class Documents:
     labels: NDArray[np.int32]
     """Trained labels of one copy, before a strategy cuts it."""
     asked_packed: NDArray[np.int32]
-    """Supervised tokens in what is packed of one copy."""
+    """Supervised tokens in what is packed of one copy, each counted once."""
     kept: NDArray[np.int32]
-    """Tokens of one copy; 0 if left out."""
+    """Tokens of one copy, each counted once; 0 if left out."""
+    overlap: NDArray[np.int32]
+    """Tokens that its pieces repeat."""
     outcome: NDArray[np.uint8]
     """Why it is left out, as an index into `outcomes.REASONS`; 0 if it is packed."""
     copies: NDArray[np.uint16]

@@ -29,8 +29,8 @@ WINDOW_TOKENS = 4_000_000_000
 """Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
 PIECES_AT_ONCE = 1 << 20
 """Pieces of a layout to write at once."""
-LAYOUT = pa.schema([("doc_id", pa.int64()), ("start", pa.int32()), ("length", pa.int32())])
-"""Columns of a planned piece: its document and its tokens."""
+LAYOUT = pa.schema([("doc_id", pa.int64()), ("start", pa.int32()), ("length", pa.int32()), ("repeated", pa.int32())])
+"""Columns of a planned piece: its document, its tokens, and how many of the first ones an earlier piece has."""
 ROWS = pa.schema([("row_offset", pa.int64())])
 """Where the pieces of each row begin, and the number of pieces."""
 
@@ -68,6 +68,8 @@ class Pieces:
     documents: NDArray[np.int64]
     starts: NDArray[np.int32]
     lengths: NDArray[np.int32]
+    repeated: NDArray[np.int32]
+    """(M,) how many of the first tokens an earlier piece of the document has; they are not trained again."""
 
     @classmethod
     def joined(cls, some: "Sequence[Pieces]") -> "Pieces":
@@ -76,7 +78,7 @@ class Pieces:
 
     def at(self, index: "slice | NDArray[np.int64]") -> "Pieces":
         """Some of them."""
-        return Pieces(self.documents[index], self.starts[index], self.lengths[index])
+        return Pieces(self.documents[index], self.starts[index], self.lengths[index], self.repeated[index])
 
 
 def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = False) -> list[NDArray[np.int64]]:
@@ -90,7 +92,7 @@ def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = Fals
         return [np.arange(len(totals))]
     for here, rows in _packed_in(table, split):
         some = table.documents.at(here)
-        tokens = some.copies[rows].astype(np.int64) * some.kept[rows]
+        tokens = some.copies[rows].astype(np.int64) * (some.kept[rows] + some.overlap[rows])
         np.add.at(totals, _blocks_of(table, rows + here.start), tokens)
     return compose(totals, table.block_sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)
 
@@ -147,7 +149,7 @@ def pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
     among = np.zeros(len(table.block_starts) - 1, np.bool_)
     among[blocks] = True
     none = np.zeros(0, np.int32)
-    found = [Pieces(np.zeros(0, np.int64), none, none)]
+    found = [Pieces(np.zeros(0, np.int64), none, none, none)]
     for here, rows in _packed_in(table, split):
         mine = rows if among.all() else rows[among[_blocks_of(table, rows + here.start)]]
         found.append(_pieces(table.documents.at(here), mine, here.start, table.pieces))
@@ -174,13 +176,13 @@ def _pieces(some: Documents, rows: NDArray[np.int64], first: int, split_pieces: 
     cut = some.has(SPLIT)[rows]
     whole = rows[~cut] if cut.any() else rows
     low = some.low[whole]
-    out = Pieces(whole + first, low, some.high[whole] - low)
+    out = Pieces(whole + first, low, some.high[whole] - low, np.zeros(len(whole), np.int32))
     if len(whole) == len(rows):
         return out
     owners, documents = split_pieces["document"], rows[cut] + first
     begins, ends = (np.searchsorted(owners, documents, side=side) for side in ("left", "right"))
     taken = split_pieces[ranges(begins, ends - begins)]
-    both = Pieces.joined([out, Pieces(*(taken[name] for name in ("document", "start", "length")))])
+    both = Pieces.joined([out, Pieces(*(taken[name] for name in ("document", "start", "length", "repeated")))])
     return both.at(np.argsort(both.documents, kind="stable"))
 
 
@@ -201,9 +203,10 @@ def arrange(pieces: Pieces, config: "RunConfig", seed: int, *, pairs: bool = Fal
 
 
 def planned_pieces(plan: LayoutPlan, pieces: Pieces, here: slice = slice(None)) -> Pieces:
-    """Some pieces of a plan, row by row."""
+    """Some pieces of a plan, row by row. Only pieces that are packed whole have repeated tokens."""
     some = pieces.at(plan.order[here])
-    return Pieces(some.documents, plan.starts[here].astype(np.int32) + some.starts, plan.lengths[here])
+    starts = plan.starts[here].astype(np.int32) + some.starts
+    return Pieces(some.documents, starts, plan.lengths[here], some.repeated)
 
 
 def plan_window(
@@ -229,7 +232,7 @@ def plan_window(
     def batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
             some = planned_pieces(plan, pieces, slice(first, first + PIECES_AT_ONCE))
-            columns = (some.documents, some.starts, some.lengths)
+            columns = (some.documents, some.starts, some.lengths, some.repeated)
             yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=LAYOUT)
 
     put_arrow(out, f"{name}-pieces.arrow", LAYOUT, batches())

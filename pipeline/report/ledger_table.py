@@ -36,6 +36,7 @@ _LINES = (
     ("dim", "turns trained", "turns_trained"),
     ("dim", "  without an end-of-turn token", "turns_without_end"),
     ("dim", "  ended by the next header", "turns_stop_next"),
+    ("dim", "cuts through trained turns", "turns_cut"),
     ("dim", "tokens across a boundary", "straddles"),
     ("dim", "  left out by the template", "template_dropped"),
     ("dim", "  unknown role", "unknown_roles"),

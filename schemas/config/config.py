@@ -101,6 +101,9 @@ class SplitConfig(ConfigModel):
     """`turns`: before a user's message, or after an assistant turn; if neither is within reach, as `paragraphs`.
     `paragraphs`: after a blank line, else after a line end; if there is none, anywhere. `tokens`: anywhere. Pieces are
     of about equal length where possible."""
+    overlap: int = Field(default=0, ge=0)
+    """Repeat this many last tokens of a piece at the start of the next one, untrained. One is enough to keep the label
+    that a piece's first token cannot have."""
 
 
 class TruncateConfig(ConfigModel):
@@ -119,6 +122,10 @@ class TruncateConfig(ConfigModel):
     def _split_is_meant(self) -> "TruncateConfig":
         if self.overlong != "split" and self.split != SplitConfig():
             raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
+        if self.split.overlap > self.max_length // 2:
+            raise ValueError(
+                f"split.overlap ({self.split.overlap}) is more than half of max_length ({self.max_length})"
+            )
         return self
 
 

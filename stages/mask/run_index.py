@@ -24,6 +24,8 @@ class RunIndex:
     """(runs,) the place where each run ends."""
     kind: NDArray[np.int8]
     """(runs,) what each run is, as `schemas.rows.RunKind`."""
+    turn: NDArray[np.int16]
+    """(runs,) the turn that each run belongs to."""
     supervised: NDArray[np.bool_]
     """(runs,) whether the mask trains the run."""
     before: NDArray[np.int64]
@@ -38,6 +40,7 @@ class RunIndex:
         run_counts: NDArray[np.integer[Any]],
         ends: NDArray[np.int32],
         kind: NDArray[np.int8],
+        turn: NDArray[np.int16],
         supervised: NDArray[np.bool_],
     ) -> "RunIndex":
         """Lay the runs of documents end to end.
@@ -52,7 +55,7 @@ class RunIndex:
         begins = np.zeros(len(places) + 1, dtype=np.int64)
         begins[1:] = places
         before = offsets_of(np.where(supervised, np.diff(begins), 0))
-        return cls(bases, places, kind, supervised, before, begins)
+        return cls(bases, places, kind, turn, supervised, before, begins)
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the supervised tokens before each place."""
@@ -63,6 +66,19 @@ class RunIndex:
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the token at each place is supervised. Places are below T."""
         return self.supervised[np.searchsorted(self.ends, places, side="right")]
+
+    def through_turn(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a cut at each place goes through a trained turn: the tokens on both sides belong to it and are
+        trained.
+
+        A plain text has no turns. Places must not be the first of a document.
+        """
+        left = np.searchsorted(self.ends, places - 1, side="right")
+        right = np.searchsorted(self.ends, places, side="right")
+        one, other = self.kind[left], self.kind[right]
+        same = (self.turn[left] == self.turn[right]) & ((one == other) | (IS_ASSISTANT[one] & IS_ASSISTANT[other]))
+        out: NDArray[np.bool_] = same & self.supervised[left] & self.supervised[right] & (other != RunKind.TEXT)
+        return out
 
     def turn_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Places where a conversation may be cut: before user messages, and after assistant turns.

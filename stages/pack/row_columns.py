@@ -26,6 +26,8 @@ class PlannedPieces:
     """(D,) position of the piece's first token within its document."""
     lengths: NDArray[np.int32]
     """(D,) tokens of the piece."""
+    repeated: NDArray[np.int32]
+    """(D,) how many of the piece's first tokens also belong to another piece; they get no label here."""
     doc_ids: NDArray[np.int64]
     """(D,) id of the piece's document."""
     row_offsets: NDArray[np.int64]
@@ -74,6 +76,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     ids = _spread(np.concatenate(pieces.tokens), real, pad_id)
     sizes = _clipped_runs(pieces)
     supervised = _spread(np.repeat(pieces.run_supervised, sizes), real)
+    if pieces.repeated.any():
+        supervised &= positions >= np.repeat(pieces.repeated, padded)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
     heads = supervised[begins]
     labels[begins] = IGNORE_INDEX

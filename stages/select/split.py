@@ -7,6 +7,7 @@ all first pieces, then all second ones, so that each step is a few array operati
 2. Else let m be the fewest pieces that hold the rest, and t their length if they were equal.
 3. If a turn begins within the capacity, cut before the one nearest to t. Else cut at the blank line, else at the line
    end, nearest to t, between t/2 and the capacity and with t/2 left. Else cut at t.
+4. The next piece begins `overlap` tokens before the cut.
 """
 
 from collections.abc import Sequence
@@ -35,45 +36,56 @@ class SplitPieces:
     """(S,) the document of each piece, 0 to K - 1."""
     start: NDArray[np.int64]
     """(S,) place of the first token."""
+    fresh: NDArray[np.int64]
+    """(S,) place of the first token that is not in the piece before."""
     end: NDArray[np.int64]
     """(S,) end of the piece: one past its last token."""
 
 
-def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, places: Places) -> SplitPieces:
+def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overlap: int, places: Places) -> SplitPieces:
     """Cut each stretch into pieces of at most `capacity` tokens.
 
     Args:
         low, high: (K,) places where the stretch of each document begins and ends; ascending, without overlap.
+        overlap: how many tokens at the end of a piece the next one repeats; below `capacity`.
     """
     document = np.arange(len(low))
-    start, end = low.astype(np.int64), high.astype(np.int64)
+    start, fresh, end = low.astype(np.int64), low.astype(np.int64), high.astype(np.int64)
     done: list[tuple[NDArray[np.int64], ...]] = []
     while len(document):
         here = end - start <= capacity
-        done.append((document[here], start[here], end[here]))
-        document, start, end = document[~here], start[~here], end[~here]
+        done.append((document[here], start[here], fresh[here], end[here]))
+        document, start, fresh, end = document[~here], start[~here], fresh[~here], end[~here]
         if not len(document):
             break
-        at = _cut_at(start, end, capacity, places)
-        done.append((document, start, at))
-        start = at
-    columns = [np.concatenate(column) for column in zip(*done, strict=True)] if done else [np.zeros(0, np.int64)] * 3
+        at = _cut_at(start, fresh, end, capacity, overlap, places)
+        done.append((document, start, fresh, at))
+        start, fresh = np.maximum(at - overlap, start), at
+    columns = [np.concatenate(column) for column in zip(*done, strict=True)] if done else [np.zeros(0, np.int64)] * 4
     # Sort by document; within a document the steps already are in the order of tokens.
     order = np.argsort(columns[0], kind="stable")
     return SplitPieces(*(column[order] for column in columns))
 
 
-def _cut_at(start: NDArray[np.int64], end: NDArray[np.int64], capacity: int, places: Places) -> NDArray[np.int64]:
+def _cut_at(
+    start: NDArray[np.int64],
+    fresh: NDArray[np.int64],
+    end: NDArray[np.int64],
+    capacity: int,
+    overlap: int,
+    places: Places,
+) -> NDArray[np.int64]:
     """Return where to end the piece that begins at each start. The rest never fits into one piece here."""
-    pieces = -(-(end - start) // capacity)
-    target: NDArray[np.int64] = start + -(-(end - start) // pieces)
+    pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
+    equal = -(-(end - start + (pieces - 1) * overlap) // pieces)
+    target: NDArray[np.int64] = start + equal
     at = target.copy()
     free = np.ones(len(at), dtype=np.bool_)
-    half = (target - start + 1) // 2
+    half = (target - fresh + 1) // 2
     farthest = start + capacity  # the rest does not fit, so the cut lies before the end
     for kinds, low, high in (
-        (places.turns, start + 1, farthest),
-        (places.lines, start + half, np.minimum(farthest, np.maximum(end - half, target))),
+        (places.turns, fresh + 1, farthest),
+        (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),
     ):
         for candidates in kinds:
             found = _nearest(candidates, target, low, high)

@@ -51,7 +51,9 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     for overlong, keep in (("truncate", "start"), ("truncate", "end"), ("drop", "start")):
         add(f"{overlong}, keep {keep}", truncate={"max_length": 96, "overlong": overlong, "keep": keep})
     for at in ("turns", "paragraphs", "tokens"):
-        add(f"split at {at}", truncate={"max_length": 96, "overlong": "split", "split": {"at": at}})
+        for overlap in (0, 8):
+            cut = {"max_length": 96, "overlong": "split", "split": {"at": at, "overlap": overlap}}
+            add(f"split at {at}, overlap {overlap}", truncate=cut)
     cut = {"max_length": 96, "overlong": "split"}
     add("split, windows", truncate=cut, pack={"window_tokens": 3000})
     add("split, duplicates, holdout", truncate=cut, duplicates="drop", holdout={"fraction": 0.2})

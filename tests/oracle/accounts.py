@@ -127,17 +127,18 @@ def _add(
         return
     pieces, written = packer.pieces[example.id], packer.written[example.id]
     copies, (low, high) = written.copies, packer.limited(example)
-    kept = [place for piece in pieces for place in range(piece.start, piece.end)]
-    left_out = {*range(low, high)} - {*kept}
-    assert len(kept) == len({*kept})
+    fresh = [place for piece in pieces for place in range(piece.fresh, piece.end)]
+    left_out = {*range(low, high)} - {*fresh}
+    assert len(fresh) == len({*fresh})
     assert packer.divided(example) or not left_out
     nested["examples_packed"][written.split] += 1
     out["examples_repeated"] += copies - 1
     out["examples_split"] += packer.divided(example)
     out["examples_truncated"] += high - low < len(asked)
     out["turns_trained"] += len(example.trained_turns())
-    created["repeats"] += (copies - 1) * len(kept)
-    out["asked_repeated"] += (copies - 1) * sum(asked[place] for place in kept)
+    created["overlap"] += copies * sum(piece.fresh - piece.start for piece in pieces)
+    created["repeats"] += (copies - 1) * len(fresh)
+    out["asked_repeated"] += (copies - 1) * sum(asked[place] for place in fresh)
     nested["tokens_dropped"]["untrained_piece"] += len(left_out)
     out["asked_dropped"] += sum(asked[place] for place in left_out)
     out["asked_truncated"] += sum(asked) - sum(asked[low:high])
@@ -152,3 +153,11 @@ def _add(
 def _truncated(out: Counter[str], example: Example, packer: Packer) -> None:
     low, high = packer.limited(example)
     out["max_length"] += len(example.ids) - (high - low)
+
+
+def cuts(example: Example, pieces: Sequence[Piece]) -> int:
+    """Cuts with a trained token of one turn, or of one completion, on both sides."""
+    asked = example.asked()
+    places = {piece.fresh for piece in pieces} | {piece.end for piece in pieces}
+    turns = example.trained_turns() if example.talks else example.turns
+    return sum(asked[place - 1] and asked[place] for first, last in turns for place in places if first < place < last)

@@ -137,7 +137,10 @@ def configurations(draw: st.DrawFn) -> Row:
     strategy = draw(st.sampled_from(["bfd", "bfd", "tight", "bfd_split", "wrapped", "none"]))
     cuts = strategy in ("bfd_split", "wrapped")
     overlong = "truncate" if cuts else draw(st.sampled_from(["truncate", "drop", "split", "split"]))
-    split: Row = {"at": draw(st.sampled_from(["turns", "paragraphs", "tokens"]))}
+    split: Row = {
+        "at": draw(st.sampled_from(["turns", "paragraphs", "tokens"])),
+        "overlap": draw(st.sampled_from([0, 1, 9])),
+    }
     mix = None if strategy == "wrapped" else draw(st.sampled_from([None, None, "repeat", "weight"]))
     sources = draw(st.lists(st.sampled_from(sorted(FORMATS)), min_size=1, max_size=4, unique=True))
     pack: Row = {"strategy": strategy, "shuffle": draw(st.booleans()), "align": 1, "max_docs": None}

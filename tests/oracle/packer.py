@@ -179,16 +179,20 @@ def solutions(row: Row) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an example: [start, end)."""
+    """A part of an example: [start, end), of which the tokens from `fresh` on are not in the piece before."""
 
     example: Example
     start: int
     end: int
+    fresh: int
 
     def labels(self) -> list[int]:
-        """Its labels: never at its first token."""
+        """Its labels: never at its first token, and not where it repeats the piece before."""
         asked, ids = self.example.asked(), self.example.ids
-        return [ids[place] if asked[place] and place > self.start else IGNORED for place in range(self.start, self.end)]
+        return [
+            ids[place] if asked[place] and place >= self.fresh and place > self.start else IGNORED
+            for place in range(self.start, self.end)
+        ]
 
 
 @dataclass(frozen=True)
@@ -265,13 +269,21 @@ class Packer:
     def _pieces(self, example: Example) -> Iterator[Piece]:
         low, high = self.limited(example)
         if self.divided(example):
+            overlap, before = self.truncate["split"]["overlap"], None
             for start, end in self.written[example.id].spans:
-                yield Piece(example, start, end)
+                fresh = start
+                if before is not None and before[1] >= start:
+                    fresh = before[1]
+                    assert fresh - start == min(overlap, before[1] - before[0])
+                elif start > low:  # the piece before is left out, and this one repeats its end all the same
+                    fresh = start + overlap
+                before = start, end
+                yield Piece(example, start, end, fresh)
         elif self.strategy == "bfd_split":
             for start in range(low, high, self.capacity):
-                yield Piece(example, start, min(high, start + self.capacity))
+                yield Piece(example, start, min(high, start + self.capacity), start)
         else:
-            yield Piece(example, low, high)
+            yield Piece(example, low, high, low)
 
     def rows(self, split: str) -> list[list[Piece]]:
         """The pieces of every row, before rows are shuffled. Exact but for `tight` and `max_docs`, which only promise
@@ -334,7 +346,7 @@ def wrapped(pieces: Sequence[Piece], capacity: int) -> list[list[Piece]]:
                 rows.append([])
                 left = capacity
             end = min(piece.end, start + left)
-            rows[-1].append(Piece(piece.example, start, end))
+            rows[-1].append(Piece(piece.example, start, end, start))
             left -= end - start
             start = end
     return rows

@@ -11,7 +11,7 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from tests import kit
-from tests.oracle.accounts import UNKNOWN, Lines, actual_rows, expected_ledger, expected_row, look_up
+from tests.oracle.accounts import UNKNOWN, Lines, actual_rows, cuts, expected_ledger, expected_row, look_up
 from tests.oracle.corpora import MARKED, configurations, lines_of
 from tests.oracle.packer import IGNORED, Example, Packer, Piece, Reader, Row
 from tests.support.examples import examples
@@ -112,7 +112,7 @@ def check_division(packer: Packer) -> None:
         example = pieces[0].example
         if packer.divided(example):
             asked, (low, high) = example.asked(), packer.limited(example)
-            left_out = {*range(low, high)} - {place for piece in pieces for place in range(piece.start, piece.end)}
+            left_out = {*range(low, high)} - {place for piece in pieces for place in range(piece.fresh, piece.end)}
             assert not left_out or not packer.config["keep_untrained"], name
             assert not any(asked[place] and asked[place - 1] and place - 1 in left_out for place in left_out)
             assert all(piece.end - piece.start <= packer.capacity for piece in pieces)
@@ -213,6 +213,7 @@ def check_ledger(
 ) -> None:
     """All counts of every source."""
     labels: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    inside: dict[str, set[Piece]] = defaultdict(set)
     padding: Counter[str] = Counter()
     together: Counter[str] = Counter()
     for split, rows in placed.items():
@@ -222,7 +223,9 @@ def check_ledger(
             for piece, size in zip(pieces, row["seq_lengths"], strict=True):
                 name = piece.example.id
                 trained = sum(label != IGNORED for label in piece.labels())
-                labels[name] = labels[name][0] + trained, labels[name][1] + piece.example.asked()[piece.start]
+                head = piece.fresh == piece.start and piece.example.asked()[piece.start]
+                labels[name] = labels[name][0] + trained, labels[name][1] + head
+                inside[name].add(piece)
                 padding[piece.example.source] += size - (piece.end - piece.start)
     for source, actual in packed.ledger.items():
         expected = expected_ledger(source, lines[source], packer, labels)
@@ -230,7 +233,16 @@ def check_ledger(
         expected["labels_not_asked"] += padding[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
         expected["copies_together"] = together[source]
-        keys = (expected.keys() | actual.keys()) - {*UNKNOWN}
+        if packer.masks[source]["policy"] == "all":  # this packer does not know how a prompt falls into turns
+            ignored = {*UNKNOWN, "turns_cut"}
+        else:
+            ignored = {*UNKNOWN}
+            expected["turns_cut"] = sum(
+                packer.written[name].copies * cuts(packer.pieces[name][0].example, [*pieces])
+                for name, pieces in inside.items()
+                if packer.pieces[name][0].example.source == source
+            )
+        keys = (expected.keys() | actual.keys()) - ignored
         pairs = {key: (actual.get(key) or 0, expected.get(key) or 0) for key in keys}
         assert {key: pair for key, pair in pairs.items() if pair[0] != pair[1]} == {}, source
 

@@ -69,6 +69,7 @@ TOLD = {
     "examples_without_labels",
     "turns_trained",
     "turns_without_end",
+    "turns_cut",
     "straddles",
     "template_dropped",
     "examples_contaminated",

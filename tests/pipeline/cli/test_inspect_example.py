@@ -103,7 +103,7 @@ def pieces_of(dataset: Finished) -> "Counter[tuple[Any, ...]]":
     return out
 
 
-CUT = {"max_length": 40, "overlong": "split", "split": {"at": "tokens"}}
+CUT = {"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}}
 CHANGES: list[Row] = [
     {"truncate": CUT, "each": {"chats": {"mask": "all", "weight": 1, "repeat": 3}, "texts": {"weight": 0.1}}},
     {"mask": "assistant", "holdout": {"fraction": 0.4}, "truncate": {"max_length": 32, "overlong": "drop"}},

@@ -231,7 +231,7 @@ def test_preference_pairs(tmp_path: Path) -> None:
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
-        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128}},
+        {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},
     ],
     ids=str,
 )

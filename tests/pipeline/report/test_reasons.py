@@ -44,7 +44,7 @@ def test_every_reason_has_words() -> None:
     assert len(found) > 30, "the search has lost its way"
     assert "too_deep" in found, "a constant"
     assert sorted(found - set(REASONS)) == []
-    counters = {"end_of_sequence", "special", "repeats"}
+    counters = {"end_of_sequence", "special", "overlap", "repeats"}
     by_hand = {"alignment", "unproved", "untrained_piece", "not_taken", "where", "over_limit", "not_trained"}
     of_tables = {"row_too_long", "bad_quotes", "wrong_columns", "unreadable_value", "invalid_utf8"}
     of_limits = {"max_length"}
