@@ -9,6 +9,7 @@ UNUSABLE = {
     "bad_quotes": "Quotes of the CSV do not close; quote fields that hold quotes or line ends.",
     "bad_solutions": "The column `solutions` is not a JSON list of texts; fix the row.",
     "bad_tests": "`input_output` is not an object with as many `inputs` as `outputs`; fix the row.",
+    "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
     "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",

@@ -58,6 +58,9 @@ class PreferenceFormat(Format):
             raise RowRejectedError("no_preference", f"`{keys['chosen']}` and `{keys['rejected']}` are the same")
         if not texts:
             prompt, chosen, rejected = _conversation(prompt, chosen, rejected)
+        elif prompt is None:
+            cut = _common_text(chosen, rejected)
+            prompt, chosen, rejected = chosen[:cut], chosen[cut:], rejected[cut:]
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{keys[name]}` holds nothing after the prompt")
@@ -92,3 +95,12 @@ def _conversation(
     if not cut and prompt:
         return [turn("user", prompt)], chosen, rejected
     return chosen[:cut], chosen[cut:], rejected[cut:]
+
+
+def _common_text(chosen: str, rejected: str) -> int:
+    """Count the characters that both begin with; a space at their end belongs to the answers."""
+    shorter = min(len(chosen), len(rejected))
+    cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
+    if cut == shorter:
+        return max(shorter - 1, 0)
+    return cut - 1 if cut and chosen[cut - 1] == " " else cut

@@ -7,6 +7,7 @@ from ...schemas.rows import Message
 from .base import Column, Columns
 from .conversation import MEDIA, TOOLS
 from .messages import MessagesFormat
+from .rowjson import decode_json
 
 ROLES = {
     "human": "user",
@@ -23,12 +24,19 @@ ROLES = {
     "function": "tool",
     "function_response": "tool",
     "tool_response": "tool",
+    "function_call": "assistant",
+    "tool_call": "assistant",
 }
 """Maps ShareGPT's role names to those of templates."""
+_CALLS = ("function_call", "tool_call")
 
 
 class ShareGPTFormat(MessagesFormat):
-    """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too."""
+    """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too.
+
+    The value of a `function_call` is the JSON of one call, `{"name": …, "arguments": …}`, or of a list of calls; it
+    becomes the `tool_calls` of an assistant's message.
+    """
 
     name = "sharegpt"
     columns: ClassVar[Columns] = {
@@ -41,7 +49,10 @@ class ShareGPTFormat(MessagesFormat):
     turn_key = "from"
 
     def message(self, said: Message, where: str) -> Message:
-        """See `MessagesFormat.message`; other keys stay. Rejects `missing_key`, `wrong_type`, `unknown_role`."""
+        """See `MessagesFormat.message`; other keys stay.
+
+        Rejects `missing_key`, `wrong_type`, `unknown_role`, `bad_tool_call`.
+        """
         role = said.get("from", said.get("role"))
         if role is None:
             names = ", ".join(f"`{name}`" for name in said)
@@ -50,11 +61,7 @@ class ShareGPTFormat(MessagesFormat):
             raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
         name = role.strip().lower()
         if name not in ROLES:
-            raise RowRejectedError(
-                "unknown_role",
-                f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}; a call of a function is written as an "
-                "assistant's `tool_calls`, in the format messages",
-            )
+            raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
         if said.get("role", role) != role:
             raise RowRejectedError("unknown_role", f"`{where}` has `from` and `role`, which differ; keep one")
         out: Message = {"role": ROLES[name]}
@@ -63,4 +70,18 @@ class ShareGPTFormat(MessagesFormat):
                 out["content"] = value
             elif key not in ("from", "role"):
                 out[key] = value
+        if name in _CALLS and not out.get("tool_calls"):
+            out["tool_calls"] = _calls_of(out.get("content"), f"`{where}.value`")
+            out["content"] = ""  # some templates append to the content and need one
         return out
+
+
+def _calls_of(value: Any, where: str) -> list[dict[str, Any]]:
+    """The `tool_calls` of a call or a list of calls, or of their JSON."""
+    if isinstance(value, str):
+        value = decode_json(value, where, what="the JSON of a call", reason="bad_tool_call")
+    calls = value if isinstance(value, list) else [value]
+    for call in calls or [None]:
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
+            raise RowRejectedError("bad_tool_call", f"{where}: a call is an object with `name` and `arguments`")
+    return [{"type": "function", "function": call} for call in calls]

@@ -68,7 +68,7 @@ VALID: dict[str, Any] = {
     "messages": {"messages": [*TURNS, {"role": "assistant", "content": ["x"], "weight": 0}], "tools": "[]"},
     "text": {"text": "a"},
     "sharegpt": {"conversations": [{"from": "gpt", "value": "a"}], "system": "s"},
-    "alpaca": {"instruction": "a", "input": "b", "output": "c", "system": "s"},
+    "alpaca": {"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "system": "s"},
     "preference": {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": [{"role": "assistant", "content": "b"}]},
     "tokenized": {"input_ids": [3, 4], "labels": [-100, 4], "loss_mask": [True, 1], "attention_mask": [1, 1]},
     "python": {"messages": TURNS, "group": "g"},
