@@ -225,7 +225,7 @@ def turns(row):
     return [{"prompt": row["text"], "completion": "yes", "group": row["text"][:3]}, {"text": row["text"]}]
 """
 GRID = _grid()
-QUICK = {*list(GRID)[::5], "thoughts in two turns, last, assistant"}
+QUICK = {*list(GRID)[::5], "thoughts in two turns, last, assistant", "duplicates of rows left out"}
 
 
 def _extra() -> Iterator[tuple[str, list[Config]]]:
