@@ -5,12 +5,10 @@ from .ledger import SourceLedger
 UNUSABLE = {
     "bad_ids": "An id is not in the tokenizer's vocabulary; use the tokenizer that made the ids.",
     "bad_labels": "Labels do not fit their ids; a label is the id of its own token, or -100.",
-    "bad_lengths": "The lengths of the documents in the row are not those of its tokens.",
     "bad_mask": "A mask does not fit its ids, or holds something other than 0 and 1.",
     "bad_quotes": "Quotes of the CSV do not close; quote fields that hold quotes or line ends.",
     "bad_solutions": "The column `solutions` is not a JSON list of texts; fix the row.",
     "bad_tests": "`input_output` is not an object with as many `inputs` as `outputs`; fix the row.",
-    "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
     "bad_tools": "The tools are not a JSON list of objects; fix the row.",
     "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",

@@ -11,7 +11,7 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,6 @@ class Advice:
     """The advised length."""
 
     max_length: int
-    strategy: str
     reached: bool
     """Whether the length keeps enough; else it is the best of those compared."""
     longer: int
@@ -80,13 +79,17 @@ class Choice:
     longest: list[tuple[str, int]]
     """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
-    """By ascending length: the configured strategy, and for plain texts also `bfd_split`. See `docs/report.md`."""
+    """By ascending length. See `docs/report.md`."""
     strategy: str
-    """The configured strategy."""
+    """The configured strategy, which all points have."""
     max_length: int
     """The configured length, which is always among the points."""
     overlong: str
     """What the configuration does with longer documents. The points do the same."""
+    cuts: bool
+    """Whether longer documents are cut into pieces, of which none is lost."""
+    texts: bool
+    """Whether nearly all tokens are trained: plain texts, which can be cut anywhere."""
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None
@@ -139,7 +142,7 @@ class OverlapCount:
     """Evaluation rows of which something was found."""
 
 
-class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
+class Hit(msgspec.Struct, frozen=True):
     """A line of contamination.jsonl: an example and an evaluation row that share text."""
 
     id: str
@@ -155,7 +158,6 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of the evaluation text's n-grams that the example has; 1 if all of it is there."""
     shared: str
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
-    evaluation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

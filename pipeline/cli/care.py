@@ -10,7 +10,7 @@ import typer
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
-from .options import Config, Folder, Input, Json, Set, lasting, load_run
+from .options import Config, Folder, Input, Json, Set, load_run
 from .output import print_line, show
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def wait(folder: str, timeout: Annotated[float, lasting(default="1h")] = 3600.0) -> None:
+def wait(folder: str, timeout: Annotated[float, typer.Option(min=0)] = 3600.0) -> None:
     """Wait until a dataset is finished. Fails if its run fails or dies, or if the time runs out.
 
     Args:
         folder (DIR): the folder that a run is writing, or its URL.
-        timeout: longest wait: seconds, or a time such as 90min.
+        timeout (SECONDS): longest wait.
     """
     from ..dataset.wait import wait as wait_for
 

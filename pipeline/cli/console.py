@@ -27,14 +27,9 @@ def put(console: Console, line: Line) -> None:
         text, style = (line, "") if isinstance(line, str) else line
         console.print(Text(escape(text), style=style), soft_wrap=True)
         return
-    table, narrow = _table(line), line.narrow
-    if narrow is not None:
-        unbounded = console.options.update(max_width=1 << 20)
-        if console.measure(table, options=unbounded).maximum > console.width:
-            line, table = narrow, _table(narrow)
     if line.caption:
         console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
-    console.print(table)
+    console.print(_table(line))
 
 
 def _table(grid: Grid) -> Table:

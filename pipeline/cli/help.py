@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import typer
 from typer.core import TyperGroup
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -33,7 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
         "packtrain prep --input chats.jsonl -o chats-prepared.jsonl",
     ),
-    "wait": ("packtrain wait packed --timeout 2h",),
+    "wait": ("packtrain wait packed --timeout 7200",),
     "report": ("packtrain report packed",),
     "diff": ("packtrain diff packed packed-2k",),
     "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
@@ -43,7 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "loader": (
         "packtrain loader packed --steps 5",
-        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1 --explain",
+        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",
     ),
     "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30 --yes"),
@@ -55,11 +56,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "train": (
         "packtrain train --demo",
-        "packtrain train train.yaml --set trainer.max_steps=10",
+        "packtrain train train.yaml --set trainer.max_steps=4",
         "packtrain train --recipe fsdp2 > fsdp2.yaml",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
-    "explain-loss": ("packtrain explain-loss train.yaml --step 12",),
+    "explain-loss": ("packtrain explain-loss train.yaml --step 2",),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model/config.json --attention eager"),
     "doctor": ("packtrain doctor",),
     "sample": (
@@ -83,6 +84,15 @@ class Commands(TyperGroup):
     """A click group that lists its commands under headings. What a command's docstring says of its arguments is the
     help of its options.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click's. A help is shown without reading values, because typer imports pydantic for that: 0.1 s."""
+        found = self.get_command(ctx, args[0]) if args[1:] == ["--help"] else None
+        if found is not None or args == ["--help"]:
+            shown = ctx if found is None else found.context_class(found, info_name=args[0], parent=ctx)
+            typer.echo(shown.get_help())
+            ctx.exit()
+        return list(super().parse_args(ctx, args))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command, with its help and examples."""

@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 _HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
 
 
-def loader(
-    folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None, explain: bool = False
-) -> None:
+def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None) -> None:
     """Show what a trainer would get: batches, their fill and balance, and how fast they come.
 
     Args:
         steps: how many batches to take.
         rows_per_step: rows per step, over all ranks.
         rank (I/N): rank I, from 0, of N; by default from the environment.
-        explain: list the documents of the first step.
     """
     try:
         from ...training.loader import PackedLoader
@@ -38,7 +35,7 @@ def loader(
     def make(_: "Observer") -> "Lines":
         began = time.perf_counter()
         given = PackedLoader(folder, rows_per_step=rows_per_step, rank=mine, world_size=every)
-        return _lines(given, steps, time.perf_counter() - began, explain=explain)
+        return _lines(given, steps, time.perf_counter() - began)
 
     show(make, lambda lines: lines)
 
@@ -50,17 +47,16 @@ def _rank(text: str) -> tuple[int, int]:
     return int(mine), int(every)
 
 
-def _lines(given: "PackedLoader", steps: int, opened: float, *, explain: bool) -> "Lines":
+def _lines(given: "PackedLoader", steps: int, opened: float) -> "Lines":
     from ..report.grid import Grid
 
     every = f"{plural(len(given), 'step')} of {plural(given.rows_per_step, 'row')}"  # before some are taken
-    rows, waits, tokens, tensors, batches = [], list[float](), 0, list[tuple[str, str]](), iter(given)
+    rows, waits, tokens, batches = [], list[float](), 0, iter(given)
     for number in range(min(steps, len(given))):
         last = time.perf_counter()
         batch = next(batches)
         waits.append(time.perf_counter() - last)
         tokens += batch["input_ids"].numel()
-        tensors = tensors or [(name, _is(value)) for name, value in batch.items()]
         rows.append([*_cells(given, number, batch), duration(waits[-1])])
     yield f"{every}, order {given.state_dict()['order']}"
     yield f"rank {given.place.rank} of {given.place.world_size} ({given.place.origin})", "dim"
@@ -71,24 +67,10 @@ def _lines(given: "PackedLoader", steps: int, opened: float, *, explain: bool) -
     yield ""
     yield Grid("What this rank gets", _HEAD, rows, 0)
     yield ""
-    yield Grid("A batch", ("tensor", "is"), tensors, 2)
-    if explain:
-        documents = [
-            (one.source, one.id, f"{one.rank:,}", f"{one.row:,}", f"{one.tokens:,}") for one in given.explain(0)
-        ]
-        yield ""
-        yield Grid("Documents of the first step", ("source", "id", "rank", "row", "tokens"), documents, 2)
-    yield ""
     yield (
         f"opened in {duration(opened)}, first batch after {duration(waits[0])}, "
         f"{rate(tokens / sum(waits), 'tokens')} over {plural(len(rows), 'step')}"
     )
-
-
-def _is(value: Any) -> str:
-    if hasattr(value, "dtype"):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return f"{type(value).__name__} {value}"
 
 
 def _cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> list[str]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from ...schemas.errors import ConfigError
-from ...schemas.units import parse_duration
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -50,22 +49,6 @@ def _settings(example: str, *, training: bool) -> Any:
         return [f"{key}=" for key in config_keys(training=training) if key.startswith(incomplete)]
 
     return typer.Option("--set", metavar="KEY=VALUE", help=f"Override a key, e.g. {example}.", autocompletion=complete)
-
-
-def lasting(*, default: str) -> Any:
-    """An option that takes a duration.
-
-    Args:
-        default: what the help shows, such as `1h`.
-    """
-
-    def parse(text: str) -> float:
-        try:
-            return parse_duration(str(text))  # typer passes a default as a number
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    return typer.Option(parser=parse, metavar="DURATION", show_default=default)
 
 
 Config = Annotated[

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,16 +62,15 @@ def report(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.html")] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what happened to the data, what is trained, and how good the packing is.
+    """Report what happened to the data, what is trained, how good the packing is, and which length would fit.
 
-    Writes DIR/report.html and DIR/report.json if there are none; with --json, it prints the numbers and writes no file.
+    Writes DIR/report.html and DIR/report.json; with --json, it prints the numbers and writes no file.
 
     Args:
         output: the page to write instead; the numbers go to FILE.json. Missing folders are created.
     """
     from ..dataset.open_dataset import open_dataset
-    from ..report.collect import report_of
-    from ..report.report_files import HTML, write_report
+    from ..report.report_files import report_again, write_report
     from ..store.local import LocalStore
 
     if output is not None and (output.suffix != ".html" or output.is_dir()):
@@ -80,10 +78,10 @@ def report(
 
     def make(_: "Observer") -> "Written":
         dataset = open_dataset(folder)
-        made = report_of(dataset)
+        made = report_again(dataset)
         if output is not None:
             return made, write_report(made, LocalStore(output.absolute().parent), output.stem)
-        return made, None if as_json or dataset.store.exists(HTML) else write_report(made, dataset.store)
+        return made, None if as_json else write_report(made, dataset.store)
 
     show(make, _report_lines, lambda made: made[0], as_json=as_json)
 
@@ -150,6 +148,8 @@ def contamination(
             decontaminate.against. --set decontaminate.ngram= says how many words must be shared in a row: 13.
         out (FILE.jsonl): write all hits to this file.
     """
+    from tempfile import TemporaryDirectory
+
     from ..run.contaminated import find_contamination
 
     files = [str(Path(one).absolute()) if "://" not in one else one for one in against or ()]

@@ -10,7 +10,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from .options import Count, Set, lasting, load_run
+from .options import Count, Set, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
-_LONGEST = 3600.0
+_LONGEST = 3600
 
 
 def sample(
@@ -84,8 +84,8 @@ def sample(
     part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
-    if tokenizer is None:
-        _check_tokenizer(Path(model), base)
+    if tokenizer is None and folder.is_dir() and not any(one.name.startswith(_TOKENIZER) for one in folder.iterdir()):
+        raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
@@ -119,23 +119,6 @@ def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
     reasons = f" ({said})" if said else ""
     of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
     yield f"{out}: {of}{reasons}"
-
-
-def _check_tokenizer(model: Path, base: Path | None) -> None:
-    """Refuse a model's folder without a tokenizer; names one that may be the model's."""
-    if not any((model / one).exists() for one in ("config.json", "adapter_config.json", "pytorch_model_fsdp_0")):
-        return  # no model either, which is said where it is looked for
-    if _has_tokenizer(model):
-        return
-    near = [one for one in (base, model.parent / "model") if one is not None]
-    found = next((one for one in near if _has_tokenizer(one)), None)
-    raise ConfigError(
-        f"MODEL: {model} holds no tokenizer; add --tokenizer {found or 'FOLDER, that of the model that was trained'}"
-    )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and any(one.name.startswith(_TOKENIZER) for one in folder.iterdir())
 
 
 def _place(
@@ -190,7 +173,7 @@ def eval_apps(
     samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
     data: Path | None = None,
     out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
-    timeout: Annotated[float, lasting(default="10s")] = 10.0,
+    timeout: float = 10.0,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
     references: bool = False,
@@ -202,7 +185,7 @@ def eval_apps(
         samples (SAMPLES): what `packtrain sample` wrote, or JSON lines with id, row, sample and text.
         data: APPS rows with their tests: the data that the samples were made from.
         out (DIR): folder for results; the same command continues there.
-        timeout: CPU time of one test; twice as much by the clock.
+        timeout (SECONDS): CPU time of one test; twice as much by the clock.
         jobs: programs at once; by default one per core.
         unsafe: run programs WITHOUT a sandbox, with all rights of this user.
         references: run the data's own solutions in place of samples, to calibrate.

@@ -20,7 +20,7 @@ from .tokenizer import TokenizerSpec
 if TYPE_CHECKING:
     from ...schemas.config.config import TokenizerConfig  # which a worker does not need
 
-FORMAT = 15
+FORMAT = 16
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""

@@ -144,7 +144,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], cou
     rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) / max(block.lines, 1)
     lines = (form.prepare([one]) for one in rows.lines or () if len(one[1]) <= _ROW_BYTES)
-    records = (form.prepare_rows([one]) for one in rows.records or () if mean <= _ROW_BYTES)
+    records = (form.prepare([one]) for one in rows.records or () if mean <= _ROW_BYTES)
     before = len(encoder.samples)
     for prepared in chain(lines, records):
         if task.pairs:  # a preference loss does not depend on turns

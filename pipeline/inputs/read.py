@@ -81,7 +81,7 @@ def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) ->
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     """As `prepare_block`, for rows already read with all columns that the format uses."""
-    prepared = form.prepare(rows.lines or []) if rows.records is None else form.prepare_rows(rows.records)
+    prepared = form.prepare((rows.lines or []) if rows.records is None else rows.records)
     if not rows.rejects:
         return prepared
     rejects = sorted([*prepared.rejects, *rows.rejects])

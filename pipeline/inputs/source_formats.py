@@ -114,7 +114,7 @@ def resolve_format(
     form = _format_of(source, base, files[0], prompt_only)
     if source.where is not None:
         first = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
-        Where(source.where, f"sources.{source.name}.where").check(form.make().prepare_rows(first).examples)
+        Where(source.where, f"sources.{source.name}.where").check(form.make().prepare(first).examples)
     return form
 
 
@@ -222,5 +222,5 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
     """Whether a source gives pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE
-    first = form.make().prepare_rows(enumerate(sample_rows(file, SAMPLE_ROWS))).examples
+    first = form.make().prepare(enumerate(sample_rows(file, SAMPLE_ROWS))).examples
     return first[0].rejected is not None if first else None

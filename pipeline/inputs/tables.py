@@ -15,7 +15,7 @@ import blake3
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
-from ...stages.prep.rowjson import decode_json, exact
+from ...stages.prep.rowjson import decode_json
 from ..store.local import LocalStore
 from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
@@ -277,14 +277,40 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except _UNREADABLE as error:
                 rejects.append((number, UNREADABLE, f"a value of the row cannot be read by Python ({error})"))
-    decoders = [(one.name, decode) for one in table.schema if (decode := _json_decoder(one, f"`{one.name}`"))]
-    decoded = Records()
-    for number, row in records if decoders else ():
+    # A reader of its own (None) gets each value as it is.
+    repairs = [(one.name, repair) for one in table.schema if (repair := _repair(one, columns is not None))]
+    repaired = Records()
+    for number, row in records if repairs else ():
         try:
-            decoded.append((number, {**row, **{name: decode(row[name]) for name, decode in decoders}}))
+            repaired.append((number, {**row, **{name: repair(row[name]) for name, repair in repairs}}))
         except RowRejectedError as error:
             rejects.append((number, error.reason, error.detail))
-    return BlockRows(records=decoded if decoders else records, rejects=rejects)
+    return BlockRows(records=repaired if repairs else records, rejects=rejects)
+
+
+def _repair(field: pa.Field, prune: bool) -> Callable[[Any], Any] | None:
+    """A function that makes of a field's values what was written: it decodes Arrow's JSON type, and takes nulls out of
+    lists of objects. None if the values are right.
+
+    Args:
+        prune: whether to take nulls out.
+    """
+    decode = _json_decoder(field, f"`{field.name}`")
+    if not (prune and _is_list(field.type) and pa.types.is_struct(field.type.value_type)):
+        return decode
+    return lambda value: decode(_pruned(value)) if decode else _pruned(value)
+
+
+def _pruned(value: Any, keep: str = "content") -> Any:
+    """Messages or tools without the nulls that Arrow adds: a column has one type, so a key that any message has is null
+    in all messages that lack it.
+
+    Args:
+        keep: the key of an outermost object that stays if it is null.
+    """
+    if isinstance(value, dict):
+        return {key: _pruned(inner, "") for key, inner in value.items() if inner is not None or key == keep}
+    return [_pruned(inner, keep) for inner in value] if isinstance(value, list) else value
 
 
 def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
@@ -292,13 +318,17 @@ def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
     kind = field.type
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":
-        return lambda value: None if value is None else exact(decode_json(value, where, reason="invalid_json"))
+        return lambda value: None if value is None else decode_json(value, where, reason="invalid_json")
     if pa.types.is_struct(kind):
         inner = {one.name: decoder for one in kind if (decoder := _json_decoder(one, f"{where}.{one.name}"))}
         if inner:
-            return lambda value: value and {**value, **{key: decode(value[key]) for key, decode in inner.items()}}
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            return lambda value: value and {key: inner[key](one) if key in inner else one for key, one in value.items()}
+    elif _is_list(kind):
         decode = _json_decoder(kind.value_field, f"{where}[]")
         if decode:
             return lambda value: value and [decode(one) for one in value]
     return None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

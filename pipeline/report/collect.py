@@ -23,6 +23,7 @@ from ...schemas.jsontext import parse_json
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.model_facts import Limit, stretching
+from ...schemas.names import REJECTS
 from ...schemas.reasons import DECISIONS, reasons_of
 from ...schemas.report import (
     FORMAT,
@@ -32,6 +33,7 @@ from ...schemas.report import (
     Made,
     Overlap,
     Packing,
+    Reject,
     Report,
     Sample,
     ShownRow,
@@ -50,7 +52,7 @@ from ..store.open_store import is_url
 from .document_lengths import ReadDocuments
 from .lengths import choose, fill_histogram
 from .overlap import noted_hits, overlap_of
-from .rejects import Rejects, rejects_of
+from .rejects import rejects_of
 from .shown import shown_rows
 
 
@@ -131,7 +133,7 @@ def report_of(
         store.url,
         absent,
         choice=choice,
-        flow=attempt("flow", lambda: flow_of(manifest.ledger, rejects_of(dataset))),
+        flow=attempt("flow", lambda: flow_of(manifest.ledger, rejects_of(dataset), store.where(REJECTS))),
         overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
         training=attempt("training", training),
         packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
@@ -181,10 +183,14 @@ def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | N
     return Report(FORMAT, kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
 
 
-def flow_of(ledger: Ledger, rejects: Rejects) -> Flow:
-    """What happened to the data."""
-    total = ledger.total()
-    return Flow(dict(ledger.sources), reasons_of(total), rejected_of(total), rejects.shown, rejects.file)
+def flow_of(ledger: Ledger, rejects: list[Reject], file: str | None = None) -> Flow:
+    """What happened to the data.
+
+    Args:
+        rejects: some of those in `file`.
+    """
+    total, listed = ledger.total(), file if rejects else None
+    return Flow(dict(ledger.sources), reasons_of(total), rejected_of(total), rejects, listed)
 
 
 def rejected_of(total: SourceLedger) -> dict[str, int]:

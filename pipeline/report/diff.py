@@ -73,8 +73,6 @@ class Difference:
     manifests: tuple[str, str]
     identical: bool
     """Whether the manifests' hashes are equal, and therefore all bytes."""
-    same_rows: bool
-    """Whether all shards have the same bytes, in the same order."""
     changes: list[Change] = field(default_factory=list)
     examples: Examples | None = None
     """None if the datasets are identical."""
@@ -90,9 +88,7 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
     one, other = (side.manifest for side in sides)
     hashes = one.hash, other.hash
     if hashes[0] == hashes[1]:
-        return Difference(str(a), str(b), hashes, identical=True, same_rows=True)
-    shards = [[[shard.hash for shard in split.shards] for split in each.splits.values()] for each in (one, other)]
-    same_rows = shards[0] == shards[1] and list(one.splits) == list(other.splits)
+        return Difference(str(a), str(b), hashes, identical=True)
     changed = changes(_figures(one), _figures(other))
     rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
     observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
@@ -102,7 +98,7 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
         raise InputError(str(error)) from error
     observer.end()
     examples = _compared(left, right, (list(one.splits), list(other.splits)))
-    return Difference(str(a), str(b), hashes, False, same_rows, changed, examples)
+    return Difference(str(a), str(b), hashes, False, changed, examples)
 
 
 def _open(folder: str | Path) -> Finished:
@@ -263,8 +259,6 @@ def difference_lines(everything: bool, found: Difference) -> Lines:
         return
     for side, where, manifest in zip("AB", (found.a, found.b), found.manifests, strict=True):
         yield f"{side}: {where}, manifest {manifest[:16]}"
-    if found.same_rows:
-        yield "The rows of A and B are identical."
     left = 0
     for section in dict.fromkeys(change.section for change in found.changes):
         changes = [change for change in found.changes if change.section == section]
@@ -279,24 +273,21 @@ def difference_lines(everything: bool, found: Difference) -> Lines:
 
 
 def _cells(one: Change) -> list[str]:
-    """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`, of a share in percentage points."""
-    part, a, b = one.section == "rows" and one.key.endswith(".fill"), one.a, one.b
-    said = [one.key, _value(a, part), _value(b, part)]
-    a, b = (0 if side is None else side for side in (a, b))
+    """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`."""
+    said = [one.key, _value(one.a), _value(one.b)]
+    a, b = (0 if side is None else side for side in (one.a, one.b))
     if not all(isinstance(side, int | float) and not isinstance(side, bool) for side in (a, b)):
         return [*said, ""]
     arrow = "▲ +" if b > a else "▼ −"
-    if part:
-        return [*said, f"{arrow}{100 * abs(b - a):.2f} points"]
     relative = f" ({'+' if b > a else '−'}{share(abs(b - a) / a)})" if a and b else ""
-    return [*said, f"{arrow}{exact(abs(b - a))}{relative}"]
+    return [*said, f"{arrow}{_value(abs(b - a))}{relative}"]
 
 
-def _value(value: Any, part: bool) -> str:
+def _value(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return share(value, 2) if part else exact(value) if isinstance(value, int) else f"{value:,.6g}"
+        return exact(value) if isinstance(value, int) else f"{value:,.4g}"
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 

@@ -18,8 +18,6 @@ class Grid:
     """Number of columns, counted from the left, that hold words. The others hold numbers, aligned right."""
     styles: Sequence[str] = ()
     """Style of each row's first cell in a terminal, as rich names it; empty for no styles."""
-    narrow: "Grid | None" = None
-    """What a terminal shows instead if it is not wide enough; None to fold cells."""
 
     def is_words(self, column: int) -> bool:
         """Whether a column holds words; those without a name do, too."""

@@ -1,13 +1,12 @@
 """The ledger as a table, for terminal, page and card."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.reasons import NOT_DRAWN
 from .grid import Grid
 
-_SOURCES = 6
+_SOURCES = 4
 """Maximum number of sources that have a column of their own."""
 _LINES = (
     ("bold", "rows read", "rows_read"),
@@ -50,16 +49,9 @@ def ledger_grid(ledger: Ledger) -> Grid:
     """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
     many sources.
     """
-    several = len(ledger.sources) > 1
-    total = (
-        _grid(f"Ledger of {len(ledger.sources):,} sources; the report shows each one", ledger, []) if several else None
-    )
-    if total is not None and len(ledger.sources) > _SOURCES:
-        return total
-    return replace(_grid("Ledger", ledger, list(ledger.sources)), narrow=total)
-
-
-def _grid(caption: str, ledger: Ledger, names: list[str]) -> Grid:
+    names, caption = list(ledger.sources), "Ledger"
+    if len(names) > _SOURCES:
+        names, caption = [], f"Ledger of {len(names):,} sources; report.json has each one"
     columns = [ledger.sources[name] for name in names]
     if len(names) != 1:
         names, columns = [*names, "all"], [*columns, ledger.total()]

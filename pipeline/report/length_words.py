@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ...schemas.report import Choice, Flow, Point
 from ...schemas.units import plural, share
-from .lengths import lost_at
+from .lengths import KEEPS, lost_at, whole_at
 
 MUCH = 0.05
 """Lost share of a source's tokens from which the report warns of it."""
@@ -18,7 +18,7 @@ _GAIN = 0.0005
 
 def own_point(choice: Choice) -> Point:
     """The configured strategy at the configured length."""
-    return point_at(choice, choice.strategy, choice.max_length)
+    return point_at(choice, choice.max_length)
 
 
 def advice_sentence(choice: Choice) -> str:
@@ -26,20 +26,16 @@ def advice_sentence(choice: Choice) -> str:
     advice = choice.advice
     if advice is None:
         return ""
-    point, what = point_at(choice, advice.strategy, advice.max_length), counted_tokens(choice)
-    how = "" if advice.strategy == choice.strategy else f" with {advice.strategy}"
+    point, what = point_at(choice, advice.max_length), counted_tokens(choice)
     kept = f"{_all(1 - lost_at(point))} of the {what}"
-    if advice.strategy in ("bfd_split", "wrapped") or choice.overlong == "split":
-        whole = 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
-        kept += f" and leaves {share(whole)} of documents whole"
+    if choice.cuts:
+        kept += f" and leaves {share(whole_at(point))} of documents whole"
     if not advice.reached:
         said = f"keeps {kept}, and no compared length that may be advised keeps enough"
-    elif (advice.strategy, advice.max_length) == (choice.strategy, choice.max_length):
-        said = f"is enough: it keeps {kept}"
     else:
-        said = f"keeps {kept}"
-    words = f"max_length {advice.max_length:,}{how} {said}"
-    after = [one for one in choice.points if one.strategy == advice.strategy and one.max_length > advice.max_length]
+        said = f"is enough: it keeps {kept}" if advice.max_length == choice.max_length else f"keeps {kept}"
+    words = f"max_length {advice.max_length:,} {said}"
+    after = [one for one in choice.points if one.max_length > advice.max_length]
     if after and lost_at(point) - lost_at(after[0]) >= _GAIN:
         more, gain = after[0].tokens / max(point.tokens, 1) - 1, lost_at(point) - lost_at(after[0])
         words += (
@@ -49,6 +45,8 @@ def advice_sentence(choice: Choice) -> str:
         than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
         named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
         words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than:,}: {named}"
+    if choice.texts and not choice.cuts and lost_at(own_point(choice)) > 1 - KEEPS:
+        words += ". These are plain texts: pack.strategy=bfd_split cuts them into pieces, and packs all tokens"
     return f"{words}."
 
 
@@ -76,9 +74,9 @@ def losing_sources(flow: Flow) -> Iterator[str]:
         yield f"Of their tokens, these sources lose to the limits: {named}{more}."
 
 
-def point_at(choice: Choice, strategy: str, length: int) -> Point:
-    """The counts of a strategy at a length, which is among those compared."""
-    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+def point_at(choice: Choice, length: int) -> Point:
+    """The counts at a length, which is among those compared."""
+    return next(one for one in choice.points if one.max_length == length)
 
 
 def counted_tokens(choice: Choice) -> str:

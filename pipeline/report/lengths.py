@@ -4,12 +4,13 @@
    split: the shortest that also leaves `WHOLE` of the documents whole, or `WHOLE_TEXTS` for plain texts.
 2. A longer length is chosen only if its rows use less space per trained token by more than `CHEAPER`, since longer rows
    waste less when documents barely fit, and only if at least `FEW_ROWS` rows are left.
-3. Texts are split if truncation would need longer rows than splitting. Conversations are not: their later pieces would
-   be answers without the question.
+
+Of plain texts that are not cut into pieces, it is said that they could be. Later pieces of conversations would be
+answers without the question.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,17 +83,20 @@ def choose(
         train: what the run packs of all documents; the configured length then has its figures. Lengths are compared
             by their own, which know nothing of windows, of copies that are kept apart, and of where texts are split.
     """
-    read, configured = len(stats.lengths), config.truncate.max_length
-    sweeper = _Sweeper(stats, config)
-    points = sweeper.points(candidates(config, lengths, limit))
-    advice = sweeper.advise(points, limit, in_all / max(read, 1))
+    read, configured, strategy = len(stats.lengths), config.truncate.max_length, config.pack.strategy
+    options = _options(config)
+    points = sweep(stats, candidates(config, lengths, limit), [strategy], options)
+    texts = stats.labels >= TEXT * stats.tokens > 0
+    whole = WHOLE_TEXTS if texts else WHOLE
+    cuts = strategy in CUTTING or config.truncate.overlong == "split"
+    advice = _advise(points, stats, whole if cuts else 0.0, limit, in_all / max(read, 1)) if stats.tokens else None
     if lengths == CANDIDATES:  # lengths that the user named are all shown
         points = _worth_showing(points, int(stats.lengths.max(initial=0)), configured, advice)
     over = None
     if limit is not None and configured > limit.tokens:
         over = int(np.count_nonzero(stats.lengths > limit.tokens))
-    own = next(one for one in points if (one.strategy, one.max_length) == (config.pack.strategy, configured))
-    other = sweeper.other(own)
+    own = next(one for one in points if one.max_length == configured)
+    other = _other(own, stats, options)
     if train is not None and train.rows and in_all <= read:
         points = [_as_packed(one, train) if one is own else one for one in points]
     return Choice(
@@ -101,13 +105,26 @@ def choose(
         lengths=length_histogram(stats.lengths),
         longest=list(stats.longest),
         points=points,
-        strategy=config.pack.strategy,
+        strategy=strategy,
         max_length=configured,
         overlong=config.truncate.overlong,
+        cuts=cuts,
+        texts=texts,
         advice=advice,
         limit=limit,
         over_limit=over,
         other=other,
+    )
+
+
+def _options(config: RunConfig) -> SweepOptions:
+    return SweepOptions(
+        keep=Keep(config.truncate.keep),
+        drop=config.truncate.overlong == "drop",
+        split=config.truncate.overlong == "split",
+        keep_untrained=config.keep_untrained,
+        max_docs=config.pack.max_docs,
+        align=config.pack.alignment.document,
     )
 
 
@@ -141,98 +158,39 @@ def _worth_showing(points: Sequence[Point], longest: int, configured: int, advic
     return [one for one in points if one.max_length <= most or one.max_length == configured]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sweeper:
-    """What a configuration makes of documents at other lengths, and the advice."""
-
-    stats: LengthStats
-    config: RunConfig
-
-    @property
-    def how(self) -> SweepOptions:
-        truncate, pack = self.config.truncate, self.config.pack
-        return SweepOptions(
-            keep=Keep(truncate.keep),
-            drop=truncate.overlong == "drop",
-            split=truncate.overlong == "split",
-            keep_untrained=self.config.keep_untrained,
-            max_docs=pack.max_docs,
-            align=pack.alignment.document,
-        )
-
-    @property
-    def is_text(self) -> bool:
-        return self.stats.labels >= TEXT * self.stats.tokens > 0
-
-    def cuts(self, strategy: str) -> bool:
-        """Whether long documents are cut into pieces, of which none is lost."""
-        return strategy in CUTTING or self.config.truncate.overlong == "split"
-
-    def points(self, lengths: Sequence[int]) -> list[Point]:
-        """Of the configured strategy; and of `bfd_split` for plain texts, which may be split."""
-        strategy = self.config.pack.strategy
-        split = self.is_text and not self.cuts(strategy)
-        return sweep(self.stats, lengths, [strategy, *(["bfd_split"] if split else [])], self.how)
-
-    def other(self, own: Point) -> Point | None:
-        """Another strategy at the same length, if it saves rows; None if none does."""
-        name = {"bfd": "tight", "none": "bfd"}.get(own.strategy)
-        if name is None or own.rows - own.bound <= SAVES * own.rows:
-            return None
-        point = sweep(self.stats, [own.max_length], [name], self.how)[0]
-        return point if own.rows - point.rows > SAVES * own.rows else None
-
-    def advise(self, points: Sequence[Point], limit: Limit | None, more: float) -> Advice | None:
-        """The advice by the rules above; None if there are no tokens.
-
-        Args:
-            more: all documents over those that the points are of.
-        """
-        if not self.stats.tokens:
-            return None
-        strategy = self.config.pack.strategy
-        compared = [one for one in points if one.strategy == strategy]
-        own = [one for one in compared if limit is None or one.max_length <= limit.tokens] or compared[:1]
-        lengths = [one.max_length for one in own]
-        needs = self._shortest(own, more)
-        split = [one for one in points if one.strategy != strategy and one.max_length in lengths]
-        fit = self._shortest(split, more)
-        if fit is not None and (needs is None or needs > fit):
-            return Advice(fit, "bfd_split", True, 0)
-        if needs is not None:
-            return Advice(needs, strategy, True, self._longer(max((one for one in lengths if one < needs), default=0)))
-        if self.cuts(strategy):
-            best = max(own, key=lambda one: (_whole(one), -one.max_length))
-        else:
-            least = min(map(lost_at, own))
-            best = next(one for one in own if lost_at(one) <= least + 0.0005)
-        return Advice(best.max_length, strategy, False, 0)
-
-    def _longer(self, length: int) -> int:
-        """How many documents are longer than a length."""
-        return int(np.count_nonzero(self.stats.lengths > length))
-
-    def _shortest(self, points: Sequence[Point], more: float) -> int | None:
-        """The shortest length that keeps enough, or a longer one with fuller rows; None if none keeps enough.
-
-        Args:
-            points: of one strategy, by ascending length.
-        """
-        enough = [one for one in points if self._keeps_enough(one)]
-        if not enough:
-            return None
-        # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
-        worth = [enough[0], *(one for one in enough[1:] if one.rows * more >= FEW_ROWS)]
-        least = min(map(_space, worth))
-        return next(one.max_length for one in worth if _space(one) <= least * (1 + CHEAPER))
-
-    def _keeps_enough(self, point: Point) -> bool:
-        if 1 - lost_at(point) < KEEPS:
-            return False
-        return not self.cuts(point.strategy) or _whole(point) >= (WHOLE_TEXTS if self.is_text else WHOLE)
+def _other(own: Point, stats: LengthStats, options: SweepOptions) -> Point | None:
+    """Another strategy at the same length, if it saves rows; None if none does."""
+    name = {"bfd": "tight", "none": "bfd"}.get(own.strategy)
+    if name is None or own.rows - own.bound <= SAVES * own.rows:
+        return None
+    point = sweep(stats, [own.max_length], [name], options)[0]
+    return point if own.rows - point.rows > SAVES * own.rows else None
 
 
-def _whole(point: Point) -> float:
+def _advise(points: Sequence[Point], stats: LengthStats, whole: float, limit: Limit | None, more: float) -> Advice:
+    """The advice by the rules above.
+
+    Args:
+        points: by ascending length.
+        whole: share of the documents that must not be cut into pieces.
+        more: all documents over those that the points are of.
+    """
+    may = [one for one in points if limit is None or one.max_length <= limit.tokens] or points[:1]
+    enough = [one for one in may if lost_at(one) <= 1 - KEEPS and whole_at(one) >= whole]
+    if not enough:
+        least = min(map(lost_at, may))
+        best = max(may, key=lambda one: (whole_at(one), -one.max_length))
+        best = best if whole else next(one for one in may if lost_at(one) <= least + 0.0005)
+        return Advice(best.max_length, reached=False, longer=0)
+    # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
+    worth = [enough[0], *(one for one in enough[1:] if one.rows * more >= FEW_ROWS)]
+    space = min(map(_space, worth))
+    needs = next(one.max_length for one in worth if _space(one) <= space * (1 + CHEAPER))
+    shorter = max((one.max_length for one in may if one.max_length < needs), default=0)
+    return Advice(needs, reached=True, longer=int(np.count_nonzero(stats.lengths > shorter)))
+
+
+def whole_at(point: Point) -> float:
     """Share of documents that are not cut."""
     return 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
 

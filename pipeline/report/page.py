@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
 from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, Training
-from ...schemas.units import exact, share
+from ...schemas.units import exact, plural, share
 from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
@@ -143,7 +143,7 @@ def _template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(exact=exact, share=share, strip=strip)
+    environment.globals.update(exact=exact, plural=plural, strip=strip)
     return environment.get_template(name)
 
 
@@ -166,8 +166,7 @@ def _with_fewer_texts(report: Report, most: int | None) -> Report:
 
 def lengths_chart(choice: Choice) -> Chart:
     """What each length loses, over the histogram of lengths."""
-    points = [one for one in choice.points if one.strategy == choice.strategy]
-    edges, counts = choice.lengths.edges, choice.lengths.counts
+    points, edges, counts = choice.points, choice.lengths.edges, choice.lengths.counts
     low = max(min(points[0].max_length, next((low for low, count in zip(edges, counts, strict=False) if count), 1)), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -21,28 +20,16 @@ _LINES = 1_000_000
 """Maximum number of lines that are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejects:
-    """Some rejected rows."""
-
-    shown: list[Reject] = field(default_factory=list)
-    file: str | None = None
-    """The file that lists all rejected rows."""
-
-
-def rejects_of(dataset: Finished) -> Rejects:
+def rejects_of(dataset: Finished) -> list[Reject]:
     """Some rejected rows of each reason and source, in file order; none if the file is gone."""
-    out = dataset.store
-    if not out.size(REJECTS):
-        return Rejects()
     try:
-        with Path(out.local(REJECTS)).open("rb") as file:
-            return Rejects(rejects_among(islice(file, _LINES)).shown, out.where(REJECTS))
+        with Path(dataset.store.local(REJECTS)).open("rb") as file:
+            return some_of(islice(file, _LINES))
     except (OSError, StoreError):
-        return Rejects()
+        return []
 
 
-def rejects_among(lines: Iterable[bytes]) -> Rejects:
+def some_of(lines: Iterable[bytes]) -> list[Reject]:
     """Some of the lines of rejects.jsonl: the first few of each reason and source. A damaged line is left out, which
     `verify` names.
     """
@@ -59,4 +46,4 @@ def rejects_among(lines: Iterable[bytes]) -> Rejects:
             seen[kind] += 1
             detail = one.detail if len(one.detail) <= _DETAIL else one.detail[: _DETAIL - 1] + "…"
             shown.append(Reject(one.source, one.file, one.line, one.reason, detail))
-    return Rejects(shown)
+    return shown

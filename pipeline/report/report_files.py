@@ -1,7 +1,7 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -15,13 +15,31 @@ from ..store.open_store import Store
 from .collect import report_of
 from .document_lengths import ReadDocuments
 from .length_words import advice_sentence, losing_sources, warnings_of
+from .page import report_html
 
-HTML = "report.html"
+HTML, JSON = "report.html", "report.json"
 
 
 def report_json(report: Report) -> bytes:
     """Return all numbers as JSON; NaN and infinity become null."""
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=1)) + b"\n"
+
+
+def report_again(dataset: Finished) -> Report:
+    """The report of a dataset that was finished before. Only the run's own report knows the comparison of lengths, and
+    the configuration: they are taken from there if it is of this dataset.
+    """
+    made = report_of(dataset)
+    try:
+        noted = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
+        if noted.made is not None and made.made is not None and noted.made.manifest == made.made.manifest:
+            absent = {name: why for name, why in made.absent.items() if name != "choice" or noted.choice is None}
+            again = replace(made, choice=noted.choice, made=noted.made, absent=absent)
+            report_html(again)  # whatever it holds, it can be shown
+            return again
+    except Exception:  # of any kind: it is not part of the dataset, and somebody else may have written it
+        return made
+    return made
 
 
 def write_report(report: Report, out: Store, name: str = "report") -> tuple[str, str]:
@@ -33,8 +51,6 @@ def write_report(report: Report, out: Store, name: str = "report") -> tuple[str,
     Raises:
         OutputError: a file cannot be written.
     """
-    from .page import report_html
-
     for file, content in ((f"{name}.html", report_html(report)), (f"{name}.json", report_json(report))):
         try:
             out.replace_bytes(file, content)

@@ -120,12 +120,9 @@ def _choice(choice: Choice) -> Section:
         sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
-    grids = []
-    for strategy in dict.fromkeys(one.strategy for one in choice.points):
-        rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points
-                if one.strategy == strategy]  # fmt: skip
-        overlong = "" if strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
-        grids.append(Grid(f"At each length, with {strategy}{overlong}", ("max_length", *_HEAD, ""), rows))
+    rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points]
+    overlong = "" if choice.strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
+    grids = [Grid(f"At each length, with {choice.strategy}{overlong}", ("max_length", *_HEAD, ""), rows)]
     if choice.other is not None:
         rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
         grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
@@ -150,9 +147,8 @@ def _cells(one: Point) -> tuple[str, ...]:
 
 
 def _marks(choice: Choice, one: Point) -> str:
-    advised = choice.advice and (choice.advice.strategy, choice.advice.max_length) == (one.strategy, one.max_length)
-    configured = (choice.strategy, choice.max_length) == (one.strategy, one.max_length)
-    return ", ".join([*(["configured"] if configured else []), *(["advised"] if advised else [])])
+    advised = choice.advice is not None and choice.advice.max_length == one.max_length
+    return ", ".join([*["configured"] * (choice.max_length == one.max_length), *["advised"] * advised])
 
 
 def _none(gone: float) -> str:

@@ -17,6 +17,8 @@ TEXTS = 40
 """Maximum number of documents of a row that are shown with text."""
 LISTED = 100
 """Maximum number of documents of a row that are listed."""
+_UNTRAINED = 400
+"""About the most text of a stretch that is not trained: what is trained should be seen at a glance."""
 _STRETCHES = 8
 """Maximum number of stretches of a document that are shown: half from its start, half from its end."""
 _GAP = " … "
@@ -84,13 +86,16 @@ def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece],
     spans = list(piece.stretches())
     if len(piece.ids) <= room:
         texts = decoder.spans([ids for *_, ids in spans])
-        if sum(map(len, texts)) <= room:
+        fits = all(weight > 0 or len(text) <= _UNTRAINED for (weight, _), text in zip(spans, texts, strict=True))
+        if fits and sum(map(len, texts)) <= room:
             each_text = zip(spans, texts, strict=True)
             return [ShownPiece(text, weight > 0, len(ids)) for (weight, ids), text in each_text], False
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
     each = max(room // len(kept), 40)
-    out = [ShownPiece(short_text(decoder, ids, each), weight > 0, len(ids)) for weight, ids in kept]
+    rooms = [each if weight > 0 else min(each, _UNTRAINED) for weight, _ in kept]
+    texts = [short_text(decoder, ids, most) for (_, ids), most in zip(kept, rooms, strict=True)]
+    out = [ShownPiece(text, weight > 0, len(ids)) for (weight, ids), text in zip(kept, texts, strict=True)]
     if len(kept) < len(spans):
         left = sum(len(ids) for *_, ids in spans[half:-half])
         out.insert(half, ShownPiece(_GAP, False, left))

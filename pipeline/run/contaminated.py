@@ -44,7 +44,7 @@ def find_contamination(
         for form in formats.values():
             if form.said is not None:
                 observer.note(form.said)
-        evaluation = prepare_evaluation(section, base, work.cache, work.scratch)
+        evaluation = prepare_evaluation(section, base, work.scratch)
         found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
     if hits is not None:
         found.put(LocalStore(hits.absolute().parent), hits.name)

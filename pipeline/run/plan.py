@@ -29,7 +29,7 @@ from ..pack.pack import count_rows
 from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
 from ..report.document_lengths import ReadDocuments, read_documents
 from ..report.overlap import overlap_of
-from ..report.rejects import rejects_among
+from ..report.rejects import some_of
 from .run import encode_inputs, prepare_inputs, select_documents
 from .workers import Workspace, open_workers, open_workspace
 
@@ -147,7 +147,7 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
         {"choice": PAIRS, "packing": PAIRS} if pairs else {},
         seen.sample,
         choice=choice,
-        flow=flow_of(ledger, rejects_among(lines)),
+        flow=flow_of(ledger, some_of(lines)),
         overlap=overlap,
         training=training_of(no_rows, config.identity()),
         packing=packing,

@@ -43,7 +43,7 @@ def prepare(
             work.observer.note(form.said)
     evaluation = None
     if config.decontaminate is not None:
-        evaluation = prepare_evaluation(config.decontaminate, work.base, cache, work.scratch)
+        evaluation = prepare_evaluation(config.decontaminate, work.base, work.scratch)
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")

@@ -8,7 +8,7 @@ from .local import LocalStore, open_regular
 TAG = "CACHEDIR.TAG"
 """Backup and search programs also know this name: https://bford.info/cachedir/"""
 FOLDERS = (
-    *("blocks", "copies", "data", "drafts", "encoded", "engines", "evaluations", "hub"),
+    *("blocks", "copies", "data", "drafts", "encoded", "engines", "hub"),
     *("locks", "overlaps", "scans", "specs", "tokenizers"),
 )
 """The folders that packtrain makes in a cache. A cache folder with anything else is not marked as a cache."""

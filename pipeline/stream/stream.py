@@ -82,7 +82,7 @@ class LiveWindows:
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
-        self.cache = LocalStore(_cache_folder(self.config, folder))
+        self.cache = _local_cache(self.config, folder)
         mark_cache(self.cache)
         self._observer = observer or (Silent() if share[0] else Printed())
         self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
@@ -214,8 +214,8 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> No
         )
 
 
-def _cache_folder(config: RunConfig, base: Path) -> Path:
-    """Return the folder for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
+def _local_cache(config: RunConfig, base: Path) -> LocalStore:
+    """The store for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
     place = cache_root(config.cache, resolve_place(config.out, base), base)
     scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
-    return scratch_of(open_store(place, scratch=scratch)).root
+    return scratch_of(open_store(place, scratch=scratch))

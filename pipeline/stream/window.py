@@ -6,7 +6,6 @@ Selection, planning and layout use the same functions as a run. Shapes: `D` piec
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +50,6 @@ class Blocks:
         """(blocks,) source bytes."""
         names = {name: number for number, name in enumerate(dict.fromkeys(file.source for file in files))}
         self._sources = [names[file.source] for file in files for _ in file.blocks]
-        self._windows = lru_cache(maxsize=2)(self._cut)
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the windows of an epoch in order, each as the numbers of its blocks, ascending.
@@ -59,9 +57,6 @@ class Blocks:
         Blocks are permuted within their source, and sources are interleaved evenly, so that every window has each
         source in proportion.
         """
-        return self._windows(epoch)
-
-    def _cut(self, epoch: int) -> list[NDArray[np.int64]]:
         seed = window_seed(window_seed(self.seed, epoch), BLOCK_ORDER)
         return compose(self.sizes, self._sources, self.window_bytes, seed)
 

@@ -16,10 +16,10 @@ PYTHON = "python:"
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "tools", "weight"),
     "sharegpt": ("conversations", "system", "tools", "weight"),
-    "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
+    "alpaca": ("instruction", "input", "output", "system", "weight"),
     "prompt_completion": ("prompt", "completion", "tools", "weight"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
-    "tokenized": ("ids", "labels", "mask", "lengths", "weight"),
+    "tokenized": ("ids", "labels", "mask", "weight"),
     "text": ("text", "weight"),
     "apps": ("weight",),
 }
@@ -40,7 +40,7 @@ CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
+    "chosen", "rejected", "ids", "labels", "mask", "weight",
 ]  # fmt: skip
 """The columns that `keys` can rename; see `FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"

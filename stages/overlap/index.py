@@ -13,10 +13,10 @@ nothing but the example. These do not count:
 A text without an n-gram of its own, because it is short or all of it is plain, is compared as a whole if it asks
 something and has at least `SHORTEST` words. Of a text that is longer, the n-grams count.
 
-Runs of words are looked up by their hashes, in a filter and then among those of the index, and compared word by word
-where the hashes are equal. A text's hits do not depend on the texts that it is searched with.
+Words are numbered by the vocabulary of the evaluation texts, and those outside it are -1. Runs of numbers are looked
+up by their hashes, in a filter and then among those of the index, and compared one by one where the hashes are equal.
 
-Legend: P postings (an n-gram in a text), T texts, S texts that are compared whole, W words.
+Legend: P postings (an n-gram in a text), T texts, S texts that are compared whole, V the vocabulary, W words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +26,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of, ranges
-from .words import Words, words_of
+from ..arrays import view
+from .words import words_of
 
 COMMON_TEXTS = 10
 """An n-gram in more texts than this is common. Variants of a problem, such as an easy and a hard one, are fewer."""
@@ -39,12 +42,10 @@ PHRASE_SHARE = 0.01
 SHORTEST = 5
 """Fewer words say too little to be found again."""
 _BASE = 0xD6E8FEB86659FD93
-_CHUNK = 1 << 16
-"""Words that are hashed at once."""
 _SLOTS = 8
 """Slots of a filter for each hash, at least: fewer than one in 8 others passes, and one in 64 both filters."""
 _SHOWN = 60
-"""Words of the longest stretch that a hit names."""
+"""Words of the longest run that a hit names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,14 +67,16 @@ class OverlapIndex:
     """What training text is compared with."""
 
     ngram: int
-    words: NDArray[np.uint64]
-    """(W,) the hash of each word; see `words_of`."""
+    vocabulary: pa.LargeStringArray
+    """(V,) the distinct words."""
+    ids: NDArray[np.int32]
+    """(W,) the number of each word in the vocabulary."""
     starts: NDArray[np.int64]
     """(T + 1,) the first word of each text, then W."""
     asks: NDArray[np.bool_]
     """(T,) whether each text is a question, not an answer."""
     keys: NDArray[np.uint64]
-    """(P,) hashes of the n-grams that count, ascending; see `hashes_of`."""
+    """(P,) hashes of the n-grams that count, ascending; see `_Hashes`."""
     places: NDArray[np.int64]
     """(P,) the word, of all W, at which the n-gram is first in its text."""
     whole: NDArray[np.int64]
@@ -94,46 +97,50 @@ class OverlapIndex:
         """The n-grams, and the first words of texts that are compared whole."""
         heads = self.starts[self.whole]
         return (
-            _Runs(self.ngram, self.keys, self.places, self.words),
-            _Runs(SHORTEST, hashes_of(self.words, SHORTEST)[heads], heads, self.words),
+            _Runs(self.ngram, self.keys, self.places, self.ids),
+            _Runs(SHORTEST, _Hashes(self.ids).of(SHORTEST)[heads], heads, self.ids),
         )
 
     def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
-        """(S,) the hits of each of S training texts."""
+        """(S,) the hits of each of S training texts, which do not depend on the other ones."""
         words = words_of(texts)
-        owners = np.repeat(np.arange(len(texts)), np.diff(words.starts))
+        starts, ids = view(words.offsets), view(pc.index_in(words.values, value_set=self.vocabulary).fill_null(-1))
+        owners, hashes = np.repeat(np.arange(len(texts)), np.diff(starts)), _Hashes(ids)
+        ngrams, heads = (runs.find(ids, hashes, owners) for runs in self._runs)
         out: list[list[TextHit]] = [[] for _ in texts]
-        for mine, text, places, first, size in [*self._shared(words, owners), *self._whole(words, owners)]:
-            out[mine].append(TextHit(text, places, size, words.said(first, min(size, _SHOWN))))
+        for mine, text, places, first, size in [*self._shared(*ngrams, owners), *self._whole(*heads, ids, owners)]:
+            said = " ".join(words.values[first : first + min(size, _SHOWN)].to_pylist())
+            out[mine].append(TextHit(text, places, size, said))
         return out
 
-    def _shared(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
+    def _shared(self, here: "_Places", there: "_Places", owners: "_Places") -> "Iterator[_Found]":
         """What is found of n-grams. N-grams that follow each other in both texts are one run of words."""
-        here, there = self._runs[0].find(words.hashes, owners)
         mine, theirs = owners[here], self._owners[there]
         order = np.lexsort((here, there - here, theirs, mine))
         here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
-        bounds = np.flatnonzero(np.r_[_begins(mine, theirs), True]) if len(here) else np.zeros(0, np.int64)
-        for low, high in pairwise(bounds.tolist()):
+        for low, high in pairwise(np.flatnonzero(np.r_[_begins(mine, theirs), len(here) > 0]).tolist()):
             at, other, step = here[low:high], there[low:high], np.arange(high - low)
             first = np.flatnonzero(_begins(at - step, other - step))
             sizes = np.diff(np.r_[first, len(at)]) + self.ngram - 1
             longest = np.lexsort((at[first], -sizes))[0]
             yield int(mine[low]), int(theirs[low]), np.unique(other), int(at[first[longest]]), int(sizes[longest])
 
-    def _whole(self, words: Words, owners: NDArray[np.int64]) -> "Iterator[_Found]":
+    def _whole(
+        self, here: "_Places", there: "_Places", ids: NDArray[np.int32], owners: "_Places"
+    ) -> "Iterator[_Found]":
         """What is found of texts that are compared whole."""
         found: dict[tuple[int, int], tuple[int, int]] = {}
-        for at, start in zip(*self._runs[1].find(words.hashes, owners), strict=True):
+        for at, start in zip(here.tolist(), there.tolist(), strict=True):
             text, mine = int(self._owners[start]), int(owners[at])
-            size = int(self.starts[text + 1] - start)
-            last = min(int(words.starts[mine + 1]), int(at) + size)
-            if np.array_equal(words.hashes[at:last], self.words[start : start + size]):
-                found.setdefault((mine, text), (int(at), size))
+            size = int(self.starts[text + 1]) - start
+            end = at + size
+            if np.array_equal(ids[at:end], self.ids[start : start + size]) and (owners[at:end] == mine).all():
+                found.setdefault((mine, text), (at, size))
         for (mine, text), run in found.items():
             yield mine, text, np.zeros(0, np.int64), *run
 
 
+_Places = NDArray[np.int64]
 _Found = tuple[int, int, NDArray[np.int64], int, int]
 """Training text, evaluation text, `places` of a `TextHit`, and the first word and the words of the longest run."""
 
@@ -144,65 +151,47 @@ class _Runs:
     Args:
         keys: (N,) their hashes, ascending.
         places: (N,) the first word of each.
-        words: (W,) the hashes of the index's words.
+        ids: (W,) the index's words.
     """
 
-    def __init__(
-        self, count: int, keys: NDArray[np.uint64], places: NDArray[np.int64], words: NDArray[np.uint64]
-    ) -> None:
-        self._count, self._keys, self._places, self._words = count, keys, places, words
+    def __init__(self, count: int, keys: NDArray[np.uint64], places: NDArray[np.int64], ids: NDArray[np.int32]) -> None:
+        self._count, self._keys, self._places, self._ids = count, keys, places, ids
         bits = max(10, (_SLOTS * len(keys)).bit_length())
         self._shift, self._low = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
         self._first, self._second = np.zeros((2, 1 << bits), np.bool_)
         self._first[keys >> self._shift] = True
         self._second[keys & self._low] = True
 
-    def find(self, words: NDArray[np.uint64], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, ids: NDArray[np.int32], hashes: "_Hashes", owners: _Places) -> tuple[_Places, _Places]:
         """(word here, word of the index) wherever all words of a run are the same.
 
         Args:
-            words, owners: the hash and the text of each word.
+            ids, hashes, owners: the number and the text of each word, and the hashes of the numbers.
         """
-        none = np.zeros(0, np.int64)
-        if not len(self._keys):
-            return none, none
-        hashes = hashes_of(words, self._count)
-        at = np.flatnonzero(self._first.take((hashes >> self._shift).view(np.int64)))
-        at = at[self._second[hashes[at] & self._low]]
+        mine = hashes.of(self._count)
+        at = np.flatnonzero(self._first[mine >> self._shift])
+        at = at[self._second[mine[at] & self._low]]
         at = at[owners[at] == owners[at + self._count - 1]]
-        low = np.searchsorted(self._keys, hashes[at], "left")
-        there = self._keys.take(low, mode="clip") == hashes[at]
-        at, low = at[there], low[there]
-        often = np.searchsorted(self._keys, hashes[at], "right") - low
-        here, there = np.repeat(at, often), self._places[ranges(low, often)]
+        low, high = (np.searchsorted(self._keys, mine[at], side) for side in ("left", "right"))
+        here, there = np.repeat(at, high - low), self._places[ranges(low, high - low)]
         run = np.arange(self._count)
-        same = (words[here[:, None] + run] == self._words[there[:, None] + run]).all(axis=1)
+        same = (ids[here[:, None] + run] == self._ids[there[:, None] + run]).all(axis=1)
         return here[same], there[same]
 
 
-def _powers(base: int) -> NDArray[np.uint64]:
-    """(_CHUNK,) powers of a number, modulo 2**64, from 1 on."""
-    each = np.full(_CHUNK, base, np.uint64)
-    each[0] = 1
-    out: NDArray[np.uint64] = np.multiply.accumulate(each)
-    return out
+class _Hashes:
+    """Hashes of all runs of (W,) numbers, also across texts: polynomials, from sums of numbers times powers."""
 
+    def __init__(self, ids: NDArray[np.int32]) -> None:
+        powers, self._inverses = (
+            np.multiply.accumulate(np.full(len(ids), base, np.uint64)) for base in (_BASE, pow(_BASE, -1, 1 << 64))
+        )
+        self._sums = offsets_of(ids.astype(np.uint64) * powers, np.uint64)
 
-_POWERS, _INVERSES = _powers(_BASE), _powers(pow(_BASE, -1, 1 << 64))
-
-
-def hashes_of(words: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
-    """(max(W - count + 1, 0),) a hash of each run of words, also across texts: a polynomial in `_BASE`, from sums of
-    words times powers.
-    """
-    out = np.empty(max(len(words) - count + 1, 0), np.uint64)
-    for low in range(0, len(out), _CHUNK - count + 1):
-        some = words[low : low + _CHUNK]
-        sums = np.zeros(len(some) + 1, np.uint64)
-        np.cumsum(some * _POWERS[: len(some)], out=sums[1:])
-        runs = sums[count:] - sums[:-count]
-        np.multiply(runs, _INVERSES[: len(runs)], out=out[low : low + len(runs)])
-    return out
+    def of(self, count: int) -> NDArray[np.uint64]:
+        """(max(W - count + 1, 0),) the hash of each run of `count` numbers."""
+        sums = self._sums[count:] - self._sums[: max(len(self._sums) - count, 0)]
+        return sums * self._inverses[: len(sums)]
 
 
 def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> OverlapIndex:
@@ -212,12 +201,14 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
         asks: (T,) whether each is a question, not an answer: only questions are compared whole.
         ngram: words of an n-gram, at least `SHORTEST`.
     """
-    found = words_of(texts)
-    words, starts, sizes = found.hashes, found.starts, np.diff(found.starts)
-    owners = np.repeat(np.arange(len(texts)), sizes)
+    words = words_of(texts)
+    numbered = words.values.dictionary_encode()
+    vocabulary, ids, starts = numbered.dictionary, view(numbered.indices), view(words.offsets).astype(np.int64)
+    sizes = np.diff(starts)
+    owners, hashes = np.repeat(np.arange(len(texts)), sizes), _Hashes(ids)
     places = np.flatnonzero(_within(owners, ngram))
-    places = places[_telling(found, ngram)[places] & ~_framed(words, owners, len(texts), ngram)[places]]
-    keys, owner = hashes_of(words, ngram)[places], owners[places]
+    places = places[_telling(ids, vocabulary, ngram)[places] & ~_framed(hashes, owners, len(texts), ngram)[places]]
+    keys, owner = hashes.of(ngram)[places], owners[places]
     order = np.lexsort((places, owner, keys))
     order = order[_begins(keys[order], owner[order])]  # the first of each n-gram in each text
     places, keys, owner = places[order], keys[order], owner[order]
@@ -228,12 +219,13 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
     whole = np.flatnonzero(np.array(asks, np.bool_) & ~had & (sizes >= SHORTEST))
     return OverlapIndex(
         ngram=ngram,
-        words=words,
+        vocabulary=vocabulary,
+        ids=ids,
         starts=starts,
         asks=np.array(asks, np.bool_),
         keys=keys[rare],
         places=places[rare],
-        whole=whole[np.argsort(hashes_of(words, SHORTEST)[starts[whole]], kind="stable")],
+        whole=whole[np.argsort(hashes.of(SHORTEST)[starts[whole]], kind="stable")],
     )
 
 
@@ -257,11 +249,10 @@ def _windows(flags: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
     return out
 
 
-def _telling(words: Words, ngram: int) -> NDArray[np.bool_]:
+def _telling(ids: NDArray[np.int32], vocabulary: pa.Array, ngram: int) -> NDArray[np.bool_]:
     """(W - n + 1,) whether each n-gram is not plain."""
-    data, ids = words.data, words.hashes
-    letters = ((data >= ord("a")) & (data <= ord("z"))) * np.int64(1) + (data >= 128) * np.int64(2)
-    named = _windows(np.add.reduceat(letters, words.begins) >= 2 if len(ids) else np.zeros(0, np.bool_), ngram)
+    letters = [not word.isascii() or sum(map(str.isalpha, word)) >= 2 for word in vocabulary.to_pylist()]
+    named = _windows(np.array(letters, np.bool_)[ids], ngram)
     order = np.argsort(ids, kind="stable")
     before = np.full(len(ids), -1)
     same = ids[order[1:]] == ids[order[:-1]]
@@ -273,15 +264,15 @@ def _telling(words: Words, ngram: int) -> NDArray[np.bool_]:
     return out
 
 
-def _framed(words: NDArray[np.uint64], owners: NDArray[np.int64], texts: int, ngram: int) -> NDArray[np.bool_]:
+def _framed(hashes: _Hashes, owners: _Places, texts: int, ngram: int) -> NDArray[np.bool_]:
     """(W - n + 1,) whether half of each n-gram's words or more are in phrases that many texts have."""
-    hashes = hashes_of(words, PHRASE)
-    alone = np.flatnonzero(_within(owners, PHRASE))
-    order = alone[np.lexsort((owners[alone], hashes[alone]))]
-    once = hashes[order[_begins(hashes[order], owners[order])]]
+    at = np.flatnonzero(_within(owners, PHRASE))
+    phrases = hashes.of(PHRASE)[at]
+    order = np.lexsort((owners[at], phrases))
+    once = phrases[order[_begins(phrases[order], owners[at[order]])]]
     distinct, often = np.unique(once, return_counts=True)
-    begins = np.flatnonzero(np.isin(hashes, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)]))
-    inside = np.zeros(len(words), np.bool_)
+    begins = at[np.isin(phrases, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)])]
+    inside = np.zeros(len(owners), np.bool_)
     for step in range(PHRASE):
         inside[begins + step] = True
     return 2 * _windows(inside, ngram) >= ngram

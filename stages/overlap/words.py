@@ -1,26 +1,21 @@
-"""Text as normalised words, and the words as numbers that numpy can compare.
+"""Text as normalised words.
 
 1. HTML tags separate words; entities such as `&nbsp;` are the characters that they stand for.
 2. Unicode NFKC, then case folding, then NFKC again, because folding can undo it.
 3. A word is a longest run of letters, digits and combining marks. Every other character separates words; format
    characters, such as soft hyphens, vanish. In scripts that write no spaces between words, each character is a word.
 
-ASCII text needs no Python code for each character: one table translates its bytes. A word is compared by a hash of 64
-bits; of a longer word than 64 bytes, of its beginning and its length.
+ASCII text needs no Python code for each character: one table translates its bytes, and Arrow splits them.
 """
 
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...schemas.fingerprint import GOLDEN, mix
-from ...schemas.ragged import lengths_of, offsets_of
+import pyarrow as pa
+import pyarrow.compute as pc
 
 _NAMES = (
     "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"
@@ -39,6 +34,12 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isalnum() else 32 for byte in range(256))
 
 
+def words_of(texts: Sequence[str]) -> pa.ListArray:
+    """The words of each of some texts; the empty word, if a text has none."""
+    spaced = [_normalised(text).strip() for text in texts]
+    return pc.ascii_split_whitespace(pa.array(spaced, pa.large_string()))
+
+
 class _Kinds(dict[int, str]):
     """What each character becomes after normalising: itself, itself apart, a space or nothing."""
 
@@ -52,69 +53,19 @@ class _Kinds(dict[int, str]):
 
 
 _KINDS = _Kinds()
-_SPACE = 32
-_LONG = 64
-_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
-"""(9,) by which the first bytes of eight are kept."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Words:
-    """The W words of S texts, end to end."""
-
-    data: NDArray[np.uint8]
-    """(B,) all words in UTF-8, with spaces around each."""
-    begins: NDArray[np.int64]
-    """(W,) where each word begins in `data`."""
-    hashes: NDArray[np.uint64]
-    """(W,)"""
-    starts: NDArray[np.int64]
-    """(S + 1,) the first word of each text, then W."""
-
-    def said(self, first: int, count: int) -> str:
-        """Some words, joined by single spaces."""
-        begins = self.begins[first : first + count + 1].tolist()
-        end = begins[count] if len(begins) > count else len(self.data)
-        return b" ".join(self.data[begins[0] : end].tobytes().split()).decode()
-
-
-def words_of(texts: Sequence[str]) -> Words:
-    """The words of some texts."""
-    spaced = [_normalised(text).translate(_ASCII) for text in texts]
-    data = np.frombuffer(b" ".join([b"", *spaced, b" " * _LONG]), np.uint8)
-    space = data == _SPACE
-    edges = np.flatnonzero(space[1:] != space[:-1]) + 1
-    begins, ends = edges[::2], edges[1::2]
-    starts = np.searchsorted(begins, offsets_of(lengths_of(spaced) + 1))
-    return Words(data, begins, _hashes(data, begins, ends - begins), starts)
-
-
-def _hashes(data: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """(W,) hashes of words, eight bytes at a time: those of up to eight bytes differ. There are `_LONG` bytes after the
-    last word.
-    """
-    eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # from each byte on
-    out = (eights[begins] & _MASKS[np.minimum(sizes, 8)]) * GOLDEN
-    out[sizes > _LONG] += sizes[sizes > _LONG].astype(np.uint64)
-    for done in range(8, _LONG, 8):
-        more = np.flatnonzero(sizes > done)
-        if not len(more):
-            break
-        rest = eights[begins[more] + done] & _MASKS[np.minimum(sizes[more] - done, 8)]
-        out[more] = mix(out[more] ^ rest) * GOLDEN
-    return out
 
 
 def _normalised(text: str) -> bytes:
-    """A text in UTF-8 whose words are separated by ASCII characters that are not letters or digits."""
+    """A text in UTF-8 whose words are separated by spaces."""
     if "<" in text:
         text = _TAGS.sub(" ", text)
     if "&" in text:
         text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text.casefold())  # joins marks with the ASCII letters before them
-        text = _BEYOND_ASCII.sub(lambda match: _folded(match[0]), text)
-    return text.encode()
+    if text.isascii():
+        return text.encode().translate(_ASCII)
+    spaced = unicodedata.normalize("NFC", text).encode().translate(_ASCII).decode()
+    # Marks are joined with the ASCII letters before them, of which some have a form with that mark in lower case alone.
+    return _BEYOND_ASCII.sub(lambda match: _folded(match[0]), unicodedata.normalize("NFC", spaced)).encode()
 
 
 @lru_cache(maxsize=1 << 14)

@@ -3,10 +3,10 @@
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,14 +14,13 @@ import numpy as np
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import IGNORE_INDEX, Example
-from .rowjson import TOO_DEEP, pruned, require_shallow
+from .rowjson import TOO_DEEP, require_shallow
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"object missing required field `(.*)`")
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Column:
     """The type of its values, for msgspec."""
     required: bool = False
     nested: bool = False
-    """Whether it holds messages or tools: they may not nest too deeply, and lose the nulls that Arrow adds."""
+    """Whether it holds messages or tools, which may not nest too deeply."""
     name: str | None = None
     """Its name in the data, if it differs from the field."""
     if_named: bool = False
@@ -139,41 +138,24 @@ class Format(ABC):
         known = {**self.columns, "weight": _WEIGHT}
         self.nested = [name for key, name in self.keys.items() if known[key].nested]
         """The names of the columns that hold messages or tools."""
-        self._row_type: Any = msgspec.defstruct(
-            "Row",
-            [
-                (key, known[key].type) if known[key].required or known[key].if_named else (key, known[key].type, None)
-                for key in self.keys
-            ],
-            bases=(_Row,),
-            rename=self.keys,
-            kw_only=True,
-        )
+        fields: list[Any] = [
+            (key, known[key].type) if known[key].required or known[key].if_named else (key, known[key].type, None)
+            for key in self.keys
+        ]
+        try:
+            self._row_type: Any = msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
+        except ValueError as error:  # of a name with quotes, or of one column for two keys
+            raise ConfigError(f"keys of format {self.name}: {error}") from None
         self._decoder = msgspec.json.Decoder(self._row_type)
 
     def read_columns(self) -> dict[str, str]:
-        """The name of each column that is read, by field.
-
-        Raises:
-            ConfigError: a key names a column that cannot be, or two name the same.
-        """
-        names: dict[str, str] = {}
+        """The name of each column that is read, by field."""
         given = self.options.keys
-        for key, column in {**self.columns, "weight": _WEIGHT}.items():
-            name = given.get(key)
-            # The JSON decoder finds a key by its raw bytes, so it cannot find a name that JSON escapes.
-            if name is not None and (not name or re.search(r'["\\\x00-\x1f]', name)):
-                raise ConfigError(
-                    f"keys.{key}: {name!r} must be a column's name, without quotes, backslashes or control characters"
-                )
-            if name is None and (column.if_named or (not column.required and (column.name or key) in given.values())):
-                continue
-            names[key] = name or column.name or key
-        for key, name in names.items():
-            other = next((one for one in names if one != key and names[one] == name), None)
-            if other is not None:
-                raise ConfigError(f"keys.{key}: {name!r} is also the column of {other}; name another one")
-        return names
+        return {
+            key: given.get(key) or column.name or key
+            for key, column in {**self.columns, "weight": _WEIGHT}.items()
+            if key in given or not (column.if_named or (not column.required and (column.name or key) in given.values()))
+        }
 
     @property
     def needs_template(self) -> bool:
@@ -191,8 +173,8 @@ class Format(ABC):
         return f"{' and '.join(f'`{self.keys[key]}`' for key in self._required())}, {self.values}"
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row seems to be of this format: for detection. Here: its required columns are texts."""
-        return all(isinstance(row.get(self.keys[key]), str) for key in self._required())
+        """Whether a row seems to be of this format: for detection. Here: it has the required columns."""
+        return all(row.get(self.keys[key]) is not None for key in self._required())
 
     def _required(self) -> list[str]:
         return [key for key, column in self.columns.items() if column.required]
@@ -254,22 +236,12 @@ class Format(ABC):
         return self._shallow(row)
 
     def convert(self, row: Mapping[str, Any]) -> Any:
-        """Convert a decoded row, such as one of Parquet or Arrow, to the type that `decode` returns.
-
-        Nulls that Arrow adds for keys of other rows are dropped from messages and tools.
+        """Convert a decoded row, such as one of a table, to the type that `decode` returns.
 
         Raises:
             RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
                 `too_deep`.
         """
-        try:
-            found = {name: pruned(row[name]) for name in self.nested if name in row}
-        except RecursionError as error:
-            raise _rejected(error) from None
-        return self.typed({**row, **found} if found else row)
-
-    def typed(self, row: Mapping[str, Any]) -> Any:
-        """Like `convert`, but keeps every null: for rows that were never in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
             msgspec.json.encode(converted)  # the only fast way to find lone surrogates, which UTF-8 cannot encode
@@ -287,19 +259,12 @@ class Format(ABC):
                 require_shallow(getattr(row, key), f"`{name}`")
         return row
 
-    def prepare(self, lines: Iterable[tuple[int, bytes]]) -> PreparedBlock:
-        """Turn lines of JSON into examples; never raises because of a line's content.
+    def prepare(self, items: Iterable[tuple[int, bytes | Mapping[str, Any]]]) -> PreparedBlock:
+        """Turn rows into examples; never raises because of a row's content.
 
         Args:
-            lines: (line number, its bytes, with or without the line end).
+            items: (row number, a line of JSON with or without its end, or a decoded row).
         """
-        return self._prepare(lines, self.decode)
-
-    def prepare_rows(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> PreparedBlock:
-        """Like `prepare`, for pairs of (row number, decoded row)."""
-        return self._prepare(rows, self.convert)
-
-    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], Any]) -> PreparedBlock:
         examples: list[Example] = []
         rejects: list[tuple[int, str, str]] = []
         filtered: Counter[str] = Counter()
@@ -311,7 +276,7 @@ class Format(ABC):
                 continue
             rows += 1
             try:
-                row = parse(item)
+                row = self.decode(item) if isinstance(item, bytes) else self.convert(item)
                 weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
                 made = self.examples(row, line, skipped)
                 examples += made if weight == 1 else [one._replace(weight=weight * one.weight) for one in made]
@@ -337,11 +302,8 @@ def check_weight(value: Any, where: str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and (value == 0 or LEAST <= value <= MOST):  # false for NaN
         return float(value)
-    shown = repr(value) if number or isinstance(value, str | bool) else ""
-    shown = shown if 0 < len(shown) < 40 else f"a {type(value).__name__}"
-    raise RowRejectedError(
-        "weight", f"`{where}` is {shown}: a weight is 0 (not trained), or a number from {LEAST:g} to {MOST:,.0f}"
-    )
+    what = "a weight is 0 (not trained), or a number"
+    raise RowRejectedError("weight", f"`{where}` is {repr(value)[:40]}: {what} from {LEAST:g} to {MOST:,.0f}")
 
 
 def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:

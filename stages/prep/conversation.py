@@ -1,7 +1,8 @@
 """Checks messages and brings them into one form for all conversational formats.
 
 A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
-string or an object). A `weight` of 0 also gets `train: false`.
+string or an object), but for two: a content that is a list of texts becomes one text, a part a line, as servers join
+them, and a `weight` of 0 also gives `train: false`.
 """
 
 from collections import Counter
@@ -23,17 +24,14 @@ MEDIA = {name: Column(Any) for name in ("image", "images", "audio", "audios", "v
 """Columns that hold a conversation's images, sounds or videos."""
 TOOLS = Column(Objects, nested=True)
 """The column of the tools; rows may lack it."""
-COLUMNS = ("messages", "conversations", "conversation")
-"""Usual names of a column of conversations."""
-
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
-_PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _INSTEAD_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""
 
 
 def check_messages(messages: Messages, key: str) -> Messages:
-    """Check (M,) messages, and give those of weight 0 the flag. The input is not changed.
+    """Check (M,) messages, join contents that are lists, and give messages of weight 0 the flag. The input is not
+    changed.
 
     Raises:
         RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
@@ -58,26 +56,16 @@ def require_answer(messages: Messages, key: str) -> None:
 
 def is_silent(message: Message) -> bool:
     """Whether a message has no content but white space, no tool call and no reasoning."""
-    content = message.get("content")
-    if isinstance(content, list):
-        texts = [part if isinstance(part, str) else [part.get(key) for key in _PART_TEXTS] for part in content]
-        blank = all(map(is_blank, texts))
-    else:
-        blank = is_blank(content)
-    return blank and all(is_blank(message.get(key)) for key in _INSTEAD_OF_CONTENT)
+    return all(is_blank(message.get(key)) for key in ("content", *_INSTEAD_OF_CONTENT))
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a value is empty, or a text of white space only; a list of texts is blank if all of them are."""
-    if isinstance(value, str):
-        return not value or value.isspace()
-    if isinstance(value, list):
-        return all(isinstance(one, str | None) and is_blank(one) for one in value)
-    return not value
+    """Whether a value is empty, or a text of white space only."""
+    return not value or (isinstance(value, str) and value.isspace())
 
 
 class _Part(msgspec.Struct):
-    type: Any = "text"
+    type: str = "text"
     text: str | None = None
     train: Any = None
     weight: Any = None
@@ -102,7 +90,7 @@ def _checked(message: Message, where: str) -> Message:
     if seen.function_call is not None:
         raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
     if isinstance(seen.content, list):
-        _check_parts(seen.content, f"{where}.content")
+        message = {**message, "content": _joined(seen.content, f"{where}.content")}
     elif seen.content is None and not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
         names = ", ".join(f"`{name}`" for name in message)
         lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
@@ -113,17 +101,22 @@ def _checked(message: Message, where: str) -> Message:
     return message if weight else {**message, "train": False}
 
 
-def _check_parts(content: list[str | _Part], where: str) -> None:
+def _joined(content: list[str | _Part], where: str) -> str:
+    texts = []
     for index, part in enumerate(content):
         if isinstance(part, str):
+            texts.append(part)
             continue
-        for name in ("train", "weight"):
-            if getattr(part, name) is not None:
-                raise RowRejectedError("weight", f"`{where}[{index}].{name}`: a part has none; give it to the message")
-        if not isinstance(part.type, str) or part.type not in _TEXT_PARTS:
-            raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {part.type!r}: only text can be packed")
-        if part.type == "text" and part.text is None:
-            raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got none")
+        if part.train is not None or part.weight is not None:
+            raise RowRejectedError("weight", f"`{where}[{index}]` has a weight or `train`; give it to the message")
+        if part.type not in _TEXT_PARTS or part.text is None:
+            what = f"`{where}[{index}]` is of type {part.type!r}"
+            raise RowRejectedError(
+                "not_text",
+                f"{what}: only parts with a `text` can be packed; a thought has a key of its own, `reasoning_content`",
+            )
+        texts.append(part.text)
+    return "\n".join(texts)
 
 
 def objects_of(value: Objects, key: str, reason: str = "wrong_type") -> list[dict[str, Any]] | None:
@@ -165,23 +158,16 @@ def turn(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
-def are_alike(one: Any, other: Any) -> bool:
-    """Whether two values are both texts, or both messages, for detection."""
-    if isinstance(one, str) and isinstance(other, str):
-        return True
-    return isinstance(one, list) and isinstance(other, list) and role_key(one) == "role" and bool(other)
-
-
-def role_key(value: Any) -> str:
-    """`role` or `from`, whichever all turns of a conversation have; "" if neither. For detection."""
-    if isinstance(value, str):  # JSON, as in a cell of CSV
+def turns_have(key: str, value: Any) -> bool:
+    """Whether a value is a conversation, or its JSON as in a cell of CSV, whose turns all have a key; for detection."""
+    if isinstance(value, str):
         try:
             value = decode_json(value, "") if value.lstrip().startswith("[") else None
         except RowRejectedError:
-            return ""
+            return False
     if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
-        return ""
-    return next((key for key in ("from", "role") if all(key in one for one in value)), "")
+        return False
+    return key == next((name for name in ("from", "role") if all(name in one for one in value)), None)
 
 
 def conversation(

@@ -1,6 +1,6 @@
 """Detects the format of a source from its first rows, or explains why it cannot.
 
-1. For each format, count the rows that have its columns with values of the right kind.
+1. For each format, count the rows that have its columns.
 2. A format that fits half of the rows is a candidate. A `text` column beside a conversation is not, because it is the
    rendered conversation.
 3. A single candidate is the result. With none or several, the error says what was checked and how to choose.

@@ -1,7 +1,6 @@
 """Preference data: a prompt with a chosen and a rejected answer. One example per row."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
@@ -10,7 +9,6 @@ from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
-    are_alike,
     check_messages,
     is_blank,
     refuse_media,
@@ -40,12 +38,6 @@ class PreferenceFormat(Format):
     }
     values = "lists of messages, or texts beside a prompt"
 
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`. Two texts that begin alike share a prompt only if the user says so."""
-        chosen, asked = row.get(self.keys["chosen"]), row.get(self.keys.get("prompt", ""))
-        alike = are_alike(chosen, row.get(self.keys["rejected"]))
-        return alike and (not isinstance(chosen, str) or isinstance(asked, str | list))
-
     def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
@@ -66,9 +58,6 @@ class PreferenceFormat(Format):
             raise RowRejectedError("no_preference", f"`{keys['chosen']}` and `{keys['rejected']}` are the same")
         if not texts:
             prompt, chosen, rejected = _conversation(prompt, chosen, rejected)
-        elif prompt is None:
-            cut = _common_text(chosen, rejected)
-            prompt, chosen, rejected = chosen[:cut], chosen[cut:], rejected[cut:]
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{keys[name]}` holds nothing after the prompt")
@@ -103,12 +92,3 @@ def _conversation(
     if not cut and prompt:
         return [turn("user", prompt)], chosen, rejected
     return chosen[:cut], chosen[cut:], rejected[cut:]
-
-
-def _common_text(chosen: str, rejected: str) -> int:
-    """Count the characters that both begin with; a space at their end belongs to the answers."""
-    shorter = min(len(chosen), len(rejected))
-    cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
-    if cut == shorter:
-        return max(shorter - 1, 0)
-    return cut - 1 if cut and chosen[cut - 1] == " " else cut

@@ -1,7 +1,6 @@
 """Prompt and completion, each a text or a list of messages. One example per row."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
@@ -10,7 +9,6 @@ from .base import Column, Columns, Format
 from .conversation import (
     MEDIA,
     TOOLS,
-    are_alike,
     check_messages,
     conversation,
     is_blank,
@@ -34,10 +32,6 @@ class PromptCompletionFormat(Format):
         **MEDIA,
     }
     values = "both texts or both lists of messages"
-
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
-        return are_alike(row.get(self.keys["prompt"]), row.get(self.keys["completion"]))
 
     def read_columns(self) -> dict[str, str]:
         """See `Format.read_columns`."""

@@ -20,7 +20,7 @@ from .base import Columns, Format, Options, ReaderCode, check_weight
 from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
-from .rowjson import require_shallow, unmarked
+from .rowjson import require_shallow
 from .sharegpt import ShareGPTFormat
 from .text import TextFormat
 from .tokenized import TokenizedFormat
@@ -58,10 +58,6 @@ class ReaderFormat(Format):
     def is_plain(self) -> bool:
         """See `Format.is_plain`."""
         return False
-
-    def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Format.convert`. The function gets plain dicts and lists, as from JSONL."""
-        return unmarked(super().convert(row))  # type: ignore[no-any-return]
 
     def _shallow(self, row: dict[str, Any]) -> dict[str, Any]:
         require_shallow(row, "the row")
@@ -106,7 +102,7 @@ class ReaderFormat(Format):
                 "missing_key", f"a row has one of {', '.join(f'`{key}`' for key in _FORMS)}; this has {keys}"
             )
         form = self._forms[decisive]
-        known = {*form.keys.values(), "group"} | ({"weight"} if decisive != "chosen" else set())
+        known = {*form.keys.values(), "group", "weight"}
         for key in row:
             if key not in known:
                 names = ", ".join(sorted(known))
@@ -114,8 +110,10 @@ class ReaderFormat(Format):
         group = row.get("group", "")
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
-        own = form.typed({key: value for key, value in row.items() if key not in ("group", "weight")})
-        weight, made = check_weight(row.get("weight"), "weight"), form.examples(own, line, skipped)
+        weight = check_weight(row.get("weight"), "weight")
+        if weight != 1 and decisive == "chosen":
+            raise RowRejectedError("weight", "pairs of answers have no weights")
+        made = form.examples(form.convert(row), line, skipped)
         return [one._replace(group=group or one.group, weight=weight) for one in made] if group or weight != 1 else made
 
     def _complaint(self, error: BaseException) -> str:

@@ -12,14 +12,6 @@ TOO_DEEP = "too_deep"
 more; a fixed limit does not depend on how deep the stack already is."""
 
 
-class JsonObject(dict[str, Any]):
-    """An object decoded from JSON text: all its nulls are real, none was added by Arrow."""
-
-
-class JsonArray(list[Any]):
-    """A list decoded from JSON text; see `JsonObject`."""
-
-
 def require_shallow(value: Any, what: str) -> None:
     """Refuse a value that nests too deeply.
 
@@ -68,35 +60,3 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
         raise RowRejectedError(reason, f"{where} is not {what}: {error}") from None
     require_shallow(value, where)
     return value
-
-
-def exact(value: Any) -> Any:
-    """A value decoded from JSON text, marked so that its nulls are not mistaken for nulls that Arrow added."""
-    if isinstance(value, dict):
-        return JsonObject(value)
-    return JsonArray(value) if isinstance(value, list) else value
-
-
-def pruned(value: Any, *, keep: str = "content") -> Any:
-    """Messages or tools without the nulls that Arrow adds for keys of other rows.
-
-    An Arrow column has one type, so a key that any message has becomes a null in all other messages. A null that was in
-    the data looks the same, unless the value was JSON text. Works at any depth.
-
-    Args:
-        keep: the key of an outermost object that stays if it is null.
-    """
-    if isinstance(value, JsonObject):
-        return dict(value)
-    if isinstance(value, JsonArray):
-        return list(value)
-    if isinstance(value, dict):
-        return {key: pruned(inner, keep="") for key, inner in value.items() if inner is not None or key == keep}
-    return [pruned(inner, keep=keep) for inner in value] if isinstance(value, list) else value
-
-
-def unmarked(value: Any) -> Any:
-    """The value as plain dicts and lists, with all nulls."""
-    if isinstance(value, dict):
-        return {key: unmarked(inner) for key, inner in value.items()}
-    return [unmarked(inner) for inner in value] if isinstance(value, list) else value

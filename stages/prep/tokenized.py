@@ -1,9 +1,6 @@
-"""Rows that are already tokenized: token ids, and which of them are trained. One example per row, or per document of a
-packed row."""
+"""Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,14 +15,15 @@ MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 _NUMBERS = list[int] | None
 _FLAGS = list[int | bool] | None
 _LARGEST = 2**31 - 1
+_OF_PACKED = (UNPADDED, "seq_start_id")
+"""Columns that only packed rows have: packtrain's own, and Megatron-Bridge's."""
 
 
 class TokenizedFormat(Format):
     """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect.
 
     `mask` names a column of 0 and 1; without it, the columns of `MASKS` that a row has are used, and a token is trained
-    if all of them say so. `lengths` names the column of the lengths of documents that share a row, which are taken
-    apart: one example each; without it, rows that hold several documents are rejected.
+    if all of them say so. Rows that hold several documents are rejected.
     """
 
     name = "tokenized"
@@ -33,18 +31,12 @@ class TokenizedFormat(Format):
         "ids": Column(list[int], required=True, name="input_ids"),
         "labels": Column(_NUMBERS),
         "mask": Column(_FLAGS, if_named=True),
-        "lengths": Column(list[int], if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
-        **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths", UNPADDED)},
+        **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths")},
         WEIGHTS: Column(list[float] | None),
-        "seq_start_id": Column(Any),  # Megatron-Bridge's
+        **{name: Column(Any) for name in _OF_PACKED},
     }
     values = "a list of integers"
-
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
-        ids = row.get(self.keys["ids"])
-        return isinstance(ids, list) and bool(ids) and all(type(one) is int for one in ids)
 
     def read_columns(self) -> dict[str, str]:
         """See `Format.read_columns`."""
@@ -55,7 +47,7 @@ class TokenizedFormat(Format):
         """See `Format.examples`.
 
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
-        `bad_lengths`, `weight` (weights of single tokens).
+        `weight` (weights of single tokens).
         """
         keys, ids = self.keys, _array(row.ids)
         if not len(ids):
@@ -65,17 +57,11 @@ class TokenizedFormat(Format):
             raise RowRejectedError("bad_ids", f"`{keys['ids']}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
         if row.attention_mask is not None and not np.all(_array(row.attention_mask)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
-        if "lengths" not in keys and row.seq_lengths is not None and len(row.seq_lengths) > 1:
+        if len(row.seq_lengths or ()) > 1 or any(getattr(row, name) is not None for name in _OF_PACKED):
             raise RowRejectedError(
                 "packed_already",
-                "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
-                "seq_lengths}",
-            )
-        if row.seq_start_id is not None and row.loss_mask is not None:
-            raise RowRejectedError(
-                "bad_mask",
-                "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
-                "before its token; give the data that it was packed from",
+                "documents are packed in this row; give a row for each of them, or take rows apart in a reader of your "
+                "own (format: python:module:function)",
             )
         trained = self._labelled(row.labels, ids)
         for key in ("mask", *MASKS):
@@ -90,13 +76,8 @@ class TokenizedFormat(Format):
                 trained = values == 1 if trained is None else trained & (values == 1)
         if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
             raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
-        if "lengths" not in keys:
-            return [_example(line, -1, ids, trained)]
-        return [
-            _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
-            for sub, (begin, end) in enumerate(self._documents(row))
-            if end > begin
-        ]
+        flags = None if trained is None or trained.all() else trained
+        return [Example(line, -1, "", None, None, None, ids=ids, trained=flags)]
 
     def _labelled(self, given: list[int] | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
@@ -115,18 +96,6 @@ class TokenizedFormat(Format):
             )
         return trained
 
-    def _documents(self, row: Any) -> list[tuple[int, int]]:
-        """Where each document of a row begins and ends, without its padding."""
-        key, lengths = self.keys["lengths"], [int(one) for one in row.lengths]
-        if min(lengths, default=0) < 1 or sum(lengths) != len(row.ids):
-            whole = f"the {len(row.ids):,} of `{self.keys['ids']}`"
-            raise RowRejectedError("bad_lengths", f"`{key}` must hold lengths of at least 1 that add up to {whole}")
-        inner = lengths if row.seq_lengths_unpadded is None else [int(one) for one in row.seq_lengths_unpadded]
-        fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
-        if not fits or not any(inner):
-            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{key}`")
-        return [(begin, begin + one) for begin, one in zip(accumulate([0, *lengths]), inner, strict=False)]
-
     def _check_length(self, values: NDArray[Any], name: str, ids: NDArray[Any], reason: str) -> None:
         if len(values) != len(ids):
             raise RowRejectedError(
@@ -140,8 +109,3 @@ def _array(values: list[int]) -> NDArray[Any]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array(values, object)
-
-
-def _example(line: int, sub: int, ids: NDArray[Any], trained: NDArray[np.bool_] | None) -> Example:
-    flags = None if trained is None or trained.all() else trained
-    return Example(line, sub, "", None, None, None, ids=ids, trained=flags)

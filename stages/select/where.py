@@ -30,13 +30,7 @@ def _said(side: Messages | str | None) -> str | None:
     """One side of an example as text: the contents of its messages, joined by line ends."""
     if side is None or isinstance(side, str):
         return side
-    return "\n".join(_content(message.get("content")) for message in side)
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
+    return "\n".join(str(message.get("content") or "") for message in side)
 
 
 def _roles(example: Example) -> list[str] | None:

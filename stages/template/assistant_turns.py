@@ -8,7 +8,7 @@ For each assistant message, this gives
 2. where it begins: where generation would begin, after the generation prompt. That is found in what the template wrote
    before the words, or by rendering the messages before it with a generation prompt, provided that the text continues
    as this rendering does after the last words before the turn. What follows is generated, also an empty thought;
-3. where it ends: after the first special token that the template writes after the words. All turns must end alike.
+3. where it ends: after the special token with which the template ends an answer.
 
 A step that fails raises `UnprovedError`; nothing is guessed. Contents are never searched: they may contain the
 template's own markers.
@@ -66,8 +66,9 @@ class TemplateProfile:
 
     opening: str = ""
     """The generation prompt; "" if the template writes none."""
-    closing: str | None = None
-    """What the template writes after the words of an assistant message that ends a conversation."""
+    before: str | None = None
+    """What the template writes between the words of an answer that ends a conversation and `ending`; None if that is
+    not known."""
     stops: re.Pattern[str] | None = None
     """Finds special tokens."""
     generation: bool = False
@@ -151,7 +152,8 @@ def turns_by_words(chat: Chat) -> list[Turn]:
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
-    closing = _Closing.of(chat, last[said[-1]], said[-1])
+    if manner.before is None:
+        raise UnprovedError("nothing shows how the template ends a turn", said[-1])
     known: dict[str, int] = {}
     turns: list[Turn] = []
     ended = 0
@@ -174,7 +176,7 @@ def turns_by_words(chat: Chat) -> list[Turn]:
         if offset <= len(before):
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
-        stop, end = closing.find(text, index, done, high, called=code & CALL > 0)
+        stop, end = _end(chat, index, done, high, called=code & CALL > 0)
         if low + offset < ended:
             raise UnprovedError("it begins before the previous turn ends", index)
         turns.append(Turn(index, low + offset, stop, end, end))
@@ -225,12 +227,10 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         raise UnprovedError("the template refuses the messages before it", index) from error
     if low <= len(head) <= anchor and text.startswith(head):
         return len(head)  # the text is the same, so it does not matter which message each word came from
-    if list(said) != list(words[:place]):
-        if not (place and said) or said[-1][2] != words[place - 1][2]:
+    if place:
+        begin, end, owner = said[-1] if said else (0, 0, -1)
+        if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
             raise UnprovedError("the text before it changes when the turn is left out", index)
-        begin, end, _ = said[-1]
-        if head[begin:end] != text[words[place - 1][0] : low]:
-            raise UnprovedError("the words before it change when the turn is left out", index)
         head = text[:low] + head[end:]
     same = common_prefix(head, text)
     if same == len(head) and low <= same <= anchor:
@@ -248,71 +248,27 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     raise UnprovedError("the text before its words is not the generation prompt", index)
 
 
-class _Closing(NamedTuple):
-    """What ends a turn, by the last turn of the conversation and by the profile."""
+def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
+    """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
 
-    before: str
-    """What stands between the words of an answer and `token`."""
-    token: str
-    call_token: str
-    headers: re.Pattern[str] | None
-    final: int
-    """The last message, if it is a turn; else -1."""
-
-    @classmethod
-    def of(cls, chat: Chat, place: int, final: int) -> "_Closing":
-        """Learn it from the last turn.
-
-        Args:
-            place: its last word.
-            final: its message.
-        """
-        words, manner = chat.words, chat.manner
-        tail, called, headers = manner.closing, False, header_pattern(manner.header_stops)
-        if final == len(chat.roles) - 1:
-            called = bool(words[place][2] & CALL)
-            tail = chat.text[words[place][1] :] if place == len(words) - 1 else None
-        else:
-            final = -1
-        if tail is None:
-            raise UnprovedError("nothing shows how the template ends a turn", max(final, words[place][2] >> MESSAGE))
-        before, token = _ending(tail, manner)
-        call_token = manner.call_stop or token
-        if called:
-            call_token = manner.call_stop if manner.call_stop in tail else token
-            if manner.closing is not None:
-                before, token = _ending(manner.closing, manner)
-        return cls(before, token, call_token, headers, final)
-
-    def find(self, text: str, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
-        """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
-
-        Args:
-            high: where the next message's words begin.
-            called: whether the turn ends with a tool call.
-        """
-        token, before = self.token, self.before
-        if called:  # text that closes the call lies between the words and the token
-            if self.call_token:
-                stop = text.find(self.call_token, done, high)
-                if stop >= 0:
-                    return stop, stop + len(self.call_token)
-            elif self.headers is not None and (found := self.headers.search(text, done, high)) is not None:
-                return found.start(), found.start()
-            elif index == self.final:
-                return len(text), len(text)
-        elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
-            stop = done + len(before)
-            return stop, stop + len(token)
-        elif token and not before:
-            return done, done  # the template writes no such token after the words here
-        raise UnprovedError("it does not end as the last turn does", index)
-
-
-def _ending(tail: str, manner: TemplateProfile) -> tuple[str, str]:
-    """Return what stands before the end-of-turn token in a text after a turn, and that token, or ""."""
-    found = manner.stops.search(tail) if manner.stops is not None else None
-    if found is None:
-        return tail, ""
-    ending = manner.ending if tail.startswith(manner.ending, found.start()) else ""
-    return tail[: found.start()], ending or found.group()
+    Args:
+        high: where the next message's words begin.
+        called: whether the turn ends with a tool call.
+    """
+    text, manner = chat.text, chat.manner
+    before, token, headers = manner.before or "", manner.ending, header_pattern(manner.header_stops)
+    if called:  # text that closes the call lies between the words and the token
+        if token := manner.call_stop or token:
+            stop = text.find(token, done, high)
+            if stop >= 0:
+                return stop, stop + len(token)
+        elif headers is not None and (found := headers.search(text, done, high)) is not None:
+            return found.start(), found.start()
+        elif index == len(chat.roles) - 1:
+            return len(text), len(text)
+    elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
+        stop = done + len(before)
+        return stop, stop + len(token)
+    elif token and not before:
+        return done, done  # the template writes no such token after the words here
+    raise UnprovedError("it does not end as the template ends a turn", index)

@@ -23,8 +23,6 @@ _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _DETAIL_CHARS = 500
-_NO_CONTENT = "has no attribute 'content'"
-"""What jinja2 says of a message without content, which logs of tool calls have."""
 
 
 class ChatTemplate:
@@ -126,8 +124,7 @@ class ChatTemplate:
             raise self.rejected("it makes half a character (a surrogate), which no file can hold") from error
         except Exception as error:
             message = str(error) or "no message"
-            advice = """; give every message a content: `content: ""`""" if _NO_CONTENT in message else ""
-            raise self.rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}{advice}") from error
+            raise self.rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
 
     def inputs(self, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> dict[str, Any]:
         """All variables that the template gets."""

@@ -79,7 +79,6 @@ def _stopped(what: str, why: str) -> StoppedTemplateError:
     return StoppedTemplateError(f"{what}: {why}; fix the template, leave the row out, or name another template")
 
 
-_VALUES = (str, int, float, type(None))
 _JSON = json.JSONEncoder(ensure_ascii=False)
 """What `json.dumps` would make for every call of `tojson` without options."""
 _ADDRESS = " at 0x"
@@ -212,27 +211,19 @@ def _raise_exception(message: Any) -> NoReturn:
 
 
 def written_text(value: Any = "") -> str:
-    """Return the text of a value, as `str` does, but refuse objects that have only Python's default text."""
+    """Return the text of a value, as `str` does, but refuse objects that have only Python's default text, with their
+    address.
+    """
     text = str(value)
-    if not isinstance(value, _VALUES) and _ADDRESS in text:
-        _require_values(value)
+    if not isinstance(value, str) and _ADDRESS in text:
+        try:
+            _JSON.encode(value)  # has no form for them, wherever they stand
+        except TypeError:
+            raise TemplateError(
+                f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would "
+                "not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
+            ) from None
     return text
-
-
-def _require_values(value: Any) -> None:
-    """Refuse objects whose text is their memory address, and containers of such objects."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            _require_values(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _require_values(key)
-            _require_values(item)
-    elif not isinstance(value, _VALUES) and _ADDRESS in str(value):
-        raise TemplateError(
-            f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would not "
-            "give the same shards; after `map`, `select` and the like write `| list` or `| join`"
-        )
 
 
 def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from ...schemas.errors import RowRejectedError
 from .assistant_turns import (
     ASSISTANT,
     Chat,
@@ -117,29 +118,27 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
     """Return where the completion begins: with its first message, if that is one of the turns that were located.
 
     Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
-    differ among the prompt's words, it begins with the completion's words, or the second time that these are written,
-    if the prompt's follow the first. Without a prompt, a completion that the user begins is the whole text; without a
-    completion, it begins at the text's end.
+    differ among the prompt's words, it begins with the completion's words. Without a prompt, a completion that the user
+    begins is the whole text; without a completion, it begins at the text's end.
 
     Raises:
-        RowRejectedError: the template refuses the prompt alone.
+        RowRejectedError: the template refuses the prompt alone; `unproved`, if words of the prompt follow.
     """
     text, words, roles, cut, *_ = chat
     if cut == len(roles):
         return len(text)
+    own = code_of(cut)
+    last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
+    answers = [(begin, end) for begin, end, code in words if code >= own]
+    anchor = min((begin for begin, _ in answers), default=len(text))
+    if last > min((begin for begin, end in answers if begin < end), default=last):
+        raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
     for turn in turns:
         if turn.message == cut:
             return turn.begin
     if not cut and roles[0] != ASSISTANT:
         return 0
-    own = code_of(cut)
-    anchor = min((begin for begin, _, code in words if code >= own), default=len(text))
-    last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
-    later = {code: begin for begin, _, code in reversed(words) if code >= own and begin >= last}
-    if later and later.keys() == {code for _, _, code in words if code >= own}:
-        anchor = min(later.values())
-    ends = [end for _, end, code in words if 0 <= code < own and end <= anchor]
-    low = max(0, *ends, *(earlier.end for earlier in turns if earlier.message < cut), 0)
+    low = max([last, *(earlier.end for earlier in turns if earlier.message < cut)])
     if cut:
         alone, alone_words = chat.head(cut)
         shared = common_prefix(alone, text)

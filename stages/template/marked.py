@@ -5,7 +5,7 @@ rendering gives the text and the origin of its words.
 """
 
 import marshal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jinja2.runtime import LoopContext
@@ -13,10 +13,9 @@ from jinja2.runtime import LoopContext
 from ...schemas.rows import Messages
 from .chat_template import ChatTemplate, plain
 from .environment import GuardedNamespace, Sandbox, compile_template, make_environment, tojson
-from .owned import OwnedDict, Owner, origin_of
+from .owned import OwnedDict, origin_of
 from .tracked_str import (
     GENERATION,
-    TOOLS,
     TrackedStr,
     Word,
     join,
@@ -39,8 +38,8 @@ class TrackingEnvironment(Sandbox):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.blocks = 0
-        self.kept: dict[int, tuple[int, dict[str, TrackedStr]]] = {}
-        """Tools that `Marker` keeps, by `id`: their code, and their JSON for each set of options."""
+        self.kept: dict[int, dict[str, str]] = {}
+        """The JSON of tools that `Marker` keeps, by their `id`, for each set of options."""
 
         def generation(text: str) -> str:
             self.blocks += 1
@@ -48,10 +47,6 @@ class TrackingEnvironment(Sandbox):
             return tracked(text, (*words_of(text), block))
 
         self.generation = generation
-
-    def keep(self, value: Any, code: int) -> None:
-        """Remember a value that stays alive, so that its JSON is made once and tracked."""
-        self.kept[id(value)] = (code, {})
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """See jinja2."""
@@ -77,10 +72,9 @@ class TrackingEnvironment(Sandbox):
         kept = self.kept.get(id(value))
         if kept is not None:
             options = repr((args, kwargs))  # not as keys: 1 and 1.0 are equal, and lists cannot be keys
-            code, texts = kept
-            if options not in texts:
-                texts[options] = owned(tojson(value, *args, **kwargs), code)
-            return texts[options]
+            if options not in kept:
+                kept[options] = tojson(value, *args, **kwargs)
+            return kept[options]
         text = tojson(value, *args, **kwargs)
         owner = origin_of(value)
         return text if owner is None else owned(text, owner)
@@ -99,8 +93,6 @@ def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-TOOL_KEYS = ("name", "description")
-"""Keys of a tool whose words a template always writes if it writes the tool."""
 _MAX_KEPT = 1024
 
 
@@ -109,14 +101,12 @@ class Marked(NamedTuple):
 
     text: str
     words: list[Word]
-    """Words of the messages, sorted; words of tools are not among them."""
+    """Sorted."""
     blocks: int
     """Number of generation blocks that ran; it must equal the number of words that belong to blocks."""
-    tools: Collection[int] = ()
-    """Codes of the tools with words in the text."""
 
 
-class Marker(Owner):
+class Marker:
     """Renders with `TrackedStr` contents.
 
     Args:
@@ -124,7 +114,7 @@ class Marker(Owner):
     """
 
     def __init__(self, template: ChatTemplate) -> None:
-        super().__init__(template)
+        self.template = template
         self._environment = make_environment(TrackingEnvironment, template.name, template.date)
         self._compiled = compile_template(self._environment, template.source, template.name)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
@@ -145,49 +135,21 @@ class Marker(Owner):
             return join(compiled.root_render_func(compiled.new_context(inputs)))
 
         text = self.template.guarded(render)
-        if type(text) is not TrackedStr:
-            return Marked(text, [], environment.blocks)
-        words, text = sorted(words_of(text)), str.__str__(text)
-        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
-        return Marked(text, [word for word in words if word[2] > TOOLS], environment.blocks, written)
+        return Marked(str.__str__(text), sorted(words_of(text)), environment.blocks)
 
     def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-        """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once.
-
-        Raises:
-            RowRejectedError: a tool is not a JSON object.
-        """
+        """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once."""
         if tools is None:
             return None
         try:
             key = marshal.dumps(tools, 2)  # distinguishes all JSON values, and refuses subclasses
         except ValueError:
-            key = b""
-        kept = self._tools.get(key)
-        if kept is not None:
-            return kept
-        if not all(isinstance(tool, dict) for tool in tools):
-            raise self.template.rejected("every tool must be a JSON object")
-        made: list[dict[str, Any]] = [_tool(tool, TOOLS - 1 - k) for k, tool in enumerate(plain(tools))]
-        if key:
+            return plain(tools)  # type: ignore[no-any-return]
+        if key not in self._tools:
             if len(self._tools) >= _MAX_KEPT:
                 self._tools.clear()
                 self._environment.kept.clear()
-            self._tools[key] = made
-            self._environment.keep(made, TOOLS)
-            for k, tool in enumerate(made):
-                self._environment.keep(tool, TOOLS - 1 - k)
-                if type(tool.get("function")) is dict:
-                    self._environment.keep(tool["function"], TOOLS - 1 - k)
-        return made
-
-
-def _tool(tool: dict[Any, Any], code: int) -> dict[Any, Any]:
-    """A tool with tracked name and description."""
-    made = dict(tool)
-    for key, item in tool.items():
-        if key in TOOL_KEYS and type(item) is str:
-            made[key] = owned(item, code)
-        elif key == "function" and type(item) is dict:
-            made[key] = _tool(item, code)
-    return made
+            made = self._tools[key] = plain(tools)
+            for one in (made, *made, *(tool.get("function") for tool in made)):
+                self._environment.kept[id(one)] = {}
+        return self._tools[key]

@@ -9,24 +9,23 @@ Which part a piece of a turn is, follows from its words:
 - *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
   generate it, as it must generate the token that ends a turn.
 
-If a message has a thought or calls of which the turn shows no words, although they are in it, the conversation is not
-proved: nothing is guessed.
+What the template writes but does not let be followed is not painted: `Losses` finds it.
 """
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeAlias
 
 import numpy as np
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import RunKind
 from .assistant_turns import Chat, Turn, UnprovedError, past_space
-from .losses import Gaps
-from .owned import Owned, texts_of
+from .owned import Owned
 from .rendered import Paint, Runs
 from .thoughts import CLOSING, OPENING, is_blank
-from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word, code_of
+from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
 
 _ANSWER, _THOUGHT, _CALL = range(3)
 _BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL)
@@ -48,16 +47,13 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
     """
     paint = Paint(len(chat.text))
     _paint_turns(paint, chat, turns, begin)
-    said: dict[int, dict[int, Any]] = {}
-    for code, one in own.said.items():
-        if code & _OF_PARTS:
-            said.setdefault(code >> MESSAGE, {})[code] = one
-    for turn in turns if said else ():
-        if turn.message not in said:
-            continue
-        for low, high, part in _parts(chat, turn, said[turn.message]):
+    words: dict[int, list[Word]] = {code >> MESSAGE: [] for code in own.said if code & _OF_PARTS}
+    for word in chat.words if words else ():
+        if word[2] >> MESSAGE in words:
+            words[word[2] >> MESSAGE].append(word)
+    for turn in turns:
+        for low, high, part in _parts(chat, turn, words[turn.message]) if turn.message in words else ():
             paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
-    _paint_prompt(paint, chat, begin, (RunKind.COMPLETION, RunKind.PROMPT))
     if set(own.flags) != {True}:
         _weigh(paint, chat.words, turns, own.flags)
     return paint.runs()
@@ -85,7 +81,6 @@ def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -
     paint = Paint(length)
     paint.put(0, begin, RunKind.UNPROVED, 0)
     paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1))
-    _paint_prompt(paint, chat, begin, (RunKind.UNPROVED_COMPLETION, RunKind.UNPROVED))
     if {*before, *after} - {True}:
         paint.weights = np.full(length, min(before, default=True), np.float64)
         paint.weights[begin:] = min(after, default=True)
@@ -116,97 +111,35 @@ def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) ->
             done = next_stop
 
 
-def _paint_prompt(paint: Paint, chat: Chat, begin: int, kinds: tuple[RunKind, RunKind]) -> None:
-    """Take out of the completion the words of the prompt that the template writes there.
+def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
+    """Thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a generation block
+    has no parts.
 
     Args:
-        kinds: of the completion, and of such words.
-    """
-    for low, high, code in reversed(chat.words):
-        if high <= begin:
-            break
-        if 0 <= code < code_of(chat.cut):
-            paint.put(max(low, begin), high, kinds[1], code >> MESSAGE, over=kinds[0])
-
-
-def _parts(chat: Chat, turn: Turn, said: Mapping[int, Any]) -> list[_Part]:
-    """The thoughts and calls of a turn. What follows an end-of-turn token in a generation block has no parts.
-
-    Args:
-        said: the thoughts and calls of its message, by code.
+        words: of the turn's message.
 
     Raises:
-        UnprovedError: one of them is in the turn and cannot be located there.
-    """
-    text, begin, end = chat.text, turn.begin, turn.stop
-    mine = _within(chat.words, begin, end, turn.message)
-    field = any(code & REASONING and not is_blank(text[low:high]) for low, high, code in mine)
-    groups = _groups(mine, REASONING if field else TAGGED)
-    found = {part for _, _, part in groups}
-    gaps = Gaps(text, mine, begin, end)
-    for code, one in said.items():
-        part, what = (_CALL, "tool calls") if code & CALL else (_THOUGHT, "thought")
-        if part not in found and gaps.hold(texts_of(one)):
-            raise UnprovedError(f"its {what} could not be followed into the text", turn.message)
-    return _stretches(chat, turn, groups, tagged=not field)
-
-
-def _within(words: Sequence[Word], begin: int, end: int, message: int) -> list[Word]:
-    """The words of a message in begin..end, without empty ones."""
-    first = bisect_left(words, (begin,))
-    while first and words[first - 1][1] > begin:  # a turn may begin within a word
-        first -= 1
-    out = []
-    for low, high, code in words[first:]:
-        if low >= end:
-            break
-        low, high = max(low, begin), min(high, end)
-        if low < high and code >> MESSAGE == message:
-            out.append((low, high, code))
-    return out
-
-
-def _groups(words: Sequence[Word], thought: int) -> list[_Part]:
-    """Neighbouring words that belong to one part.
-
-    Args:
-        thought: the kind of the words that are thoughts.
-    """
-    out: list[_Part] = []
-    before = -1
-    for low, high, code in words:
-        kind = code & _OF_PARTS
-        part = _CALL if kind == CALL else _THOUGHT if kind == thought else _ANSWER
-        if kind == before:
-            out[-1] = (out[-1][0], high, part)
-        else:
-            out.append((low, high, part))
-        before = kind
-    return out
-
-
-def _stretches(chat: Chat, turn: Turn, groups: Sequence[_Part], *, tagged: bool) -> list[_Part]:
-    """Thoughts and calls of a turn with what belongs to them.
-
-    Args:
-        tagged: whether the words of a thought may begin with their tag.
-
-    Raises:
-        UnprovedError: a thought without a tag among its words is not the first part.
+        UnprovedError: a thought is not the first part.
     """
     text, end = chat.text, turn.stop
+    inside = ((max(low, turn.begin), min(high, end), code & _OF_PARTS) for low, high, code in words)
+    mine = [word for word in inside if word[0] < word[1]]
+    field = any(kind & REASONING and not is_blank(text[low:high]) for low, high, kind in mine)
     closings = {chat.manner.thought_end, CLOSING} - {""}
     out: list[_Part] = []
     last, done = -1, turn.begin
-    for low, high, part in groups:
+    for kind, neighbours in groupby(mine, itemgetter(2)):
+        group = list(neighbours)
+        low, high = group[0][0], group[-1][1]
+        part = _CALL if kind == CALL else _THOUGHT if kind == (REASONING if field else TAGGED) else _ANSWER
         if last == _THOUGHT:
             out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
         gap = text[done:low]
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
         start = past_space(text, done + after, low) if after else done
         if part == _THOUGHT:
-            tag = tagged and text.startswith(OPENING, past_space(text, low, high))
-            if last == _CALL or (last >= 0 and not tag):
+            tag = not field and text.startswith(OPENING, past_space(text, low, high))
+            if last >= 0:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
             out.append((low if tag and gap.strip() else done if tag else start, high, part))
         elif part == _CALL:

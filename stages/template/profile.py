@@ -9,6 +9,7 @@ from ...schemas.rows import Message, Messages
 from .assistant_turns import TemplateProfile, stop_pattern
 from .chat_template import REASONING_KEYS
 from .marked import Marker
+from .owned import own
 from .tracked_str import CALL, MESSAGE, REASONING, Word
 
 _ASKED: Message = {"role": "user", "content": "a"}
@@ -37,7 +38,7 @@ def learn_profile(marker: Marker, stops: Sequence[str], others: Sequence[str]) -
         stops: the tokenizer's special tokens.
         others: its other added tokens, in case the template ends turns with one of them.
     """
-    template, opening, closing, ending = marker.template, "", None, ""
+    template, opening, closing = marker.template, "", None
     special = [v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str)]
     found = stop_pattern((*stops, *special))
     alone, opened = _rendered(marker, [_ASKED], None), _rendered(marker, [_ASKED], None, open_turn=True)
@@ -50,14 +51,21 @@ def learn_profile(marker: Marker, stops: Sequence[str], others: Sequence[str]) -
             if found is None or not found.search(closing):
                 more = stop_pattern((*others, *stops, *special))
                 found = more if more is not None and more.search(closing) else found
-    if found is not None and closing:
-        ending = _ending(marker, found, closing)
+    ending = _ending(marker, found, closing) if found is not None and closing else ""
     call_stop = _call_stop(marker, found, ending)
     header_stops: tuple[str, ...] = ()
-    if found is not None and closing is not None and not found.search(closing) and not call_stop:
+    if found is not None and closing is not None and not ending and not call_stop:
         header_stops = tuple(sorted(set(_header_stops(marker, found))))
-    marks = template.marks_generation
-    return TemplateProfile(opening, closing, found, marks, _thought_end(marker), call_stop, header_stops, ending)
+    return TemplateProfile(
+        opening=opening,
+        before=closing.partition(ending)[0] if closing and ending else closing,
+        stops=found,
+        generation=template.marks_generation,
+        thought_end=_thought_end(marker),
+        call_stop=call_stop,
+        header_stops=header_stops,
+        ending=ending,
+    )
 
 
 def ending_tokens(manner: TemplateProfile) -> tuple[str, ...]:
@@ -86,7 +94,7 @@ def _rendered(
         open_turn: with a generation prompt.
     """
     try:
-        marked = marker.render(marker.own(messages).chat, marker.tools(tools), add_generation_prompt=open_turn)
+        marked = marker.render(own(messages).chat, marker.tools(tools), add_generation_prompt=open_turn)
     except StoppedTemplateError:
         raise
     except PacktrainError:

@@ -22,6 +22,7 @@ from .chat_template import ChatTemplate
 from .locate import completion_start, locate
 from .losses import Losses
 from .marked import Marker
+from .owned import own
 from .paint import painted, painted_unproved
 from .profile import ending_tokens, learn_profile
 from .rendered import Rendered, same
@@ -113,33 +114,35 @@ class Renderer:
         """As a call, without a trace."""
         cut, manner, marker = len(prompt), self.manner, self._marker
         messages = prompt + completion
-        own, own_tools = marker.own(messages), marker.tools(tools)
+        seen, tools_seen = own(messages), marker.tools(tools)
         try:
-            made = marker.render(own.chat, own_tools)
+            made = marker.render(seen.chat, tools_seen)
         except RowRejectedError:
-            self.template.render(marker.plain(messages), tools)  # raises, too, and knows nothing of tracked strings
+            self.template.render(messages, tools)  # raises, too, and knows nothing of tracked strings
             self.mismatches += 1
             raise
-        text, words, blocks, _ = made
+        text, words, blocks = made
         if _chosen(text):
-            self._compare(text, marker.plain(messages), tools)
-        dropped, torn = self._losses.check(own, tools, made)
+            self._compare(text, messages, tools)
+        dropped, torn = self._losses.check(seen, tools, made)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
-            return marker.render(own.chat[:index], own_tools, add_generation_prompt=True)[:2]
+            return marker.render(seen.chat[:index], tools_seen, add_generation_prompt=True)[:2]
 
-        calls = {code >> MESSAGE for code in own.said if code & CALL}
-        chat = Chat(text, words, own.roles, cut, manner, head, blocks, calls)
+        calls = {code >> MESSAGE for code in seen.said if code & CALL}
+        chat = Chat(text, words, seen.roles, cut, manner, head, blocks, calls)
         try:
             if torn is not None:
                 raise torn
+            if seen.tangled >= 0:
+                raise UnprovedError("its content has more thoughts than one at its beginning", seen.tangled)
             turns, begin = locate(chat)
-            return Rendered(text, begin, painted(chat, turns, begin, own), "", dropped)
+            return Rendered(text, begin, painted(chat, turns, begin, seen), "", dropped)
         except UnprovedError as error:
             begin = completion_start(chat)
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            runs = painted_unproved(chat, begin, own.flags, error.reason)
+            runs = painted_unproved(chat, begin, seen.flags, error.reason)
             return Rendered(text, begin, runs, where + error.reason, dropped)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
@@ -148,9 +151,9 @@ class Renderer:
         Raises:
             RowRejectedError, TemplateError: see `__call__`.
         """
-        own = self._marker.own(messages)
-        made = self._marker.render(own.chat, self._marker.tools(tools), add_generation_prompt=True)
-        self._losses.check(own, tools, made)
+        seen = own(messages)
+        made = self._marker.render(seen.chat, self._marker.tools(tools), add_generation_prompt=True)
+        self._losses.check(seen, tools, made)
         return made.text
 
     def before(
@@ -164,11 +167,9 @@ class Renderer:
             TemplateError: see `ChatTemplate.render`.
         """
         texts: list[str | None] = [None] * len(indices)
-        with suppress(RowRejectedError):
-            given = self._marker.plain(messages)
-            for number, index in enumerate(indices):
-                with suppress(RowRejectedError):
-                    texts[number] = self.template.render(given[:index], tools, add_generation_prompt=True)
+        for number, index in enumerate(indices):
+            with suppress(RowRejectedError):
+                texts[number] = self.template.render(messages[:index], tools, add_generation_prompt=True)
         return texts
 
     @property
@@ -179,9 +180,9 @@ class Renderer:
     @property
     def stop(self) -> str | None:
         """The special token that ends an assistant's turn; None if the template writes none."""
-        closing, stops = self.manner.closing, self.manner.stops
-        found = stops.search(closing) if closing and stops else None
-        return found[0] if found else None
+        stops = self.manner.stops
+        found = stops.match(self.manner.ending) if stops is not None else None
+        return found[0] if found is not None else None
 
     @property
     def manner(self) -> TemplateProfile:

@@ -58,21 +58,15 @@ class Paint:
         self.weights: NDArray[np.float64] | None = None
         """(length,) how much each counts in the loss; None if all count 1."""
 
-    def put(self, low: int, high: int, kind: int, message: int, *, over: int = -1) -> None:
+    def put(self, low: int, high: int, kind: int, message: int) -> None:
         """Say what the characters low..high are.
 
         Args:
             kind: a `RunKind`.
             message: index of the message that they belong to.
-            over: change only characters of this kind.
         """
-        if low >= high:
-            return
-        if over < 0:
+        if low < high:
             self.codes[low:high] = message << _TURN | kind
-        else:
-            here = self.codes[low:high]
-            here[here & _KIND == over] = message << _TURN | kind
 
     def runs(self) -> Runs:
         """The runs: they end where something changes."""

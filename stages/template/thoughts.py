@@ -1,7 +1,6 @@
 """Thoughts of the assistant between `<think>` and `</think>` in a content."""
 
 import re
-from collections.abc import Iterator
 
 OPENING, CLOSING = "<think>", "</think>"
 """Tags around thoughts in contents, whatever the template."""
@@ -20,25 +19,20 @@ def bare(text: str) -> str:
     return _TAGS.sub("", text).strip()
 
 
-def thoughts_in(content: str) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each thought of a content: from its opening tag to its closing one, without that.
+def thought_end(content: str) -> int:
+    """Where the thought at the beginning of a content ends, before its closing tag; 0 if there is none.
 
-    Everything before a closing tag that comes first is one, too: templates and servers read it so. An opening tag that
-    nothing closes counts only at the beginning. White space before an opening tag at the beginning belongs to the
-    thought. A thought without a character other than white space is no thought: the empty block is what a model
-    generates instead of one.
+    Everything before the first closing tag is one, with an opening tag or without: templates and servers read it so. So
+    is a content that begins with an opening tag that nothing closes. A thought without a character other than white
+    space is none: the empty block is what a model generates instead of one.
     """
-    opened, seen = -1, False
-    for found in _TAGS.finditer(content):
-        if found[0] == OPENING:
-            if opened < 0:
-                opened = found.start()
-        elif opened >= 0:
-            if not is_blank(content[opened + len(OPENING) : found.start()]):
-                yield 0 if is_blank(content[:opened]) else opened, found.start()
-            opened = -1
-        elif not (seen or is_blank(content[: found.start()])):
-            yield 0, found.start()
-        seen = True
-    if opened >= 0 and is_blank(content[:opened]) and not is_blank(content[opened + len(OPENING) :]):
-        yield 0, len(content)
+    end = content.find(CLOSING)
+    if end < 0:
+        end = len(content) if content.lstrip().startswith(OPENING) else 0
+    return end if bare(content[:end]) else 0
+
+
+def has_more_thoughts(content: str) -> bool:
+    """Whether a content has words before its thought, or several closing tags, so that more may be thoughts."""
+    words = content[: content.find(CLOSING)].partition(OPENING)
+    return content.count(CLOSING) > 1 or (CLOSING in content and bool(words[1]) and not is_blank(words[0]))

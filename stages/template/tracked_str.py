@@ -10,11 +10,9 @@ from itertools import accumulate
 from typing import Any, SupportsIndex, TypeAlias
 
 Word: TypeAlias = tuple[int, int, int]
-"""(begin, end, code) in characters. The code says where the text came from: `code_of`, GENERATION or TOOLS."""
+"""(begin, end, code) in characters. The code says where the text came from: `code_of`, or GENERATION."""
 GENERATION = -1
 """The code of a stretch written by a `{% generation %}` block."""
-TOOLS = -2
-"""The code of a list of tools; tool k has the code TOOLS - 1 - k."""
 MESSAGE = 16
 """A code is a message's index, shifted left by this many bits, plus the number of the part and its kind."""
 CALL, REASONING, TAGGED = 1, 2, 4
@@ -28,14 +26,14 @@ def code_of(index: int, part: int = 0, kind: int = 0) -> int:
     """The code of words of a message.
 
     Args:
-        part: number of the content part, tool call or thought between tags, from 1; 0 for all of them as one text.
+        part: number of the tool call, from 1; 0 for all of them as one text, and for what is none.
         kind: CALL, REASONING, TAGGED, or 0 for content.
     """
     return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
 
 
 def part_of(code: int) -> int:
-    """Number of the part, tool call or thought that a code belongs to; 0 for all of them."""
+    """Number of the tool call that a code belongs to; 0 for all of them."""
     return code >> _PART & _MAX_PARTS
 
 
@@ -92,25 +90,9 @@ class TrackedStr(str):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
-        return self._placed(str.split(self, sep, maxsplit))
-
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """`str.rsplit`."""
-        return self._placed(str.rsplit(self, sep, maxsplit))
-
-    def splitlines(self, keepends: bool = False) -> list[str]:
-        """`str.splitlines`, with which jinja2 indents."""
-        return self._placed(str.splitlines(self, keepends))
-
-    def partition(self, sep: str) -> tuple[str, str, str]:
-        """`str.partition`."""
-        head, middle, tail = self._placed(str.partition(self, sep))
-        return head, middle, tail
-
-    def _placed(self, texts: Iterable[str]) -> list[str]:
         # Each part is found after the one before it; between them lies a separator.
         done, out = 0, list[str]()
-        for text in texts:
+        for text in str.split(self, sep, maxsplit):
             low = str.index(self, text, done)
             done = low + len(text)
             out.append(self._part(text, low, done))

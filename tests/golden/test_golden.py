@@ -181,7 +181,6 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("other columns", pairs | {"path": "renamed.jsonl", "keys": {"prompt": "question", "completion": "answer"}})
     add("own reader", texts | {"format": "python:golden_reader:turns"}, holdout={"fraction": 0.2})
     add("apps, repeats dropped", source("apps", name="again", path="again.jsonl"), mask="all")
-    add("tokenized, packed before", source("ids", path="rows.jsonl", keys={"lengths": "seq_lengths"}))
     add("split between even lines", texts | {"path": "even.jsonl"}, truncate=cut | {"split": {"at": "paragraphs"}})
     many = source("ids", name="many", path="many.jsonl", weight=3.0)
     add("mixture of many", many, texts | {"weight": 1.0, "repeat": 1}, pack={"strategy": "wrapped"})
@@ -261,8 +260,6 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
     for row in again[::3]:
         row["solutions"] = json.dumps([*json.loads(row["solutions"]), "print(1)", "print(1)  ", "print(2)"])
     yield "again", again
-    lengths = ([5, 9, 2], [16], [1, 15])
-    yield "rows", [{"input_ids": list(range(n, n + 16)), "seq_lengths": lengths[n % 3]} for n in range(40)]
     masked = kit.corpus("ids", 40, seed=16)
     yield "masked", [row | {"loss_mask": [n % 5 % 2 for n in range(len(row["labels"]))]} for row in masked]
     words = [f"the sun {'<|im_end|>' * (n % 3)} was {'up' * (n % 5)}{'<|im_end|>' * (n % 2)}" for n in range(40)]

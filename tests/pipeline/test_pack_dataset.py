@@ -145,17 +145,6 @@ def test_what_the_dataset_says_of_itself_is_kept() -> None:
     assert packed[:]["tags"] == [[0, 1, 1]]
 
 
-# --- dictionaries ---
-
-
-def test_splits_are_packed_by_themselves() -> None:
-    splits = {name: Dataset.from_dict(random_examples(i)) for i, name in enumerate(("train", "test"))}
-    packed = pack_dataset(DatasetDict(splits), 16)
-    assert type(packed) is DatasetDict
-    for name, split in splits.items():
-        assert packed[name][:] == pack_dataset(split, 16)[:]
-
-
 # --- refusals ---
 
 

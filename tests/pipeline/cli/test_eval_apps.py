@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_interruption_ends_every_program(here: Path) -> None:
     rows = [one | {"text": f"```python\nwhile True: pass\n# {at}\n```"} for at, one in enumerate(sample_rows())]
     write_samples(here / "samples.jsonl", rows)
-    process = warm.Process([*LINE, "--timeout", "1000s", "--jobs", 2], cwd=here)
+    process = warm.Process([*LINE, "--timeout", "1000", "--jobs", 2], cwd=here)
     me = psutil.Process(process.child)
     end = time.monotonic() + 300
     while len(me.children(recursive=True)) < 4:

@@ -25,7 +25,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("diff packed packed-2k", 0, {}),
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
-    ("verify packed --repair mix.yaml", 0, {"sound": bool, "findings": list, "removed": list, "manifest": str}),
+    ("verify packed --repair mix.yaml", 0, {"sound": bool, "findings": list, "manifest": str}),
 ]  # fmt: skip
 
 

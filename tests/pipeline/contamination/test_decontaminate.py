@@ -79,14 +79,14 @@ def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -
     report, drop = kit.packed(make("report", "report")), kit.packed(make("drop", "drop"))
     assert encoded == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
     assert [hit["id"] for hit in hits(report)] == FOUND
-    assert [(hit["kind"], hit["share"] == 1, hit["evaluation_id"]) for hit in hits(drop)] == [
-        ("prompt", True, "planted"),
-        ("prompt", False, "planted"),
-        ("prompt", True, "short"),
-        ("prompt", True, "planted"),
-        ("answer", True, "planted"),
+    assert [(hit["kind"], hit["share"] == 1, hit["evaluation_line"]) for hit in hits(drop)] == [
+        ("prompt", True, 10),
+        ("prompt", False, 10),
+        ("prompt", True, 11),
+        ("prompt", True, 10),
+        ("answer", True, 10),
     ]
-    assert all(hit["evaluation"] == "test.jsonl" and hit["evaluation_line"] in (10, 11) for hit in hits(drop))
+    assert {hit["evaluation"] for hit in hits(drop)} == {"test.jsonl"}
     assert shards(report) == shards(bare)
     total, kept = drop.manifest.ledger.total(), report.manifest.ledger.total()
     assert total.examples_dropped == {"contaminated": 5}
@@ -140,7 +140,6 @@ def test_repair(make: Make, corpus: Path, tmp_path: Path) -> None:
     lost, shard = packed.folder / "contamination.jsonl", shards(packed)[0]
     whole, kept = lost.read_bytes(), test.read_bytes()
     shutil.rmtree(tmp_path / "cache" / "overlaps")
-    shutil.rmtree(tmp_path / "cache" / "evaluations")
     lost.unlink()
     (packed.folder / shard).write_bytes(b"x")
     test.write_bytes(kept + b'{"question": "and one more question that was not there"}\n')

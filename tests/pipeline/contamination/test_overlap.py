@@ -277,7 +277,6 @@ def test_texts_of_evaluation_rows(tmp_path: Path, at: int) -> None:
     hits = found(tmp_path, list(said.values()), [written])
     expected = {*(("prompt", letter) for letter in asked), *(("answer", letter) for letter in answered)}
     assert {(hit["kind"], "QABCS"[hit["example"]]) for hit in hits} == expected
-    assert all(hit.get("evaluation_id", "") == str(row.get("id", row.get("task_id", ""))) for hit in hits)
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA", "")

@@ -95,7 +95,7 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
     path, data = tmp_path / name, FILES[name]
     chance = random.Random(7)
     refused: list[str] = []
-    for _ in range(30):
+    for _ in range(60):
         broken = bytearray(data)
         broken[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         path.write_bytes(broken)
@@ -103,7 +103,7 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
             texts(scan(path))
         except InputError as error:
             refused.append(str(error))
-    assert refused
+    assert len(refused) >= 3
     assert all(str(path) in said for said in refused)
 
 

@@ -157,8 +157,8 @@ SUMMARY = "{{ '<|im_start|>system\n' }}{% for m in messages %}{{ m.content + ';'
 @pytest.mark.parametrize(
     ("template", "row", "reason"),
     [
-        (each(ANSWERS % " | indent(2)"), LINES, "unproved"),
-        (each(ANSWERS % " | indent(2)"), said("r", "delta", "one", "alpha\nbeta gamma"), "unproved"),
+        (each(ANSWERS % " | indent(2)"), LINES, "lost_content"),
+        (each(ANSWERS % " | indent(2)"), said("r", "delta", "one", "alpha\nbeta gamma"), "lost_content"),
         (AGAIN, said("one two", "alpha beta"), "unproved"),
         (SUMMARY + each("{{ m.content }}"), said("one two", "alpha beta"), "unproved"),
         (each(ANSWERS % ".split('</think>')[-1]"), said("q", "Write <think> first and </think> then."), "lost_content"),
@@ -176,9 +176,9 @@ def test_a_turn_whose_words_are_not_whole_and_in_one_place_is_left_out(
 
 
 def test_a_completion_begins_after_its_header(runs: Runs) -> None:
-    """Also where the template lists all contents before, and where there is no prompt."""
-    listed = runs("listed", [said("one two", "alpha beta")], "completion", SUMMARY + each("{{ m.content }}"))
-    assert runs.trained(listed) == [f"alpha beta{END}\n"]
+    """Also where there is no prompt. Where the template lists all contents before, that is not certain."""
+    with pytest.raises(PacktrainError):
+        runs("listed", [said("one two", "alpha beta")], "completion", SUMMARY + each("{{ m.content }}"))
     alone = {"messages": [{"role": "assistant", "content": "Four."}]}
     assert runs.trained(runs("alone", [alone], "completion")) == [f"Four.{END}\n"]
 

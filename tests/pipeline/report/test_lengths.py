@@ -53,8 +53,8 @@ def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: An
     return choose(stats, config or configured(), len(stats.lengths), **options)
 
 
-def at(choice: Choice, strategy: str, length: int) -> Point:
-    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+def at(choice: Choice, length: int) -> Point:
+    return next(one for one in choice.points if one.max_length == length)
 
 
 def lognormal(mean: float, spread: float, count: int = 3000) -> Any:
@@ -94,11 +94,11 @@ def test_a_strategy_that_saves_rows_is_shown() -> None:
     assert choice.other is not None
     assert choice.other.strategy == "tight"
     assert plan_rows(lengths, 4096, "tight", max_docs=4).rows <= choice.other.rows
-    assert choice.other.rows < 0.9 * at(choice, "bfd", 4096).rows
+    assert choice.other.rows < 0.9 * at(choice, 4096).rows
     assert choice_of(stats_of([2048] * 50)).other is None, "full rows"
     alone = choice_of(stats_of([100] * 50), configured(pack={"strategy": "none"}))
     assert alone.other is not None
-    assert (alone.other.strategy, at(alone, "none", 2048).rows) == ("bfd", 50)
+    assert (alone.other.strategy, at(alone, 2048).rows) == ("bfd", 50)
     assert alone.other.rows < 5
 
 
@@ -110,9 +110,17 @@ def test_one_giant_conversation_that_decides_is_named() -> None:
     stats = replace(stats_of([100] * 300 + [700] * 299 + [40_000]), longest=longest)
     choice = choice_of(stats)
     assert choice.advice is not None
-    assert (choice.advice.max_length, choice.advice.strategy, choice.advice.longer) == (65_536, "bfd", 1)
+    assert (choice.advice.max_length, choice.advice.longer) == (65_536, 1)
     assert "Only 1 document is longer than 32,768: s/chats:46, 40,000 tokens" in advice_sentence(choice)
     assert "Only" not in advice_sentence(choice_of(stats_of([100] * 300 + [700] * 299)))
+
+
+def test_plain_texts_can_be_cut() -> None:
+    texts = stats_of([3000] * 100, prompt=0.0)
+    assert "pack.strategy=bfd_split" in advice_sentence(choice_of(texts))
+    for changes in ({"pack": {"strategy": "bfd_split"}}, {"truncate": {"max_length": 4096}}):
+        assert "pack.strategy" not in advice_sentence(choice_of(texts, configured(**changes)))
+    assert "pack.strategy" not in advice_sentence(choice_of(stats_of([3000] * 100)))
 
 
 def for_model(positions: int) -> Limit:
@@ -184,8 +192,9 @@ def test_the_advice_keeps_what_can_be_kept(
     advice = choice.advice
     assert advice is not None
     assert advice_sentence(choice).startswith(f"max_length {advice.max_length:,} ")
-    cuts = advice.strategy in CUTTING
-    mine = {one.max_length: one for one in choice.points if one.strategy == advice.strategy}
+    assert {one.strategy for one in choice.points} == {strategy}
+    cuts = strategy in CUTTING
+    mine = {one.max_length: one for one in choice.points}
     point = mine[advice.max_length]
     texts = point.labels + point.labels_lost >= TEXT * (point.tokens + point.tokens_lost)
     least = WHOLE_TEXTS if texts else WHOLE

@@ -74,7 +74,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("page")
     kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
     out = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}, run={"report": True})).folder
-    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words", "7")
+    pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words")
     counts = [OverlapCount("s", "t", 1, 1, 1)]
     overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
     return replace(msgspec.json.decode((out / "report.json").read_bytes(), type=Report), overlap=overlap)

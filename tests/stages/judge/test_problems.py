@@ -11,7 +11,7 @@ from packtrain.stages.prep import make_format
 
 def row(tests: Any, **more: Any) -> Any:
     line = {"question": "Add.", "id": 7, "input_output": tests, **more}
-    return make_format("apps").typed(line)
+    return make_format("apps").convert(line)
 
 
 def test_programs_that_read_standard_input() -> None:

@@ -57,17 +57,6 @@ def test_every_token_once(strategy: Strategy, problem: tuple[list[int], int]) ->
 
 
 @examples(120)
-@given(lengths_and_capacity)
-def test_wrapped_is_reversible(problem: tuple[list[int], int]) -> None:
-    lengths, capacity = problem
-    tokens = [(document, token) for document, n in enumerate(lengths) for token in range(n)]
-    rows = rows_of(plan_rows(lengths, capacity, "wrapped"))
-    laid = [[(document, token) for document, a, b in row for token in range(a, b)] for row in rows]
-    assert [token for row in laid for token in row] == tokens
-    assert all(len(row) == capacity for row in laid[:-1])
-
-
-@examples(120)
 @given(
     st.lists(st.integers(1, 64), max_size=50),
     st.sampled_from([1, 2, 8, 16]),

@@ -1,15 +1,12 @@
-"""Every format that TRL converts, too: the same rows come out."""
+"""Preference pairs, which TRL converts, too: the same rows come out."""
 
 import copy
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.rows import Example
-from packtrain.stages.prep import make_format
 from packtrain.stages.prep.preference import PreferenceFormat
-from packtrain.stages.prep.sharegpt import ROLES
 
 from tests.support.examples import examples
 
@@ -45,8 +42,8 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
 @given(rows())
 def test_the_same_as_trl(row: dict[str, Any]) -> None:
     """What is not refused is what TRL makes of it, but for three things that TRL gets wrong or does not do."""
-    done = PreferenceFormat().prepare_rows([(0, copy.deepcopy(row))])
-    if not done.examples:
+    done = PreferenceFormat().prepare([(0, copy.deepcopy(row))])
+    if not done.examples:  # such as texts without a prompt
         assert done.rejects
         return
     (made,) = done.examples
@@ -64,34 +61,3 @@ def test_the_same_as_trl(row: dict[str, Any]) -> None:
     assert {"prompt": made.prompt, "chosen": made.completion, "rejected": made.rejected} == {
         key: theirs[key] for key in ("prompt", "chosen", "rejected")
     }
-
-
-def one(name: str, row: dict[str, Any]) -> Example:
-    done = make_format(name).prepare_rows([(0, copy.deepcopy(row))])
-    assert done.rejects == []
-    (made,) = done.examples
-    return made
-
-
-def messages_of(made: Example) -> Any:
-    return made.prompt + made.completion  # type: ignore[operator]
-
-
-SPOKEN = st.fixed_dictionaries(
-    {
-        "from": st.sampled_from(["user", "assistant", "system", "tool", "human", "gpt", "observation"]),
-        "value": st.text(),
-    },
-    optional={"weight": st.just(1), "name": st.text(), "score": st.floats(0, 1)},
-)
-
-
-@examples(300)
-@given(st.lists(SPOKEN, min_size=1, max_size=5), st.booleans())
-def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages: bool) -> None:
-    assume(turns[-1]["value"].strip())  # a blank last answer is rejected
-    made = messages_of(one("sharegpt", {"conversations": turns}))
-    key = "messages" if under_messages else "conversations"
-    theirs = trl.maybe_convert_to_chatml({key: copy.deepcopy(turns)})["messages"]
-    # TRL leaves the roles as they are called, which templates do not know.
-    assert made == [message | {"role": ROLES[message["role"]]} for message in theirs]

@@ -27,7 +27,7 @@ def test_messages_may_not_nest_too_deeply(levels: int, reason: str | None) -> No
 
 def test_decoded_rows_give_what_lines_give() -> None:
     row = {"text": "a", "other": object()}
-    done = make_format("text").prepare_rows([(0, row), (1, {"text": 1}), (2, {}), (3, {"text": "\ud800"})])
+    done = make_format("text").prepare([(0, row), (1, {"text": 1}), (2, {}), (3, {"text": "\ud800"})])
     assert [e.text for e in done.examples] == ["a"]
     assert [(line, reason) for line, reason, _ in done.rejects] == [
         (1, "wrong_type"),
@@ -67,11 +67,8 @@ VALID: dict[str, Any] = {
     "prompt_completion": {"prompt": TURNS[:1], "completion": TURNS[1:], "tools": [{"name": "f"}]},
     "messages": {"messages": [*TURNS, {"role": "assistant", "content": ["x"], "weight": 0}], "tools": "[]"},
     "text": {"text": "a"},
-    "sharegpt": {
-        "conversations": [{"from": "function_call", "value": '{"name": "f", "arguments": {}}'}],
-        "system": "s",
-    },
-    "alpaca": {"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]], "system": "s"},
+    "sharegpt": {"conversations": [{"from": "gpt", "value": "a"}], "system": "s"},
+    "alpaca": {"instruction": "a", "input": "b", "output": "c", "system": "s"},
     "preference": {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": [{"role": "assistant", "content": "b"}]},
     "tokenized": {"input_ids": [3, 4], "labels": [-100, 4], "loss_mask": [True, 1], "attention_mask": [1, 1]},
     "python": {"messages": TURNS, "group": "g"},
@@ -99,7 +96,7 @@ def test_one_wrong_value_anywhere_is_an_example_or_told_by_name(name: str, data:
     made = make_format(name, data.draw(st.sampled_from(OPTIONS.get(name, [Options()]))))
     place = data.draw(st.sampled_from(places(VALID[name])[1:]))
     row = changed(VALID[name], place, data.draw(JSON | st.sampled_from([-1, 0.5, "", "[", [], {}])))
-    by_line, by_row = made.prepare([(7, json.dumps(row).encode())]), made.prepare_rows([(7, row)])
+    by_line, by_row = made.prepare([(7, json.dumps(row).encode())]), made.prepare([(7, row)])
     for done in (by_line, by_row):
         assert done.rows == 1 == len(done.rejects) + done.filtered.total() + len({one.line for one in done.examples})
         for line, reason, detail in done.rejects:

@@ -6,7 +6,7 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.owned import LOST, Owner
+from packtrain.stages.template.owned import LOST
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 
@@ -14,10 +14,6 @@ EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tool
 TEXTS_ONLY = (
     "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}"
     "<{{ m.role }}>{{ m.content if m.content is string else '' }}</>{% endif %}{% endfor %}"
-)
-PARTS = (
-    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for p in m.content if p.type == 'text' %}[{{ p.text }}]{% endfor %}{% endif %}</>{% endfor %}"
 )
 LATE = (
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>"
@@ -113,27 +109,6 @@ def test_words_that_are_written_in_any_way_are_kept(way: str) -> None:
 @pytest.mark.parametrize("way", ["", "{{ m.content | length }}", "{{ 'said' if m.content else '' }}", "{{ m.role }}"])
 def test_words_that_leave_only_a_shadow_are_lost(way: str) -> None:
     assert lost(EACH % way, [user("Why?"), answer("So.")]).startswith("message 1: ")
-
-
-# --- contents that are lists ---
-
-
-def test_parts_are_joined_for_a_template_that_knows_none() -> None:
-    template = ChatTemplate(TEXTS_ONLY, {}, "mules")
-    messages = [user([{"type": "text", "text": "What is"}, "this?"]), user("u")]
-    assert Owner(template).plain(messages) == [user("What is\nthis?"), user("u")]
-    assert messages[0]["content"] == [{"type": "text", "text": "What is"}, "this?"], "the row itself is left alone"
-    assert rendered(TEXTS_ONLY, [*messages, answer("a")]).text.startswith("<user>What is\nthis?</>")
-
-
-def test_each_part_must_be_written() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "output_text", "text": "b"}, {"type": "text", "text": " "}]
-    detail = lost(PARTS, [user(parts), answer("v")])
-    assert detail.startswith("message 1: ")
-    assert "part 2" in detail
-    assert rendered(PARTS, [user([parts[0], parts[2], {"type": "text", "text": ""}]), answer("v")]).dropped == ()
-    thinking = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "v"}]
-    assert rendered(PARTS, [user("u"), answer(thinking)]).dropped == ("reasoning",)
 
 
 # --- tool calls, results and tools ---

@@ -71,16 +71,6 @@ CALL = {"type": "function", "id": "123456789", "function": {"name": "find", "arg
         (kit.CHATML, {"content": "Say <think>."}, [("A", "Say <think>.")]),
         (kit.CHATML, {"content": "<think>\n\n</think>\n\nYes."}, [("A", "<think>\n\n</think>\n\nYes.")]),
         (kit.CHATML, {"content": "</think>Yes."}, [("A", "</think>Yes.")]),
-        (
-            kit.CHATML,
-            {"content": "<think>a<think>b</think>c</think>d"},
-            [("T", "<think>a<think>b"), ("A", "</think>c</think>d")],
-        ),
-        (
-            kit.CHATML,
-            {"content": "a<think>b</think>c<think>d\n</think>e"},
-            [("A", "a"), ("T", "<think>b"), ("A", "</think>c"), ("T", "<think>d\n"), ("A", "</think>e")],
-        ),
         # A field that the template writes; tags in it are words.
         (
             KEPT,
@@ -132,6 +122,12 @@ def test_what_belongs_to_what(template: str, message: dict[str, Any], wanted: li
     assert said(renderer, message, {"content": "End."}) == [*early, ("A", "End."), ("E", "<|im_end|>")]
 
 
+@pytest.mark.parametrize("content", ["<think>a<think>b</think>c</think>d", "a<think>b</think>c", "</think>a</think>b"])
+def test_further_thoughts_are_not_guessed(content: str) -> None:
+    answer: Messages = [{"role": "assistant", "content": content}]
+    assert renderer_of(kit.CHATML)([{"role": "user", "content": "?"}], answer).unproved
+
+
 def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
     """Tags of the data become something else."""
     write = "message.content | replace('<think>', '(') | replace('</think>', ')')"
@@ -144,7 +140,7 @@ def test_whole_turns_are_as_if_no_part_was_known() -> None:
     """Digests are made of them: an example that was held out, or a duplicate, must stay so."""
     renderer = renderer_of(kit.CHATML)
     for train in (True, False):
-        texts = ("<think>a</think>b", "c<think>d</think>", "e</think>f", "<think> </think>g")
+        texts = ("<think>a</think>b", "<think>d</think>", "e</think>f", "<think> </think>g")
         for text in texts:
             said_once: dict[str, Any] = {"role": "assistant", "content": text}
             answers: Messages = [said_once | {"train": train}, said_once]
