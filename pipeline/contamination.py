@@ -26,7 +26,6 @@ from ..stages.prep import Options
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
-from .inputs.find import Found, find_inputs
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
@@ -74,16 +73,6 @@ class EvaluationRows:
     index: OverlapIndex
     places: list[list[tuple[InputFile, int]]]
     """(T,) file, and line from 1, of the first rows that have each text."""
-
-
-def find_evaluation(config: DecontaminateConfig, base: Path) -> list[Found]:
-    """The evaluation files, without reading them.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    with _called():
-        return find_inputs(_source(config), base)
 
 
 def prepare_evaluation(config: DecontaminateConfig, base: Path, scratch: LocalStore) -> Evaluation:

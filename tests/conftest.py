@@ -25,7 +25,7 @@ from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
 from tests import kit
-from tests.support import warm
+from tests.support import tasks, warm
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -138,7 +138,10 @@ class LastingPool(Pool):
             if worker.process.is_alive():
                 self._pool.append(worker)
                 return worker
-        return super()._start()
+        worker = super()._start()
+        worker.pipe.send((tasks.compare_hostile_texts_once, None))
+        worker.pipe.recv()
+        return worker
 
     @classmethod
     def end(cls) -> None:

@@ -89,12 +89,12 @@ class _Done:
 
 
 def _run(config: "RunConfig", base: Path, observer: "Observer") -> _Done:
-    from ..run.run import find_or_make
+    from ..run.run import make_dataset
     from ..run.workers import open_workspace
 
     began = time.perf_counter()
     work = open_workspace(config, base, observer)
-    made = find_or_make(config, work)
+    made = make_dataset(config, work)
     return _Done(work, made, time.perf_counter() - began)
 
 

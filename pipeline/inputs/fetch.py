@@ -12,6 +12,7 @@ from ...schemas.files.copy_cache import Copies
 from ...schemas.files.remote import Remote, RemoteError, describe
 from ...schemas.fingerprint import fingerprint
 from .file_kinds import is_data, is_text
+from .find import Found
 
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
@@ -19,8 +20,8 @@ _MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "Ve
           "last_modified", "updated", "created", "Last-Modified", "oid")  # fmt: skip
 
 
-def find_urls(text: str, where: str) -> list[tuple[str, int, int]]:
-    """(URL, size, stamp) of each file of a URL: of itself, of the matches of a pattern, or of a folder's files.
+def find_urls(text: str, where: str) -> list[Found]:
+    """The files of a URL: itself, the matches of a pattern, or a folder's files.
 
     Raises:
         ConfigError: there is none, or fsspec does not know the protocol.
@@ -46,18 +47,17 @@ def _unreachable(what: str, error: Exception) -> InputError:
     )
 
 
-def _look(url: str) -> list[tuple[str, int, int]]:
+def _look(url: str) -> list[Found]:
     """See `find_urls`."""
     if urlsplit(url).scheme in WEB:
         with web(url, {}) as answer:
-            return [(url, _size(answer.length), _stamp(dict(answer.headers)))]
+            return [_found(url, answer.length, dict(answer.headers))]
     fs, path = filesystem(url)
-    infos = _infos(fs, path).items()
-    return [(fs.unstrip_protocol(name), _size(info.get("size")), _stamp(info)) for name, info in infos]
+    return [_found(fs.unstrip_protocol(name), info.get("size"), info) for name, info in _infos(fs, path).items()]
 
 
-def _size(known: int | None) -> int:
-    return -1 if known is None else int(known)
+def _found(url: str, size: int | None, about: dict[str, Any]) -> Found:
+    return Found(url, -1 if size is None else int(size), _stamp(about), origin=shown(url))
 
 
 def _stamp(info: dict[str, Any]) -> int:

@@ -10,14 +10,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from blake3 import blake3
 
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.jsontext import parse_json
@@ -38,24 +35,14 @@ _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
 
 
-class InputKind(Enum):
-    """The kind of location of an input."""
-
-    LOCAL = "local"
-    URL = "url"
-    HUB = "hub"
-    """A dataset that the `datasets` library loads by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """One input, not opened yet."""
 
-    kind: InputKind
     name: str
-    """A path, a URL, or the name of a dataset."""
+    """A path or a URL."""
     size: int
-    """Bytes; 0 for a dataset of the hub."""
+    """Bytes."""
     stamp: int
     """Changes with the input: its change time (ctime, in ns), or a hash of a server's metadata; 0 if unknown."""
     alias: str = ""
@@ -64,25 +51,24 @@ class Found:
     """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
 
     @property
+    def is_url(self) -> bool:
+        """Whether it is not on this machine."""
+        return _URL.match(self.name) is not None
+
+    @property
     def place(self) -> str:
         """The path of a local file; of a URL, its host and path."""
-        if self.kind is not InputKind.URL:
+        if not self.is_url:
             return self.name
         parts = urlsplit(self.name)
         return f"/{parts.hostname}{parts.path}"
 
-    @property
-    def shown(self) -> str:
-        """The name for messages and notes: a URL without password and signature."""
-        if self.kind is not InputKind.URL:
-            return self.name
-        parts = urlsplit(self.name)
-        secret = f"?{blake3(parts.query.encode()).hexdigest(8)}" if parts.query else ""
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{secret}"
 
-
-def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
+def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
     """The inputs of a source, in the given order, and sorted within a pattern or a folder.
+
+    Args:
+        cache: for datasets of the hub.
 
     Raises:
         ConfigError: a file is missing or listed twice, a pattern or a folder has no files, or `split` is missing or
@@ -95,34 +81,34 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     def add(key: object, one: Found) -> None:
         if key in found:
             raise ConfigError(
-                f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
+                f"{where}: {one.origin or one.name} is listed twice, by this or another name or pattern; its rows "
+                "would count twice"
             )
         found[key] = one
 
     for text in source.path:
         if _URL.match(text):
-            for one in _far(text, source, where):
+            for one in _far(text, source, where, cache):
                 add(one.name, one)
             continue
         for path in _local(text, source, where, base):
             about = regular(path, where)
-            add((about.st_dev, about.st_ino), Found(InputKind.LOCAL, path, about.st_size, about.st_ctime_ns))
+            add((about.st_dev, about.st_ino), Found(path, about.st_size, about.st_ctime_ns))
     return list(found.values())
 
 
-def _far(text: str, source: "SourceConfig", where: str) -> Iterator[Found]:
+def _far(text: str, source: "SourceConfig", where: str, cache: Path) -> list[Found]:
     if text.startswith(HUB) and not text.startswith(_HUB_FILES):
+        from .hub import load
+
         name = text.removeprefix(HUB)
         if not name.strip("/") or name.startswith((".", "/")):
             raise ConfigError(f"{where}: {text} names no dataset of the hub; write {HUB}owner/name, or a folder's path")
-        yield Found(InputKind.HUB, name, 0, 0)
-        return
+        return load(name, source.subset, source.split, cache, where)
     _refuse_split(source, text)
     from .fetch import find_urls
 
-    for url, size, stamp in find_urls(text, where):
-        one = Found(InputKind.URL, url, size, stamp)
-        yield replace(one, origin=one.shown)
+    return find_urls(text, where)
 
 
 def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:

@@ -18,7 +18,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import fingerprint
 from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
-from .find import Found, InputKind, choose_split
+from .find import Found, choose_split
 
 PATIENCE = 5
 """Seconds within which the hub must answer."""
@@ -71,7 +71,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         stat = file.stat()
         alias = f"{plain}/{_label(file, Path(plain).name)}"
         origin = f"hf://{name}/{file.name}"
-        out.append(Found(InputKind.LOCAL, str(file), stat.st_size, stat.st_ctime_ns, alias, origin))
+        out.append(Found(str(file), stat.st_size, stat.st_ctime_ns, alias, origin))
     return out
 
 

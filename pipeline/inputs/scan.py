@@ -32,7 +32,7 @@ from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore, hash_file, open_regular
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
-from .find import Found, InputKind, find_inputs, labels
+from .find import Found, find_inputs, labels
 from .lines import scan_lines
 from .spool import spool_name
 
@@ -77,19 +77,12 @@ def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalSto
 
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
     began = time.time_ns()
-    inputs = list[Found]()
-    for one in find_inputs(source, base):
-        if one.kind is InputKind.HUB:
-            from .hub import load
-
-            inputs += load(one.name, source.subset, source.split, scratch.root, f"sources.{source.name}.path")
-        else:
-            inputs.append(one)
+    inputs = find_inputs(source, base, scratch.root)
     about = [(found.name, found.size, found.stamp) for found in inputs]
     how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([about, how])}.json"
     with ThreadPoolExecutor(_THREADS) as pool:
-        copies = {one.name: pool.submit(_copy, one, scratch.root) for one in inputs if one.kind is InputKind.URL}
+        copies = {one.name: pool.submit(_copy, one, scratch.root) for one in inputs if one.is_url}
         paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
         files = _noted(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
@@ -97,7 +90,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
             large = {n: pool.submit(todo[n]) for n, one in enumerate(inputs) if one.size > SMALL_BYTES}
             files = [large[n].result() if n in large else scanned() for n, scanned in enumerate(todo)]
             # Else a file may change unnoticed, and the note would be wrong.
-            if all(found.kind is InputKind.URL or began - found.stamp > _SETTLED for found in inputs):
+            if all(found.is_url or began - found.stamp > _SETTLED for found in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
     names = labels([found.alias or found.place for found in inputs])
@@ -118,7 +111,7 @@ def _scanned(source: "SourceConfig", found: Found, path: Path, cache: Path) -> I
     try:
         return scan_file(source.name, path, source.max_row_bytes, cache, found.place)
     except InputError as error:  # which names the copy of a URL's file
-        raise InputError(str(error).replace(str(path), found.shown)) from error
+        raise InputError(str(error).replace(str(path), found.origin or found.name)) from error
 
 
 def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:

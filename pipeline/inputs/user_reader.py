@@ -14,35 +14,22 @@ def is_reader(format: str) -> bool:
     return format.startswith(PYTHON)
 
 
-def reader_file(format: str, base: Path, where: str) -> Path:
-    """The file of a reader's module, in the configuration's folder or on Python's path.
-
-    Args:
-        where: the key of the configuration, for errors.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    module = format.split(":")[1]
-    relative = Path(*module.split("."))
-    for folder in (base, *map(Path, sys.path)):
-        for file in (folder / relative.with_suffix(".py"), folder / relative / "__init__.py"):
-            if file.is_file():
-                return file.absolute()
-    raise ConfigError(
-        f"{where}: the module {module} is neither in {base} nor on Python's path; check its name, or put {relative}.py "
-        "beside the configuration"
-    )
-
-
 def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Options:
     """The options of a reader, including its module's source. Runs the module once as a check.
 
     Raises:
         ConfigError: it cannot be found, read or run, or has no such function.
     """
-    function = format.split(":")[2]
-    file = reader_file(format, base, where)
+    _, module, function = format.split(":")
+    relative = Path(*module.split("."))
+    places = (folder / relative for folder in (base, *map(Path, sys.path)))
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    file = next((file.absolute() for file in files if file.is_file()), None)
+    if file is None:
+        raise ConfigError(
+            f"{where}: the module {module} is neither in {base} nor on Python's path; check its name, or put "
+            f"{relative}.py beside the configuration"
+        )
     try:
         code = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

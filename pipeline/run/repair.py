@@ -81,11 +81,11 @@ def repair(
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}
     if wrong:
-        for name in wrong:
+        for name in wrong - {MANIFEST}:
             _forget(out, name)
         if MANIFEST in wrong:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
-        make_dataset(loaded, open_workspace(loaded, start, observer))
+        make_dataset(loaded, open_workspace(loaded, start, observer), again=True)
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)
 

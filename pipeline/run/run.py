@@ -1,7 +1,7 @@
 """The run: sources → encoded parts → plan → shards → manifest.
 
-1. Check the folder: is it finished, interrupted, or from another run?
-2. Prepare: scan the inputs, load the tokenizer, choose the engine.
+1. Check the folder: is it from another configuration?
+2. Prepare: scan the inputs, load the tokenizer, choose the engine. Is the folder finished?
 3. Encode the blocks that the cache lacks.
 4. Read lengths, and decide what is kept of each document.
 5. Plan the rows and write the shards, with documents.parquet beside them.
@@ -29,7 +29,7 @@ from ..contamination import compare
 from ..dataset.manifests import read_manifest
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
-from ..dataset.run_notes import Request, is_asked_again, remember
+from ..dataset.run_notes import remember
 from ..encode.driver import Encoded, encode
 from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.notes import first_reject, notes, reject_lines
@@ -82,7 +82,7 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
-    made = find_or_make(written(loaded, data, work.scratch) if data else loaded, work)
+    made = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
     if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
         work.observer.note(said)
     return made.manifest
@@ -98,54 +98,33 @@ class Made:
     report: "AtEnd | None" = None
 
 
-def find_or_make(config: RunConfig, work: Workspace) -> Made:
-    """Find the finished dataset of this same run, or do the work that remains.
+def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> Made:
+    """Do the work that remains: none, if the folder holds the finished dataset of this same run.
 
-    Raises:
-        BusyError: another driver is working on the same output folder.
-    """
-    finished = find_finished(config, work)
-    if finished is None:
-        return make_dataset(config, work)
-    put_card(work.out, finished, work.observer)  # a run that was killed may have left it out
-    return Made(finished, now=False)
-
-
-def find_finished(config: RunConfig, work: Workspace) -> Manifest | None:
-    """Return the manifest if this same run is already finished, else None. Takes milliseconds, because inputs are
-    compared by size and time.
+    Args:
+        again: make what has no record although the dataset is finished, because files of it are damaged.
 
     Raises:
         OutputError: the folder holds something else.
+        BusyError: another driver is working on the same output folder.
     """
     check_folder(work.out)
     check_config(work.out, config)
-    request = Request.of(config, work.base, packtrain_version())
-    manifest = read_manifest(work.out)
-    if manifest is None or not is_asked_again(work.out, request) or not all_there(work.out, manifest):
-        return None
-    work.observer.note(f"{work.out.url} is already finished; nothing to do")
-    if config.run.report and not work.out.exists(REPORT):
-        work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")
-    return manifest
-
-
-def make_dataset(config: RunConfig, work: Workspace) -> Made:
-    """Do the work that remains.
-
-    Raises:
-        BusyError: another driver is working on the same output folder.
-    """
     with leased(work.out, shard=config.run.shard):
-        return _make(config, work)
+        return _make(config, work, again)
 
 
-def _make(config: RunConfig, work: Workspace) -> Made:
+def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
     out, observer = work.out, work.observer
-    # Taken before anything is read, so that a file that changes later counts as another input.
-    request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
         prepared = prepare_inputs(config, work, executor)
+        plan, finished = plan_of(config, prepared), read_manifest(out)
+        if finished is not None and not again and finished.plan == plan and all_there(out, finished):
+            observer.note(f"{out.url} is already finished; nothing to do")
+            if config.run.report and not out.exists(REPORT):
+                observer.note(f"its report is missing; packtrain report {out.url} writes it")
+            put_card(out, finished, observer)  # a run that was killed may have left it out
+            return Made(finished, now=False)
         encoded = encode_inputs(config, prepared, work, executor)
         try:
             selected = select_documents(config, prepared, encoded, work)
@@ -156,9 +135,8 @@ def _make(config: RunConfig, work: Workspace) -> Made:
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
-        plan = plan_of(config, prepared)
         claim(out, plan)
-        remember(out, request)
+        remember(out, config, work.base)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))

@@ -74,13 +74,16 @@ def own(messages: Messages) -> Owned:
         for key, value in message.items():
             if value is None:
                 continue
-            if key == "content" and type(value) is str:
-                seen[key] = _content(made, value, code, role)
-            elif key in _REASONING and type(value) is str:
-                thought = code_of(index, 0, REASONING)
-                seen[key] = owned(value, thought)
-                if thought not in made.said:
-                    made.say(thought, value)
+            if type(value) is str and type(key) is str:
+                if key == "content":
+                    seen[key] = _content(made, value, code, role)
+                elif key in _REASONING:
+                    thought = code_of(index, 0, REASONING)
+                    seen[key] = owned(value, thought)
+                    if thought not in made.said:
+                        made.say(thought, value)
+                else:
+                    seen[key] = value
             elif key == "tool_calls" and type(value) is list:
                 calls = [(code_of(index, number, CALL), call) for number, call in enumerate(value, 1)]
                 seen[key] = [_call(call, own_code) for own_code, call in calls]

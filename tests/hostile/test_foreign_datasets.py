@@ -12,7 +12,7 @@ from packtrain.schemas.errors import IntegrityError, PacktrainError
 
 from tests.kit import Config, cli, configure, lines, packed, saved, source, tree
 from tests.support import warm
-from tests.support.hostile import ACTIVE, EVIL, SECRET, forge, leaves, put, ran
+from tests.support.hostile import ACTIVE, EVIL, SECRET, forge, leaves, patience, put, ran
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("verify",),
@@ -137,6 +137,15 @@ def test_nothing_is_written_through_a_linked_folder(foreign: Path, config: Confi
         assert code == 1
         assert "leads out of" in said
     assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(foreign: Path) -> None:
+    shard = next(foreign.glob("train/shards/*"))
+    shard.unlink()
+    os.mkfifo(shard)
+    with patience():
+        code, said = outcome(("verify",), foreign)
+    assert (code, shard.name in "".join(said.split())) == (1, True)
 
 
 # Code that a dataset names

@@ -174,7 +174,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) ->
     folder = tmp_path_factory.mktemp("workplace")
     shutil.copytree(tiny_tokenizer, folder / "tokenizer")
     pairs = [{"question": row["prompt"], "answer": row["completion"]} for row in kit.corpus("pairs", 20)]
-    kit.write(folder / "chats.jsonl", kit.corpus("chats", 80))
+    kit.write(folder / "chats.jsonl", kit.corpus("chats", 160))
     kit.write(folder / "pairs.jsonl", pairs)
     kit.write(folder / "test.jsonl", [pairs[4] | {"answer": "none of the training data"}])
     keys = {"prompt": "question", "completion": "answer"}

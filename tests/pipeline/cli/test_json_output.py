@@ -75,8 +75,7 @@ def test_the_output_is_json_and_nothing_else(
 
 def test_the_numbers_of_a_run_are_those_of_its_manifest(packtrain: Command, here: Path) -> None:
     manifest = json.loads((here / "packed" / "manifest.json").read_text())
-    assert ask(packtrain, "run mix.yaml").value["state"] == "finished"  # it lies elsewhere than it was made
-    said = ask(packtrain, "run mix.yaml").value
+    said = ask(packtrain, "run mix.yaml").value  # it lies elsewhere than it was made
     assert said["state"] == "unchanged"
     assert said["manifest"] == manifest["hash"]
     assert said["ledger"] == manifest["ledger"]

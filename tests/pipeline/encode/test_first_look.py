@@ -93,7 +93,9 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert not [note for note in notes if "MOON" in note], "it is said once"
 
 
-def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
+    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Wrong(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:
             return super().encode([text.replace("\r\n", "\n") for text in texts])

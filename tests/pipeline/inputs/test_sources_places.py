@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.find import Found, InputKind, find_inputs
+from packtrain.pipeline.inputs.find import find_inputs
 from packtrain.pipeline.inputs.read import prepare_block
 from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
@@ -54,7 +54,7 @@ def scan(chosen: SourceConfig, base: Path) -> list[InputFile]:
 
 
 def names(found: SourceConfig, base: Path) -> list[str]:
-    return [os.path.relpath(one.name, base) for one in find_inputs(found, base)]
+    return [os.path.relpath(one.name, base) for one in find_inputs(found, base, base)]
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_patterns_are_sorted(tree: Path) -> None:
     assert names(source("data/**/*.jsonl*"), tree) == ["data/a.jsonl", "data/b.jsonl", "data/deep/er/c.jsonl.gz"]
     assert names(source("data/[b]*", tree / "data/de*/*.parquet"), tree) == ["data/b.jsonl", "data/deep/e.parquet"]
     with pytest.raises(ConfigError):
-        find_inputs(source("data/*.arrow"), tree)
+        find_inputs(source("data/*.arrow"), tree, tree)
     with pytest.raises(ConfigError):
-        find_inputs(source("data/*.jsonl", "data/a.jsonl"), tree)
+        find_inputs(source("data/*.jsonl", "data/a.jsonl"), tree, tree)
 
 
 def test_a_name_that_looks_like_a_pattern(tree: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_folder_is_all_data_files_in_it(tree: Path) -> None:
     (tree / "none").mkdir()
     (tree / "none/readme.md").write_text("x")
     with pytest.raises(ConfigError):
-        find_inputs(source("none"), tree)
+        find_inputs(source("none"), tree, tree)
 
 
 # --- datasets.save_to_disk ---
@@ -169,18 +169,12 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
         files = scan(chosen, tmp_path)
         assert texts(files) == [("a", "one"), ("a", "uno")]
     assert len(copied) == 1
-    stamp = find_inputs(chosen, tmp_path)[0].stamp
+    stamp = find_inputs(chosen, tmp_path, tmp_path)[0].stamp
     time.sleep(0.01)
     fsspec.filesystem("memory").pipe_file("/bucket/a.jsonl", lines("neu", "uno"))
-    assert find_inputs(chosen, tmp_path)[0].stamp != stamp
+    assert find_inputs(chosen, tmp_path, tmp_path)[0].stamp != stamp
     assert texts(scan(chosen, tmp_path)) == [("a", "neu"), ("a", "uno")]
     assert len(copied) == 2
-
-
-def test_what_a_url_keeps_to_itself() -> None:
-    found = Found(InputKind.URL, "https://me:secret@host/data/a.jsonl?signature=secret", 1, 1)
-    assert found.place == "/host/data/a.jsonl"
-    assert "secret" not in found.shown
 
 
 @pytest.fixture
@@ -204,7 +198,14 @@ def test_http(server: str, tmp_path: Path) -> None:
     files = scan(source(f"{server}/a.jsonl.gz"), tmp_path)
     assert texts(files) == [("a", "one"), ("a", "two")]
     with pytest.raises(ConfigError):
-        find_inputs(source(f"{server}/b.jsonl"), tmp_path)
+        find_inputs(source(f"{server}/b.jsonl"), tmp_path, tmp_path)
+
+
+def test_what_a_url_keeps_to_itself(server: str, tmp_path: Path) -> None:
+    (tmp_path / "served/a.jsonl").write_bytes(lines("one"))
+    (file,) = scan(source(f"{server.replace('//', '//me:secret@')}/a.jsonl?signature=secret"), tmp_path)
+    assert (file.label, file.shown) == ("a", "a.jsonl")
+    assert "secret" not in file.origin
 
 
 def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +243,9 @@ def test_s3(tmp_path: Path, faulty: Faulty) -> None:
     faulty.objects.update({"data/b.jsonl": lines("two"), "data/a.jsonl.gz": gzip.compress(lines("one"))})
     chosen = source("s3://mules/data/*.jsonl*")
     assert texts(scan(chosen, tmp_path)) == [("a", "one"), ("b", "two")]
-    before = [one.stamp for one in find_inputs(chosen, tmp_path)]
+    before = [one.stamp for one in find_inputs(chosen, tmp_path, tmp_path)]
     faulty.objects["data/b.jsonl"] = lines("duo")
-    after = [one.stamp for one in find_inputs(chosen, tmp_path)]
+    after = [one.stamp for one in find_inputs(chosen, tmp_path, tmp_path)]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
     assert texts(scan(source("s3://mules/data"), tmp_path))[1] == ("b", "duo")
 

@@ -112,6 +112,6 @@ def test_a_text_longer_than_the_limit_costs_its_row(tmp_path: Path) -> None:
 
 def test_texts_of_a_folder_are_read_where_nothing_else_is_data(tmp_path: Path) -> None:
     (tmp_path / "README.txt").write_text("about the data")
-    assert [Path(one.name).name for one in find_inputs(source(tmp_path), tmp_path)] == ["README.txt"]
+    assert [Path(one.name).name for one in find_inputs(source(tmp_path), tmp_path, tmp_path)] == ["README.txt"]
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    assert [Path(one.name).name for one in find_inputs(source(tmp_path), tmp_path)] == ["a.jsonl"]
+    assert [Path(one.name).name for one in find_inputs(source(tmp_path), tmp_path, tmp_path)] == ["a.jsonl"]

@@ -166,7 +166,7 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     template = ChatTemplate(source, VARIABLES, name, "2024-07-26")
     renderer = Renderer(template, allow_lost=LOSABLE)
 
-    @examples(30, database=None)
+    @examples(15, database=None)
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         before, after = data.draw(st.sampled_from(ROLES))
