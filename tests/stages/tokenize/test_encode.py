@@ -130,20 +130,6 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
 # --- preference pairs ---
 
 
-def test_a_template_that_writes_the_answer_before_it(
-    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
-) -> None:
-    """The prompt ends where the two differ, far before the answers."""
-    asked, chosen, rejected = [turn("user", "Hi")], [turn("assistant", "Ho")], [turn("assistant", "Um")]
-    pair = Example(0, 2, "g", asked, chosen, None, rejected=rejected)
-    (row,), _, refused = encoded(make_encoder(template=CUNNING), [pair], pairs=True)
-    assert refused == []
-    first, second, third = (run["end"] for run in row["runs"])
-    assert decode(row["input_ids"][:first]) == "<|im_start|>system\n"
-    assert decode(row["input_ids"][first:second]).endswith("assistant\nHo<|im_end|>\n")
-    assert decode(row["input_ids"][second:third]).startswith("Um<|im_end|>")
-
-
 def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
     a, b, c = ([turn("assistant", text)] for text in "abc")
     alone = Example(0, -1, "", "Ask.", "Say.", None)
@@ -156,3 +142,11 @@ def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
     assert [row["line"] for row in rows] == [2, 4]
     assert counts.examples == 2
     assert counts.end_of_sequence == 2, "of the last pair alone"
+
+
+def test_a_template_that_writes_the_answer_before_it_is_refused(make_encoder: MakeEncoder) -> None:
+    asked, chosen, rejected = [turn("user", "Hi")], [turn("assistant", "Ho")], [turn("assistant", "Um")]
+    pair = Example(0, -1, "g", asked, chosen, None, rejected=rejected)
+    rows, _, refused = encoded(make_encoder(template=CUNNING), [pair], pairs=True)
+    assert not rows
+    assert [one.name for one in refused] == ["unproved"]
