@@ -12,7 +12,7 @@ from ...schemas.files.copy_cache import Copies
 from ...schemas.files.remote import Remote, RemoteError, describe
 from ...schemas.fingerprint import fingerprint
 from .file_kinds import is_data, is_text
-from .find import Found
+from .found import Found
 
 _LOOKS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""

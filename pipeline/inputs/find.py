@@ -7,61 +7,29 @@ many.
 
 import fnmatch
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from ...schemas.errors import ConfigError, InputError, did_you_mean
+from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
 from .file_kinds import is_data, is_text
+from .found import URL, Found, choose_split
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
 HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
 _ANY_DEPTH = "**"
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One input, not opened yet."""
-
-    name: str
-    """A path or a URL."""
-    size: int
-    """Bytes."""
-    stamp: int
-    """Changes with the input: its change time (ctime, in ns), or a hash of a server's metadata; 0 if unknown."""
-    alias: str = ""
-    """The path that its label is made from, if it is another one."""
-    origin: str = ""
-    """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
-
-    @property
-    def is_url(self) -> bool:
-        """Whether it is not on this machine."""
-        return _URL.match(self.name) is not None
-
-    @property
-    def place(self) -> str:
-        """The path of a local file; of a URL, its host and path."""
-        if not self.is_url:
-            return self.name
-        parts = urlsplit(self.name)
-        return f"/{parts.hostname}{parts.path}"
 
 
 def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
@@ -87,7 +55,7 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
         found[key] = one
 
     for text in source.path:
-        if _URL.match(text):
+        if URL.match(text):
             for one in _far(text, source, where, cache):
                 add(one.name, one)
             continue
@@ -183,23 +151,6 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError("it is not an object")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
-
-
-def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
-    """The split to use.
-
-    Raises:
-        ConfigError: it does not exist, or there are several and none is given.
-    """
-    key = f"{where.removesuffix('path')}split"
-    if wanted is not None:
-        if wanted not in splits:
-            near = did_you_mean(wanted, splits)
-            raise ConfigError(f"{key}: {what} has no split {wanted!r}; it has {', '.join(splits) or 'none'}{near}")
-        return wanted
-    if len(splits) != 1:
-        raise ConfigError(f"{key}: {what} has the splits {', '.join(splits) or '(none)'}; say which one")
-    return splits[0]
 
 
 def _refuse_split(source: "SourceConfig", text: str) -> None:

@@ -18,7 +18,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import fingerprint
 from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
-from .find import Found, choose_split
+from .found import Found, choose_split
 
 PATIENCE = 5
 """Seconds within which the hub must answer."""

@@ -32,7 +32,8 @@ from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore, hash_file, open_regular
 from .blocks import Block, InputFile
 from .file_kinds import HEAD, Compression, Container, detect
-from .find import Found, find_inputs, labels
+from .find import find_inputs, labels
+from .found import Found
 from .lines import scan_lines
 from .spool import spool_name
 

@@ -52,7 +52,7 @@ def test_the_nulls_of_arrow_are_dropped(name: str, row: Row, wanted: Row) -> Non
 
 @pytest.mark.parametrize(("name", "role"), [*ROLES.items(), (" Human ", "user"), ("GPT", "assistant")])
 def test_every_name_of_a_role(name: str, role: str) -> None:
-    turns = [{"from": name, "value": "Hi"}, {"from": "human", "value": "Hi"}]
+    turns = [{"from": name, "value": '{"name": "f", "arguments": {}}'}, {"from": "human", "value": "Hi"}]
     (made,) = examples("sharegpt", Options(), {"conversations": turns})
     assert isinstance(made.prompt, list)
     assert made.prompt[0]["role"] == role
