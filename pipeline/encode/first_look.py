@@ -25,6 +25,7 @@ from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engi
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.executor import Executor, perform
+from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
@@ -32,7 +33,7 @@ from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
 from ..store.open_store import Store, scratch_of
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
-from .task import EncodeTask, load_spec, make_encoder
+from .task import EncodeTask, load_spec, make_encoder, noted
 
 if TYPE_CHECKING:
     from .prepared import Prepared  # brings the models of a configuration, which a worker does not need
@@ -44,6 +45,8 @@ SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 numbers of messages."""
 _FORMAT = 6
 """Version of the look; increase it when other texts are compared."""
+_SHIFT = 40
+"""Rows are noted with the number of their task, shifted left by this many bits."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
@@ -81,8 +84,9 @@ class LookTask:
             endings = encoder.renderer.stop_tokens
         stops, _ = spec.stop_ids(endings)
         counts = tuple(EncodeCounts() for _ in self.tasks)
-        for task, counted in zip(self.tasks, counts, strict=True):
-            _encode_first(task, encoder, stops, counted)
+        with rows_of(self.at):
+            for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
+                _encode_first(task, encoder, stops, counted, number << _SHIFT)
         if engine is not reference:
             engines = f"{engine.name} {engine.version}, {REFERENCE} {reference.version}"
             about = {"format": str(_FORMAT), "tokenizer": spec.tokenizer.hash, "engines": engines}
@@ -96,6 +100,10 @@ class LookTask:
             if not known:
                 put_user_note(agreed, about)
         return Look(engine.name, engine.version, "", endings, counts)
+
+    def at(self, number: int) -> str:
+        """The file and the number of a row, for messages."""
+        return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
 
     def __str__(self) -> str:
         return "the first look at the rows"
@@ -133,12 +141,13 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
     return look
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], counts: EncodeCounts) -> None:
+def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], counts: EncodeCounts, base: int) -> None:
     """Encode the first rows of a block, and count whether their turns are what a model would sample. Rows that cannot
     be used are left out: encoding will reject them, and name their lines.
 
     Args:
         stops: ids that end a generation.
+        base: added to the numbers of rows that are noted.
     """
     form, block = make_format(task.format, task.options), task.block
     rows = read_rows(task.path, block, task.max_row_bytes, columns_of(form), _ROWS)
@@ -147,10 +156,11 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], cou
     records = (form.prepare([one]) for one in rows.records or () if mean <= _ROW_BYTES)
     before = len(encoder.samples)
     for prepared in chain(lines, records):
+        examples = noted(base + block.first_line, prepared.examples)
         if task.pairs:  # a preference loss does not depend on turns
-            list(encode_pairs(encoder, prepared.examples, counts))
+            list(encode_pairs(encoder, examples, counts))
         else:
-            for batch in encoder.encode(prepared.examples, counts):
+            for batch in encoder.encode(examples, counts):
                 _count_turns(batch, prepared.examples, encoder, stops, counts)
         if sum(len(sample.text) for sample in encoder.samples[before:]) > _CHARACTERS:
             break

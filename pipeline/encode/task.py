@@ -1,6 +1,7 @@
 """The encode task: one block of one input file → one encoded part in the cache."""
 
 import gc
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.rows import ENCODED
+from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
@@ -19,7 +20,7 @@ from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
-from ..execute.template_watchdog import watch_templates
+from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
 from ..store.open_store import Store
@@ -60,9 +61,19 @@ class EncodeTask:
         # as much.
         gc.disable()
         try:
-            return _encode_block(self)
+            with rows_of(self.at):
+                return _encode_block(self)
         finally:
             gc.enable()
+
+    def at(self, row: int) -> str:
+        """The file and the number of a row, for messages.
+
+        Args:
+            row: its number in the file, from 0; in small files that share the block, over all of them.
+        """
+        path, line = self.block.at(self.path, row)
+        return f"{path}, row {line:,}"
 
     def __str__(self) -> str:
         return self.block.named(self.path)
@@ -91,7 +102,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     folder = f"encoded/{key[:2]}"
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
-            examples = prepared.examples
+            examples = noted(task.block.first_line, prepared.examples)
             for batch in encode_pairs(encoder, examples, counts) if task.pairs else encoder.encode(examples, counts):
                 writer.write_batch(batch)
         put = draft.result
@@ -99,6 +110,17 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         store.put(draft, name)
     mistaken = encoder.renderer is not None and encoder.renderer.mismatches > 0
     return EncodeResult(key, _record(task, prepared, counts, name, put), encoder.samples, mistaken, str(task))
+
+
+def noted(first: int, examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples, after noting each one's row, which errors of its template name.
+
+    Args:
+        first: the number of line 0 of their block.
+    """
+    for example in examples:
+        note_row(first + example.line)
+        yield example
 
 
 load_spec = lru_cache(maxsize=2)(EncodeSpec.load)

@@ -57,6 +57,8 @@ _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 class _Worker:
     process: BaseProcess
     pipe: "connection.Connection[Any, Any]"
+    row: Any
+    """A number in shared memory: the row that it renders, or -1."""
     task: Any = None
     busy: bool = False
     tries: int = 0
@@ -162,7 +164,8 @@ class Pool(Executor):
             TaskError: no worker can be started.
         """
         ours, theirs = self._context.Pipe()
-        process: BaseProcess = self._context.Process(target=_serve, args=(theirs,), name="packtrain-worker")
+        row = self._context.RawValue("q", -1)
+        process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
         try:
             _start_server()
             with _without_main():
@@ -173,7 +176,7 @@ class Pool(Executor):
                 "out of memory or of processes: free some, or use fewer workers, and run the same command again"
             ) from error
         theirs.close()
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, row)
         self._pool.append(worker)
         return worker
 
@@ -215,9 +218,10 @@ class Pool(Executor):
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         code = worker.process.exitcode or 0
         if code == -RENDERING_KILLED:
+            row, at = worker.row.value, getattr(task, "at", None)
             raise StoppedTemplateError(
-                f"{task}: the chat template was stopped: it rendered a row for too long. Fix the template, or leave "
-                "the row out"
+                f"{task if at is None or row < 0 else at(row)}: the chat template was stopped: it rendered for too "
+                "long. Fix the template, or leave the row out"
             )
         return exit_reason(code, self._killed_before)
 
@@ -261,7 +265,7 @@ def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(pipe: "connection.Connection[Any, Any]") -> None:
+def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     """A worker: run tasks until the pipe is closed, or the driver is gone."""
     from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
@@ -275,7 +279,7 @@ def _serve(pipe: "connection.Connection[Any, Any]") -> None:
     with suppress(EOFError, OSError):
         while True:
             data = pipe.recv_bytes()
-            begin_task()
+            begin_task(row)
             pipe.send_bytes(_run(data))
 
 

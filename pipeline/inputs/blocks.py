@@ -80,6 +80,19 @@ class Block(msgspec.Struct, frozen=True):
         rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
         return f"{path} ({rows}, bytes {self.start:,} to {self.end:,})"
 
+    def at(self, path: Path, row: int) -> tuple[Path, int]:
+        """The file, and the number of the row in it, from 1, of a row.
+
+        Args:
+            path: the file that contains the block.
+            row: its number in that file, from 0; in small files that share the block, over all of them.
+        """
+        for member, block in self.members:
+            if row < block.lines:
+                return member, row + 1
+            row -= block.lines
+        return path, row + 1
+
 
 @dataclass(frozen=True, slots=True)
 class FileLines:

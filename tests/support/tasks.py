@@ -82,12 +82,16 @@ class Rendering:
     afterwards: float = 0.0
     """Processor time that is used between two renderings."""
 
+    def at(self, row: int) -> str:
+        return f"theirs.jsonl, row {row + 1}"
+
     def run(self) -> str:
         from packtrain.pipeline.execute import template_watchdog
         from packtrain.stages.template.chat_template import ChatTemplate
 
         template_watchdog.SECONDS = self.seconds
         template_watchdog.watch_templates()
+        template_watchdog.note_row(7)
         template = ChatTemplate(self.source, {}, "theirs")
         template.render([{"role": "user", "content": "abc"}])
         began = time.process_time()

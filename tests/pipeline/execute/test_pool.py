@@ -70,8 +70,10 @@ NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = [
 
 
 @pytest.mark.parametrize("source", ["{% for i in range(99999) %}" * 4 + "{% endfor %}" * 4, NESTED + "{{ ns.x }}"])
-def test_a_template_that_takes_too_long_is_killed_and_its_task_is_named(pool: Pool, source: str) -> None:
-    with pytest.raises(StoppedTemplateError, match=r"^Rendering.*: the chat template was stopped: .* too long"):
+def test_a_template_that_takes_too_long_is_killed_and_its_row_is_named(pool: Pool, source: str) -> None:
+    with pytest.raises(
+        StoppedTemplateError, match=r"^theirs\.jsonl, row 8: the chat template was stopped: .* too long"
+    ):
         list(pool.map(perform, [tasks.Rendering(source, seconds=0.5)]))
     assert list(pool.map(tasks.double, [1])) == [2]
 
