@@ -99,6 +99,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     key = task.key
     prepared = block_examples(task.path, task.block, (task.format, task.options), task.max_row_bytes, task.where)
     counts, encoder.samples = EncodeCounts(), []
+    before = encoder.renderer.mismatches if encoder.renderer is not None else 0  # of other blocks
     folder = f"encoded/{key[:2]}"
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
@@ -108,7 +109,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name)
-    mistaken = encoder.renderer is not None and encoder.renderer.mismatches > 0
+    mistaken = encoder.renderer is not None and encoder.renderer.mismatches > before
     return EncodeResult(key, _record(task, prepared, counts, name, put), encoder.samples, mistaken, str(task))
 
 
