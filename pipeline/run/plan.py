@@ -18,9 +18,8 @@ from ...schemas.errors import ConfigError
 from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
 from ...stages.forecast.sweep import CANDIDATES
 from ..configfile import load_config
-from ..encode.driver import Encoded
+from ..encode.driver import Encoded, Prepared
 from ..encode.notes import reject_lines
-from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
 from ..observer import Observer, Silent

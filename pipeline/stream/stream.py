@@ -27,8 +27,8 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import fingerprint
 from ..configfile import load_config
 from ..encode.driver import Encoded, encode
-from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
+from ..encode.parts import KnownParts
 from ..execute.pool import Pool
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Printed, Silent

@@ -96,7 +96,7 @@ BAD: dict[str, list[tuple[Any, tuple[str, str]]]] = {
         (b"  ", ("blank", "")),
     ],
     "apps": [
-        ({"id": 9, "question": "Broken", "solutions": "[1, 2"}, ("rejected", "bad_solutions")),
+        ({"id": 9, "question": "Broken", "solutions": "[1, 2"}, ("rejected", "wrong_type")),
         ({"id": 9, "question": "None", "solutions": ""}, ("filtered", "no_solution")),
     ],
 }

@@ -120,11 +120,11 @@ def run(
 def loads_tokenizers() -> str:
     """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
 
-    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.ask_transformers`.
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer`.
     """
     from packtrain.pipeline.encode.tokenizer import ENVIRONMENT
 
-    return _server(("packtrain.pipeline.encode.ask_transformers", "without_torch"), tuple(ENVIRONMENT.items()))
+    return _server(("packtrain.pipeline.encode.tokenizer", "without_torch"), tuple(ENVIRONMENT.items()))
 
 
 @cache

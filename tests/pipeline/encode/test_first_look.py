@@ -4,17 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.run import workers
 from packtrain.schemas.errors import IntegrityError
-from packtrain.schemas.files.copy_cache import user_folder
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
-from packtrain.stages.tokenize.engine_check import fuzz_texts
 
 from tests import kit
 from tests.support.in_this_process import InThisProcess
@@ -57,13 +54,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder of engines that agree with the reference, still without any."""
-    monkeypatch.setattr(first_look, "LOOKS", f"engines-{tmp_path.name}")
-    return user_folder() / f"engines-{tmp_path.name}"
-
-
-@pytest.fixture
 def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastokens, but wrong on one word; and every text is compared with the reference."""
 
@@ -93,30 +83,13 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert not [note for note in notes if "MOON" in note], "it is said once"
 
 
-def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
-    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:
             return super().encode([text.replace("\r\n", "\n") for text in texts])
 
     monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
     assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
-    assert not agreed.exists(), "only an engine that agrees is kept"
-
-
-def test_hostile_texts_are_compared_once_for_a_tokenizer(
-    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = []
-
-    def texts(added: Any) -> list[str]:
-        compared.append(added)
-        return fuzz_texts(added)
-
-    monkeypatch.setattr(first_look, "fuzz_texts", texts)
-    assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
-    assert len(compared) == 1
 
 
 @pytest.mark.slow
