@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ...schemas.errors import IntegrityError, TokenizerError
+from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
@@ -21,10 +22,13 @@ from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engi
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_of
 from ..inputs.read import columns_of, read_rows
+from ..store.checksummed import get_user_note, put_user_note
 from .task import EncodeSpec, EncodeTask, encoded, load_spec, make_encoder
 
 FORMAT = 7
 """Version of the look; increase it when other texts are compared."""
+AGREED = "engines"
+"""The folder of the user's cache that keeps which engines agree on the known texts."""
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
 numbers of messages."""
@@ -84,10 +88,16 @@ class LookTask:
             for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
                 _encode_first(task, encoder, stops, counted, number << _SHIFT)
         if engine is not reference:
+            # The known texts take a third of a second, and depend on the tokenizer alone.
+            about = [str(FORMAT), spec.tokenizer.hash, *(f"{one} {version(one)}" for one in (engine.name, REFERENCE))]
+            agreed = f"{AGREED}/{fingerprint(about)}.json"
+            known = get_user_note(agreed, dict) is not None
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
-            samples = samples_of(engine, fuzz_texts(added))
+            samples = [] if known else samples_of(engine, fuzz_texts(added))
             if found := difference([*samples, *encoder.samples], reference):
                 raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} {found}")
+            if not known:
+                put_user_note(agreed, {"agree": about})
         return Look(engine.name, "", endings, counts)
 
     def at(self, number: int) -> str:

@@ -2,16 +2,20 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from packtrain.pipeline.encode import first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.run import workers
 from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.files.copy_cache import user_folder
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
+from packtrain.stages.tokenize.engine_check import fuzz_texts
 
 from tests import kit
 from tests.support.in_this_process import InThisProcess
@@ -83,13 +87,23 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert not [note for note in notes if "MOON" in note], "it is said once"
 
 
-def test_an_engine_that_errs_on_hostile_texts_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(engines.FastokensEngine):
-        def encode(self, texts: Any) -> engines.EngineTokens:
-            return super().encode([text.replace("\r\n", "\n") for text in texts])
+class Wrong(engines.FastokensEngine):
+    """fastokens, but wrong on hostile texts."""
 
-    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
-    assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
+    def encode(self, texts: Any) -> engines.EngineTokens:
+        return super().encode([text.replace("\r\n", "\n") for text in texts])
+
+
+def test_hostile_texts_are_compared_once_for_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_look, "AGREED", f"engines-{tmp_path.name}")
+    compared = Mock(side_effect=fuzz_texts)
+    monkeypatch.setattr(first_look, "fuzz_texts", compared)
+    with monkeypatch.context() as patch:
+        patch.setitem(engines.ENGINES, "fastokens", Wrong)
+        assert pack(config(tmp_path, "wrong"))[0] == "tokenizers"
+        assert not (user_folder() / first_look.AGREED).exists(), "only an engine that agrees is kept"
+    assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
+    assert compared.call_count == 2
 
 
 @pytest.mark.slow
