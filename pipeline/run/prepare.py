@@ -34,6 +34,7 @@ def prepare(
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     section, cache = config.tokenizer, work.cache
+    work.observer.begin("load inputs and tokenizer", 0, "")
     tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
     whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
     formats = resolve_formats(config, work.base, files)
@@ -54,4 +55,5 @@ def prepare(
     joined = tuple(join_small(files, readers)) if whole else files
     prepared = Prepared(config.sources, files, joined, formats, pairs, spec, Look(spec.engine), evaluation)
     look = first_look(prepared, cache, executor, work.observer)
+    work.observer.end()
     return replace(prepared, spec=EncodeSpec.of(tokenizer, section, look.engine), look=look)
