@@ -117,7 +117,7 @@ def waited() -> dict[str, list[Ended]]:
     groups = {"missing": (CALL.format(seconds=20), environs(4)[::3])}
     groups |= {how: (KEEPER.format(how=how), environs(3)[:2]) for how in ("KILL", "STOP")}
     with ThreadPoolExecutor() as threads:
-        return dict(zip(groups, threads.map(lambda group: run_ranks(*group, limit=120), groups.values()), strict=True))
+        return dict(zip(groups, threads.map(lambda one: run_ranks(one[0], one[1], 120), groups.values()), strict=True))
 
 
 @pytest.mark.slow
