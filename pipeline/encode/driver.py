@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.errors import IntegrityError
+from ...schemas.manifest import FileRecord
 from ..contamination import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, scratch_of
+from ..store.open_store import Store
 from .encode_spec import EncodeSpec
 from .first_look import LOOKS
 from .known_parts import KnownParts
@@ -55,7 +56,7 @@ def encode(
     for folder in ("specs", LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     if missing:
-        share_tokenizer(prepared.spec, scratch_of(cache))
+        share_tokenizer(prepared.spec, cache.scratch)
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
         # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
         look = shared or isinstance(cache, LocalStore)
@@ -86,7 +87,7 @@ def _places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> 
     return tuple(
         PartPlace(
             cache,
-            StoredFile(record.part, record.bytes, record.hash),
+            FileRecord(record.part, record.bytes, record.hash),
             numbers[file.source],
             file.lines_of(block),
         )

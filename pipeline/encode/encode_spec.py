@@ -13,8 +13,8 @@ from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.vocabulary import tokenizer_head
-from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
 from .tokenizer import TokenizerSpec
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from ..execute.template_watchdog import rows_of
 from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, read_rows
 from ..observer import Observer
-from ..store.checksummed import get_note, get_user_note, put_note, put_user_note
-from ..store.open_store import Store, scratch_of
+from ..store.open_store import Store
+from ..store.sealed_notes import get_note, get_user_note, put_note, put_user_note
 from .encode_spec import EncodeSpec, Look
 from .preload import share_tokenizer
 from .task import EncodeTask, load_spec, make_encoder, noted
@@ -131,7 +131,7 @@ def first_look(prepared: "Prepared", cache: Store, executor: Executor, observer:
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
-    share_tokenizer(prepared.spec, scratch_of(cache))
+    share_tokenizer(prepared.spec, cache.scratch)
     (look,) = executor.map(perform, [LookTask(tuple(tasks))])
     assert isinstance(look, Look)
     observer.end()

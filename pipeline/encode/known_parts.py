@@ -7,13 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...schemas.errors import IntegrityError
+from ...schemas.manifest import FileRecord
 from ...schemas.names import record_name
 from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..observer import Observer
-from ..store.checksummed import put_note
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, ask_all, damaged
+from ..store.open_store import Store, ask_all, damaged
+from ..store.sealed_notes import put_note
 from .encode_spec import EncodeSpec
 from .parts import PartRecord, read_record
 from .task import EncodeResult, EncodeTask
@@ -43,7 +44,7 @@ class KnownParts:
         """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
         records = self.records(tasks)
         keys = {
-            StoredFile(record.part, record.bytes, record.hash): key
+            FileRecord(record.part, record.bytes, record.hash): key
             for key, record in records.items()
             if record.part not in self._whole
         }

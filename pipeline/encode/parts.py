@@ -11,13 +11,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.manifest import FileRecord
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
 from ..inputs.blocks import FileLines
-from ..store.checksummed import get_note
-from ..store.open_store import Store, StoredFile
+from ..store.open_store import Store
+from ..store.sealed_notes import get_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class PartPlace:
     """One part in the order of the run, and the position of its block."""
 
     cache: Store
-    part: StoredFile
+    part: FileRecord
     source: int
     """Index of the source in the configuration."""
     lines: FileLines
@@ -79,7 +80,7 @@ class PartPlace:
     @property
     def path(self) -> Path:
         """Return the path of a local file with the part."""
-        return self.part.path(self.cache)
+        return self.cache.local(self.part)
 
 
 class EncodedPart:

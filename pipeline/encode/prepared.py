@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...schemas.config.config import SourceConfig
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, version
 from ..contamination import Evaluation
 from ..inputs.blocks import InputFile
-from ..inputs.source_formats import SourceFormat, polars_version
+from ..inputs.source_formats import SourceFormat
 from ..store.open_store import Store
 from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec, Look
 from .task import EncodeTask
@@ -73,7 +73,7 @@ class Prepared:
             **form.payload(),
             "max_row_bytes": source.max_row_bytes,
             "encode": {k: v for k, v in self.spec.payload().items() if conversational or k not in OF_TEMPLATES},
-            "where": [source.where, polars_version()] if source.where is not None else None,
+            "where": [source.where, version("polars")] if source.where is not None else None,
             "pairs": PAIRS_FORMAT if self.pairs else None,
         }
         return fingerprint(settings), conversational

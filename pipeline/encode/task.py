@@ -23,8 +23,8 @@ from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
+from ..store.local import Put
 from ..store.open_store import Store
-from ..store.store import Put
 from .encode_spec import EncodeSpec
 from .parts import PartRecord
 

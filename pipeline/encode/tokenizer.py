@@ -18,7 +18,7 @@ import msgspec
 from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..execute.executor import exit_reason, out_of_memory_kills
-from ..store.checksummed import get_user_note, put_user_note
+from ..store.sealed_notes import get_user_note, put_user_note
 from . import ask_transformers
 from .ask_transformers import FORMAT, Answer
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from ...schemas.errors import IntegrityError
 from ..observer import Observer
-from ..store.checksummed import get_note
-from ..store.open_store import Store, StoredFile, damaged
+from ..store.open_store import Store, damaged
+from ..store.sealed_notes import get_note
 from .documents import DocumentsTask
 from .shard import PackResult, ShardTask
 
@@ -30,7 +30,7 @@ class FinishedShards:
             if name.endswith(".json"):
                 self._find(name)
         shards = [result.shard for result in self.known.values()]
-        bad = damaged(self.out, [StoredFile(one.name, one.bytes, one.hash) for one in shards])
+        bad = damaged(self.out, shards)
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")
         for record in [record for record, result in self.known.items() if result.shard.name in bad]:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
-from ..store.checksummed import create_note, get_note, put_note
 from ..store.open_store import Store
+from ..store.sealed_notes import create_note, get_note, put_note
 from .arrow_files import read_rows
 from .row_form import RowForm
 from .rows import Account, PlannedRows, Written
@@ -114,7 +114,7 @@ def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask
         stamp: of the file; a process may work for several runs.
     """
     documents, origins = open_table(table)
-    paths = [part.path(cache) for part in origins.parts]
+    paths = [cache.local(part) for part in origins.parts]
     return documents, Segments(paths, origins.segments, origins.sources, masks)
 
 

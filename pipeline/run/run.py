@@ -36,7 +36,7 @@ from ..encode.notes import first_reject, notes, reject_lines
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
-from ..inputs.in_memory import called, written
+from ..inputs.fetch import called, written
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select

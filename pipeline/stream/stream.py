@@ -36,9 +36,8 @@ from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate, plan_of
 from ..run.workers import Workspace
-from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
-from ..store.open_store import cache_root, open_store, resolve_place, scratch_of
+from ..store.open_store import cache_root, mark_cache, open_store, resolve_place
 from .window import Blocks, PlannedWindow
 
 FORMAT = 1
@@ -218,4 +217,4 @@ def _local_cache(config: RunConfig, base: Path) -> LocalStore:
     """The store for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
     place = cache_root(config.cache, resolve_place(config.out, base), base)
     scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
-    return scratch_of(open_store(place, scratch=scratch))
+    return open_store(place, scratch=scratch).scratch

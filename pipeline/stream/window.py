@@ -21,7 +21,6 @@ from ..pack.pack import loss_weights, select, weighs
 from ..pack.rows import Account, PlannedRows
 from ..pack.segments import Segments
 from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
-from ..store.open_store import scratch_of
 
 BLOCK_ORDER = 2**63
 """Number that seeds an epoch's order of blocks. It differs from all window numbers, which seed the order of rows."""
@@ -103,7 +102,7 @@ class PlannedWindow:
         split: str,
         seed: int,
     ) -> None:
-        selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
+        selected = select(config, encoded, encoded.cache.scratch.root, pad_id=pad_id, only=split)
         # As those of a run, but decided without looking at the data.
         weighted = weighs(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:
