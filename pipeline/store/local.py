@@ -267,9 +267,17 @@ class LocalStore(Store):
         mine = f"{_TEMPORARY}{os.uname().nodename}-"
         for path in self.path(folder).rglob(f"{_TEMPORARY}*"):
             writer = path.name.removeprefix(mine).partition("-")[0]
-            if path.name.startswith(mine) and writer.isdecimal() and not Path("/proc", writer).exists():
+            if path.name.startswith(mine) and writer.isdecimal() and not _runs(writer):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
+
+
+def _runs(process: str) -> bool:
+    """Whether a process of this machine runs; a zombie does not."""
+    try:
+        return Path("/proc", process, "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
 
 
 def open_regular(path: Path) -> FileIO:
