@@ -62,7 +62,9 @@ def export(
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
     if kind == "model":
-        show(partial(_gather, Path(folder), Path(str(out))), lambda _: [f"{out}: a model that transformers loads"])
+        show(
+            partial(_gather, Path(folder), Path(str(out))), lambda _: iter([f"{out}: a model that transformers loads"])
+        )
     elif out is None:
         from ..export.publish import publish
 

@@ -249,12 +249,13 @@ def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Faulty, 
     """With a third of the requests failing."""
     largest = max(shard["bytes"] for shard in shards(folder))
     assert len(shards(folder)) >= 3
-    store.rate, store.kinds = 0.33, ("503", "500", "cut", "reset", "short", "429")
     options = {**OPTIONS, "epochs": 3, "seed": 5}
     there = PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=2 * largest + 100)
+    store.rate, store.kinds = 0.33, ("503", "500", "cut", "reset", "short", "429")
     assert ids(there) == ids(PackedLoader(folder, **options))
     soon(lambda: sum(cached(tmp_path / "cache").values()) <= 2 * largest + 100)
     assert sum(each.fault != "ok" for each in store.asked) > 5
+    store.rate = 0
     with pytest.raises(StoreError, match="raise cache_bytes"):
         next(iter(PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=1000)))
 
@@ -331,7 +332,7 @@ next(iter(loader))
 def test_a_cache_that_cannot_be_made_is_named(store: Faulty, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     with pytest.raises(StoreError, match=rf"the cache {tmp_path}/cache cannot be used.*PACKTRAIN_CACHE"):
-        PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")
+        next(iter(PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache")))
 
 
 # Other stores.

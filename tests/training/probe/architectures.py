@@ -37,16 +37,18 @@ VERDICTS: dict[tuple[str, str], str] = {
 SIZES = {"num_hidden_layers": 2, "vocab_size": 512, "pad_token_id": 0}
 """Of every model, by transformers' standard names, before its configuration is shrunk."""
 _MAMBA = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_state": 16}
+_INDEXED = {"q_lora_rank": 16, "index_n_heads": 2, "index_head_dim": 64}
 SETTINGS: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": {"use_sliding_window": True, "max_window_layers": 1},
     "phimoe": {"sliding_window": 100},
-    **dict.fromkeys(("olmo3", "smollm3", "llama4_text", "afmoe"), {"num_hidden_layers": 4}),
+    **{kind: {"num_hidden_layers": 4} for kind in ("olmo3", "smollm3", "llama4_text", "afmoe")},
     "gemma3_text": {"num_hidden_layers": 6},
     "nemotron": {"num_key_value_heads": 2},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deepseek_v3": {"first_k_dense_replace": 1},
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), {"q_lora_rank": 16, "index_n_heads": 2, "index_head_dim": 64}),
+    "deepseek_v32": _INDEXED,
+    "glm_moe_dsa": _INDEXED,
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "bamba": {**_MAMBA, "mamba_d_head": 16, "attn_layer_indices": [1]},
     "falcon_h1": {**_MAMBA, "mamba_d_head": 8, "mamba_d_ssm": 64},
@@ -55,7 +57,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 64},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
-    **dict.fromkeys(("bart", "pegasus"), {"decoder_layers": 2}),
+    "bart": {"decoder_layers": 2},
+    "pegasus": {"decoder_layers": 2},
 }
 """What else it needs: layers of every kind, and sizes of names that are its own."""
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
