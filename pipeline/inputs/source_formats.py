@@ -10,8 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.mask import SourceMaskConfig
-from ...schemas.config.source import AUTO, FORMAT_KEYS
+from ...schemas.config.source import AUTO, FORMAT_KEYS, SourceMaskConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import version
 from ...stages.prep import Format, Options, make_format

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
+from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import offsets_of
-from ...schemas.reasons import NOT_DRAWN
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.split import Places, split

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.alignment import Alignment
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.layout import fill_of
+from ...schemas.layout import Alignment, fill_of
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.report import SplitFigures
@@ -26,7 +25,7 @@ from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..store.open_store import Store
 from .arrow_files import put_arrow
 from .documents import DocumentsTask
@@ -115,7 +114,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     finished = FinishedShards(out)
     finished.look([f"{folder}shards" for folder in folders.values()], observer)
     left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
-    progress = observer if left > 0 else Silent()
+    progress = observer if left > 0 else Observer()
     progress.begin("pack", left, "tok")
     table.put(out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in folders}

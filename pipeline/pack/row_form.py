@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...schemas.alignment import Alignment
+from ...schemas.layout import Alignment
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.select.truncate import Limits
 

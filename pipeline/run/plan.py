@@ -23,7 +23,7 @@ from ..encode.notes import reject_lines
 from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import count_rows
 from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
@@ -61,7 +61,7 @@ def plan(
         StoreError, IntegrityError, TaskError: a failure.
     """
     loaded, folder = load_config(config, base)
-    observer = observer or Silent()
+    observer = observer or Observer()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
     return _report(_encoded(loaded, folder, rows, observer), lengths)
@@ -127,7 +127,7 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
         InputError: nothing would be packed.
     """
     config, work, pairs = seen.config, seen.work, seen.prepared.pairs
-    told = work if seen.sample is None else replace(work, observer=Silent())  # of a sample, notes could be wrong
+    told = work if seen.sample is None else replace(work, observer=Observer())  # of a sample, notes could be wrong
     selected = select_documents(config, seen.prepared, seen.encoded, told)
     work.observer.begin("read lengths", 0, "")
     choice = packing = overlap = None

@@ -31,7 +31,7 @@ from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..execute.pool import Pool
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
-from ..observer import Observer, Printed, Silent
+from ..observer import Observer, Printed
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate, plan_of
@@ -84,7 +84,7 @@ class LiveWindows:
         self.workers = workers
         self.cache = _local_cache(self.config, folder)
         mark_cache(self.cache)
-        self._observer = observer or (Silent() if share[0] else Printed())
+        self._observer = observer or (Observer() if share[0] else Printed())
         self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
         try:
             files = scan_inputs(self.config.sources, folder, self.cache)

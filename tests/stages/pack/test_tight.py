@@ -67,10 +67,9 @@ def test_fewer_rows_than_best_fit_decreasing() -> None:
     sizes = [5, 4, 4, 3, 2, 2]
     assert plan_rows(sizes, 10).rows == 3
     plan = plan_rows(sizes, 10, "tight")
-    assert (plan.rows, plan.certificate.bound, plan.certificate.optimal) == (2, 2, True)
+    assert (plan.rows, plan.certificate.bound) == (2, 2)
     rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
     assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
-    assert not plan_rows(sizes, 10).certificate.optimal
 
 
 @examples(250)
@@ -130,5 +129,5 @@ def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
         lengths = np.clip(np.exp(random.standard_normal(number) + np.log(0.2 * capacity)), 1, capacity).astype(int)
         plain = plan_rows(lengths, capacity, max_docs=4).certificate
         tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
-        assert plain.gap > 0.05
-        assert tight.gap < 0.015
+        assert plain.rows > 1.05 * plain.bound
+        assert tight.rows < 1.015 * tight.bound
