@@ -39,14 +39,13 @@ from ...schemas.report import (
     SplitFigures,
     Training,
 )
-from ...schemas.rows import ROW_SIZES
+from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ...stages.arrays import view
 from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..encode.tokenizer import find_tokenizer
-from ..pack.arrow_files import row_sizes_name
 from ..store.open_store import is_url
 from .document_lengths import ReadDocuments
 from .lengths import choose, fill_histogram
@@ -157,7 +156,7 @@ def _fills(dataset: Finished) -> dict[str, Histogram | None]:
     for split, record in dataset.manifest.splits.items():
         if dataset.manifest.preference or not record.rows:
             continue
-        name = row_sizes_name(record)
+        name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
         try:
             with pa.memory_map(str(dataset.store.local(name))) as source:
                 batch = pa.ipc.open_file(source).get_batch(0)

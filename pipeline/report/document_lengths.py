@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.fingerprint import mix64
 from ...schemas.ragged import begins_of, ranges
 from ...stages.forecast.length_stats import LengthStats
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart, PartPlace, Runs
-from ..pack.copies import mixes, set_copies
-from ..pack.outcomes import REASONS, limits_of, select
+from ..pack.outcomes import REASONS, limits_of, mixes, select, set_copies
 from ..pack.table import HELD_OUT, Table, read_table
-from ..pack.window_plan import mix64
 
 MOST = 1_000_000
 """About the most documents that are read, evenly chosen. It takes about 50 MB and two seconds."""

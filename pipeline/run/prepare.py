@@ -34,6 +34,7 @@ def prepare(
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     section, cache = config.tokenizer, work.cache
+    work.observer.begin("load inputs and tokenizer", 0, "")
     folder = find_tokenizer(section.path, work.base)
     tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
     whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
@@ -57,4 +58,5 @@ def prepare(
     guess = Look(engine, version)
     prepared = Prepared(config.sources, files, joined, formats, pairs, spec, guess, evaluation)
     look = first_look(prepared, cache, executor, work.observer)
+    work.observer.end()
     return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)

@@ -21,12 +21,6 @@ THINKING = (  # writes thoughts of every turn, and calls
     "{% for c in m.tool_calls or [] %}{{ '[' + c.function.name + c.function.arguments | tojson + ']' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}" + ASKED
 )
-LAST_THOUGHTS = (  # leaves thoughts of earlier turns out, and the system message unless the last one asks
-    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}"
-    "{{ messages[0].content + '\n' }}{% endif %}"
-    "{{ m.content if loop.last else m.content.split('</think>')[-1] }}{{ '<|im_end|>\n' }}{% endfor %}" + ASKED
-)
 
 
 def each(content: str) -> str:
@@ -242,19 +236,6 @@ def test_a_source_whose_mask_needs_no_turns_keeps_what_is_not_located(runs: Runs
     plan = Packed(runs.folder / "set").record["plan"]["config"]
     masks = [(one["mask"]["policy"], one["mask"]["stop"]) for one in plan["sources"]]
     assert (plan["mask"]["policy"], masks) == ("assistant", [("all", "turn"), ("completion", "auto")])
-
-
-def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
-    rows = [said("one", "two"), said("one", "<think>hm</think>two", "three", "four"), said("one", "three")]
-    rows[0]["messages"].insert(0, {"role": "system", "content": "Rule."})
-    rows[2]["messages"].insert(0, {"role": "system", "content": "  "})
-    strict = runs("strict", rows, "completion", LAST_THOUGHTS)
-    assert strict.ledger["chats"]["rows_rejected"] == {"lost_content": 1}
-    assert strict.ledger["chats"]["template_dropped"] == {"reasoning": 1}
-    assert [(one["line"], one["reason"]) for one in strict.rejects()] == [(1, "lost_content")]
-    allowed = runs("allowed", rows, "completion", LAST_THOUGHTS, allow_lost=["system"])
-    assert allowed.ledger["chats"]["rows_rejected"] == {}
-    assert allowed.ledger["chats"]["template_dropped"] == {"reasoning": 1, "system": 1}
 
 
 def test_unknown_roles_are_counted(runs: Runs) -> None:
