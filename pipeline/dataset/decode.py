@@ -17,8 +17,8 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError, StoreError
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ..encode.tokenizer import find_tokenizer
-from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished
 
 RUN = "_run/run.json"

@@ -44,7 +44,7 @@ class Finished:
         path, rows, columns = self.store.where(shard.name), 0, schema_of(self.manifest.schema)
         again = "packtrain verify --repair rebuilds it"
         try:
-            file = self.store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
+            file = self.store.local(shard)
             with pa.memory_map(str(file)) as source:
                 for batch in pa.ipc.open_stream(source):
                     if [(one.name, one.type) for one in batch.schema] != [(one.name, one.type) for one in columns]:

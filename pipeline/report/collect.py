@@ -16,7 +16,7 @@ import yaml
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError, PacktrainError
-from ...schemas.files.clients import shown
+from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import parse_json
 from ...schemas.layout import why_padded

@@ -32,7 +32,7 @@ from ..dataset.output_folder import all_there, check_folder, check_plan, claim, 
 from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import first_reject, notes, reject_lines
 from ..execute.executor import Executor
-from ..inputs.in_memory import called, written
+from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
