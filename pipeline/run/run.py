@@ -186,13 +186,12 @@ def decontaminate(
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
     """
-    section, evaluation = config.decontaminate, prepared.evaluation
-    if section is None or evaluation is None:
+    evaluation = prepared.evaluation
+    if evaluation is None:
         return encoded
     found = compare(
-        prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
-        work.observer,
-    )  # fmt: skip
+        prepared.sources, prepared.joined, prepared.formats, evaluation, work.cache, executor, work.observer
+    )
     overlap = overlap_of(found.lines(), evaluation.payload(), found.examples())
     work.observer.note(overlap.sentence.removesuffix("."))
     each = zip(encoded.places, found.marked(), strict=True)
