@@ -9,8 +9,6 @@ from ..dataset.open_dataset import Finished
 ROWS = 6
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""
-ALL_CHARACTERS = 40_000
-"""Maximum characters of text of all rows together."""
 LEAST_CHARACTERS = 160
 """Least text of a document that is shown with text."""
 TEXTS = 40
@@ -34,14 +32,13 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         decoder = decoder or find_decoder(dataset)
         count = dataset.manifest.splits[split].rows
         chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
-        room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
         if dataset.manifest.preference:
-            return [_pair(dataset, split, row, decoder, room) for row in chosen], None
+            return [_pair(dataset, split, row, decoder) for row in chosen], None
         found = [pieces(dataset, row, split) for row in chosen]
         names = names_of(dataset, {piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
         rows = [
-            ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder, room))
+            ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder))
             for row, mine in zip(chosen, found, strict=True)
         ]
         return rows, None
@@ -49,28 +46,26 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         return [], str(error)
 
 
-def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int) -> ShownRow:
+def _pair(dataset: Finished, split: str, number: int, decoder: Decoder) -> ShownRow:
     """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
     id, _ = names_of(dataset, [doc_id]).get(doc_id, (str(doc_id), ""))
-    texts = []
+    texts, room = [], ROW_CHARACTERS // 3
     for part in ("prompt", "chosen", "rejected"):
         ids, trained = row[f"{part}_ids"], part != "prompt"
-        text = short_text(decoder, ids, room // 3)
-        shortened = len(ids) > room // 3 or text != decoder.text(ids)
+        text = short_text(decoder, ids, room)
+        shortened = len(ids) > room or text != decoder.text(ids)
         shown = [ShownPiece(text, trained, len(ids))] if ids else []
         texts.append(ShownDocument(id, part, doc_id, 0, len(ids), len(ids) if trained else 0, shown, shortened))
     tokens = sum(one.tokens for one in texts)
     return ShownRow(split, number, tokens, tokens, texts)
 
 
-def _documents(
-    found: list[Piece], names: dict[int, tuple[str, str]], decoder: Decoder, room: int
-) -> list[ShownDocument]:
-    """The documents of a row, with about `room` characters of text in total."""
+def _documents(found: list[Piece], names: dict[int, tuple[str, str]], decoder: Decoder) -> list[ShownDocument]:
+    """The documents of a row, with about `ROW_CHARACTERS` of text in total."""
     listed = found[:LISTED]
-    each = max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
+    each = max(ROW_CHARACTERS // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
     out = []
     for number, piece in enumerate(listed):
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))

@@ -15,8 +15,8 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
-from ...stages.forecast.sweep import CANDIDATES
+from ...schemas.report import Made, Packing, Report, Sample, SplitFigures, Training
+from ...stages.forecast import CANDIDATES
 from ..configfile import load_config
 from ..encode.driver import Encoded
 from ..encode.notes import reject_lines
@@ -26,10 +26,10 @@ from ..inputs.scan import scan_inputs
 from ..observer import Observer, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import count_rows
-from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
-from ..report.document_lengths import ReadDocuments, read_documents
+from ..report.collect import PAIRS, configuration_of, flow_of, make_report, policies_of, some_of
+from ..report.document_lengths import read_documents
+from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
-from ..report.rejects import some_of
 from .run import encode_inputs, prepare_inputs, select_documents
 from .workers import Workspace, open_workers, open_workspace
 
@@ -133,13 +133,16 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
     choice = packing = overlap = None
     figures, ledger = count_rows(selected), selected.ledger
     if not pairs:
-        documents, train = _documents(seen), next((one for one in figures if one.split == "train"), None)
-        choice, packing = choice_of(documents, lengths, train), _packing(seen, figures)
+        stats = read_documents(config, seen.encoded, work.scratch.root)
+        if (sample := seen.sample) is not None and sample.rows:
+            stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
+        limit = model_limit(config.tokenizer.path, work.base)
+        train = next((one for one in figures if one.split == "train"), None)
+        choice, packing = choose(stats, config, lengths, limit, train), _packing(seen, figures)
     lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
     if (found := seen.encoded.contamination) is not None:
         action = str(config.identity()["decontaminate"]["action"])
         overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-    no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
     spec = seen.encoded.spec
     report = make_report(
         "plan",
@@ -149,7 +152,7 @@ def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
         choice=choice,
         flow=flow_of(ledger, some_of(lines)),
         overlap=overlap,
-        training=training_of(no_rows, config.identity()),
+        training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
         made=Made(None, f"{spec.engine} {spec.engine_version}", configuration_of(config, work.base)),
     )
@@ -166,10 +169,3 @@ def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
     length = seen.config.truncate.max_length
     return Packing(length, pack.strategy, splits, pack.padded_for, estimated=sample is not None)
-
-
-def _documents(seen: _Seen) -> ReadDocuments:
-    found = read_documents(seen.config, seen.work.base, seen.encoded, seen.work.scratch.root)
-    if (sample := seen.sample) is not None and sample.rows:
-        found = replace(found, in_all=round(found.in_all * sample.rows_in_all / sample.rows))
-    return found

@@ -51,6 +51,7 @@ from .workers import Workspace, open_workers, open_workspace
 if TYPE_CHECKING:
     import datasets
 
+    from ...schemas.report import Choice, SplitFigures
     from ..report.report_files import AtEnd
 
 
@@ -259,12 +260,17 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encode
     from ..dataset.decode import Decoder
     from ..report.collect import configuration_of
     from ..report.document_lengths import read_documents
+    from ..report.lengths import choose, model_limit
     from ..report.report_files import try_report
+
+    def compared(train: "SplitFigures | None") -> "Choice":
+        stats = read_documents(config, encoded, work.scratch.root)
+        return choose(stats, config, limit=model_limit(config.tokenizer.path, work.base), train=train)
 
     return try_report(
         Finished(work.out, manifest),
         work.observer,
-        lambda: read_documents(config, work.base, encoded, work.scratch.root),
+        compared,
         configuration_of(config, work.base),
         Decoder(reference_tokenizer(encoded.spec.tokenizer.json)),
     )
