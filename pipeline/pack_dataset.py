@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..schemas.errors import ConfigError, InputError
+from ..schemas.errors import InputError
 from ..schemas.layout import LayoutPlan
 from ..schemas.ragged import offsets_of, ranges
 from ..stages.pack.plan_rows import Strategy, plan_rows
@@ -15,15 +15,10 @@ from ..stages.pack.plan_rows import Strategy, plan_rows
 DatasetT = TypeVar("DatasetT")
 SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
 
-_STRATEGIES = ("bfd", "tight", "bfd_split", "wrapped")
 _VERSION = 3
 """Part of a dataset's fingerprint. Increase it when the same input would give other rows."""
 _BLOCK_TOKENS = 1 << 22
 """Token positions written at once. It limits the memory beyond the plan."""
-
-
-class ColumnError(InputError, TypeError):
-    """The columns cannot be packed: one does not hold lists, or the lists of two columns differ in length."""
 
 
 def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd") -> DatasetT:
@@ -38,8 +33,8 @@ def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd")
             skipped. The format is kept.
         seq_length: maximum number of tokens in a row, at least 2.
         strategy: `bfd` (longer documents are truncated), `tight` (so are they, in fewer rows than TRL's where a search
-            finds them), `bfd_split` (they are cut into pieces) or `wrapped` (all documents are joined and cut every
-            `seq_length` tokens).
+            finds them), `bfd_split` (they are cut into pieces), `wrapped` (all documents are joined and cut every
+            `seq_length` tokens), or `none` (each row is one document, truncated).
 
     Returns:
         A dataset of the same kind with the same columns; after all but `wrapped` also `seq_lengths`, the lengths of the
@@ -47,13 +42,11 @@ def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd")
 
     Raises:
         ConfigError: an option is unknown or out of range.
-        InputError: `dataset` is neither a Dataset nor a DatasetDict.
-        ColumnError: a column does not hold lists, or two columns differ in the lengths of their lists.
+        InputError: `dataset` is neither a Dataset nor a DatasetDict; or a column does not hold lists, or two columns
+            differ in the lengths of their lists.
     """
     import datasets
 
-    if strategy not in _STRATEGIES:
-        raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {', '.join(_STRATEGIES)}.")
     plan_rows([], seq_length, strategy)  # reject a wrong seq_length also of an empty DatasetDict
     packed: Any
     if isinstance(dataset, datasets.DatasetDict):
@@ -110,7 +103,7 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
     """(N,) tokens of each row of a Dataset; 0 where a list is missing.
 
     Raises:
-        ColumnError: there are no columns, one does not hold lists, or the lists of two columns differ in length.
+        InputError: a column does not hold lists, or the lists of two columns differ in length.
     """
     table, first, lengths = dataset.data.table, None, np.zeros(0, np.int32)
     for name in table.column_names:
@@ -118,7 +111,7 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
         if pa.types.is_null(column.type) and not len(column):  # an empty column may lack a type
             continue
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-            raise ColumnError(
+            raise InputError(
                 f"column {name!r}: holds {column.type}, and packing needs a list in each row. "
                 f"Remove the column first (dataset.remove_columns({name!r})) or make it a list per token."
             )
@@ -129,12 +122,10 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
             first, lengths = name, here
         elif not np.array_equal(lengths, here):
             row = int(np.argmax(lengths != here))
-            raise ColumnError(
+            raise InputError(
                 f"columns {first!r} and {name!r}: row {row} has lists of {lengths[row]} and {here[row]} elements. "
                 "Packing needs one element per token in every column; remove the column that is not per token."
             )
-    if not table.column_names:
-        raise ColumnError("dataset: has no columns to pack. Keep at least one, such as input_ids.")
     return lengths
 
 

@@ -51,6 +51,12 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return x ^ (x >> np.uint64(31))
 
 
+def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """(N,) SplitMix64 of each value under a seed: 64-bit numbers that look independent."""
+    with np.errstate(over="ignore"):
+        return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
+
+
 @cache
 def version(package: str) -> str:
     """The version of an installed package, looked up once, because reading its metadata takes milliseconds.

@@ -1,7 +1,7 @@
 """What other lengths and strategies would give, computed from lengths and trained runs without encoding or layout.
 
 The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
-histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies wherever
+histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
 they fit. Documents that a run cuts into pieces, at row ends or between lines, are counted as if they were cut every
 `max_length` tokens.
 
@@ -72,7 +72,7 @@ class LengthStats:
         return np.where(long, self._summed(owners, trained - ((begins == low) & (trained > 0))), self.labels_each)
 
     def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
-        """(N,) trained labels left if each document is cut every `limit` tokens: the first token of a piece has none."""
+        """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
         # A document's own first token never has a label.
         heads = -(-self.ends // limit) + (-self.begins // limit) - (self.begins == 0)
         return self.labels_each - self._summed(self.owners, heads)

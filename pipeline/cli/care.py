@@ -182,8 +182,5 @@ def _prepared(output: Path, counts: "PrepCounts") -> "Lines":
     for label in ("rejected", "filtered", "skipped"):
         for reason, number in sorted(getattr(counts, label).items()):
             yield f"  {'never made' if label == 'skipped' else label}: {reason} {number:,}"
-    for reject in counts.rejects:
-        where = f"{reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"
-        yield f"  {escape_line(where)}"
-    if (hidden := counts.rejected.total() - len(counts.rejects)) > 0:
-        yield f"  and {hidden:,} more rejected rows"
+    if counts.first_reject:
+        yield f"  the first rejected row: {escape_line(counts.first_reject)}"

@@ -65,7 +65,7 @@ def export(
     observer = observer or Silent()
     _check_options(to, eos_id)
     place = _free(out)
-    source = open_finished(dataset)
+    source = open_sound(dataset, observer)
     manifest = source.manifest
     if manifest.preference:
         raise InputError(
@@ -77,7 +77,6 @@ def export(
             f"another objective; take --to {' or '.join(_CARRY_ALL)}, or pack without weights"
         )
     multiple = _multiple(source) if to == "megatron-bridge" else 1
-    refuse_damaged(source, observer)
     layout = Layout(
         schema_of(manifest.schema), manifest.max_length, manifest.pad_id, eos_id=eos_id or 0, multiple=multiple
     )
@@ -105,11 +104,11 @@ def export(
     return made
 
 
-def open_finished(dataset: str | Path) -> Finished:
-    """Open a finished dataset.
+def open_sound(dataset: str | Path, observer: Observer) -> Finished:
+    """Open a finished dataset, after comparing every byte with its hash and checking its rows.
 
     Raises:
-        InputError: it is unfinished, or its manifest is damaged.
+        InputError: it is unfinished or damaged.
     """
     try:
         source = open_dataset(dataset)
@@ -120,20 +119,11 @@ def open_finished(dataset: str | Path) -> Finished:
             raise InputError(
                 f"{dataset}: its manifest has a split named {name[:80]!r}; packtrain run writes no such name"
             )
-    return source
-
-
-def refuse_damaged(source: Finished, observer: Observer) -> None:
-    """Compare every byte of a dataset with its hash, and check its rows.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    findings = verify(source.store.url, deep=True, observer=observer).findings
-    if findings:
+    if findings := verify(source.store.url, deep=True, observer=observer).findings:
         raise InputError(
             f"{source.store.url} is damaged: {findings[0]}; packtrain verify {source.store.url} --repair rebuilds it"
         )
+    return source
 
 
 def _check_options(to: str, eos_id: int | None) -> None:
@@ -192,8 +182,6 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
             except MisfitError as error:
                 row = before + rows.at
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
-            except IntegrityError as error:
-                raise InputError(str(error)) from error
             before += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
         if to == "mds":

@@ -19,7 +19,7 @@ from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
 from ..run.run import packtrain_version
-from .export import open_finished, refuse_damaged
+from .export import open_sound
 
 _TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
 
@@ -62,12 +62,11 @@ def publish(
     if match is None:
         raise ConfigError(f"{target[:200]}: write hf://owner/name")
     repository = match[1]
-    source = open_finished(dataset)
+    source = open_sound(dataset, observer)
     card = dataset_card(source.manifest, repository)
     shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}
     sizes = {name: shard.bytes for name, shard in shards.items()} | {CARD: len(card)}
     listed = Published(card.decode(), dict(sorted(sizes.items())))
-    refuse_damaged(source, observer)
     if dry_run:
         return listed
     with _explained(target) as hub:

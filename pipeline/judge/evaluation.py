@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,17 +19,17 @@ import msgspec
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import indented_json
+from ...stages.judge.comparators import Verdict, same_text, same_value
 from ...stages.judge.extraction import extract
+from ...stages.judge.problems import Problem, expected_texts
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
 from ..store.appended import differences, read_record
 from ..store.local import LocalStore, hash_file
-from .judging import judge
-from .page import evaluation_page
 from .problem_file import ProblemFile
 from .results import NAME, PAGE, SUMMARY, Results, SampleResult, open_results, read_results
-from .sandbox import ProgramLimits, Sandbox, open_sandbox
-from .summary import summarise
+from .sandbox import Execution, ProgramLimits, Sandbox, open_sandbox
+from .summary import evaluation_page, summarise
 
 REFERENCES = "the data's own solutions"
 """What stands in place of the hash of a samples file."""
@@ -37,8 +37,8 @@ _FORMAT = 5
 """Raised when the same program may get another verdict."""
 _AHEAD = 64
 """Programs that wait or are done for each thread, so that one that takes long does not hold up the others."""
-_SHOWN = 60
-"""Characters of an id in a message."""
+_SHOWN, _CLIP = 60, 2_000
+"""Characters of an id in a message; and of an output or an error that are kept."""
 
 Programs = dict[tuple[int, int], str]
 """(row, sample) → its program, or ""; of the data's own programs, the second is the index in the row's list."""
@@ -173,3 +173,45 @@ def _judged(
         finally:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def judge(
+    sandbox: Sandbox, problem: Problem, sample: int, code: str, limits: ProgramLimits, stop: Event
+) -> SampleResult:
+    """Run a program on its problem's tests, up to the first that fails.
+
+    Args:
+        code: its text; empty if an answer has none.
+        stop: set when nobody waits for the result any more.
+
+    Raises:
+        SandboxError: the machine failed.
+    """
+    result = SampleResult(row=problem.row, sample=sample, id=problem.id, verdict=Verdict.no_code)
+    if not code:
+        return result
+    seconds = 0.0
+    for at, test in enumerate(problem.inputs):
+        execution = sandbox.run(code, problem.function, test, limits, stop)
+        seconds = round(seconds + execution.wall_seconds, 6)
+        failed = execution.failed or (None if _is_right(problem, at, execution) else Verdict.wrong)
+        if failed is not None:
+            said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+            return replace(result, verdict=failed, failed_test=at, actual=said, detail=detail, seconds=seconds)
+    return replace(result, verdict=Verdict.passed, seconds=seconds)
+
+
+def _is_right(problem: Problem, at: int, execution: Execution) -> bool:
+    expected = problem.expected[at]
+    if execution.value is not None:
+        return same_value(expected, execution.value, wrapped=problem.wrapped)
+    output = execution.output.decode("utf-8", "replace")
+    return any(same_text(text, output) for text in expected_texts(expected))
+
+
+def _shown(problem: Problem, execution: Execution) -> str | None:
+    data = execution.output if problem.function is None else execution.value
+    if data is None:
+        return None
+    text = data[: 4 * _CLIP].decode("utf-8", "replace")
+    return text if len(text) <= _CLIP else f"{text[:_CLIP]}… ({len(data):,} bytes)"

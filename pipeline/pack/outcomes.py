@@ -1,4 +1,4 @@
-"""Decides in the table what is packed of each document, or why it is left out. Tokenizes nothing.
+"""Decides in the table what is packed of each document, and how often, or why it is left out. Tokenizes nothing.
 
 Decisions follow one another, and the first that leaves a document out gives the reason. What depends on one document
 alone is decided for `table.SLICE` documents at a time.
@@ -6,24 +6,27 @@ alone is decided for `table.SLICE` documents at a time.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
+from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of
 from ...schemas.reasons import NOT_DRAWN
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
+from ...stages.select.copies import draw_keys, later_ones, passes_of
 from ...stages.select.split import Places, split
-from ...stages.select.truncate import Keep, Limits, Overlong
+from ...stages.select.truncate import Keep, Limits, Overlong, PairLengths, cut_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ...stages.tokenize.encode import UNPROVED
 from ..store.local import nameless
-from .copies import later_copies, mixes, set_copies
 from .segments import Segments
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table
+from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, pair_lengths
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import RunConfig
 
 CUT_UNTRAINED = "cut_untrained"
 """The ledger's reason for documents that a limit left without a trained token."""
@@ -36,9 +39,11 @@ the documents of the other split.
 """
 SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
+MAX_PASSES = 10_000
+"""Maximum number of copies of an example; a configuration that asks for more is surely a mistake."""
 
 
-def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
+def mask_rejects(config: "RunConfig") -> dict[str, frozenset[str]]:
     """Return the reasons for which its mask rejects conversations of each source."""
     return {
         source.name: frozenset({UNPROVED} if mask.needs_turns else ())
@@ -46,7 +51,7 @@ def mask_rejects(config: RunConfig) -> dict[str, frozenset[str]]:
     }
 
 
-def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
+def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
     cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
     return Limits(
@@ -56,40 +61,90 @@ def limits_of(config: RunConfig, *, pairs: bool = False) -> Limits:
     )
 
 
-def select(table: Table, config: RunConfig, tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
+def mixes(config: "RunConfig") -> bool:
+    """Whether the configuration uses `repeat` or `weight`."""
+    return any(source.weight is not None or source.repeat is not None for source in config.sources)
+
+
+def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
     """Decide about all documents, in place.
 
     Args:
+        tokenizer_json: content of a tokenizer.json; the vocabulary shows which tokens end lines.
         scratch: a folder for an anonymous file.
         only: the only split to pack; by default all.
 
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    documents, limits, pieces = table.documents, limits_of(config), nameless(scratch)
-    masks = Mask.of_sources(config)
+    limits, pieces, masks = limits_of(config), nameless(scratch), Mask.of_sources(config)
     for source, here in table.slices():
-        some = documents.at(here)
+        some = table.documents.at(here)
         some.outcome[:] = 0
-        _leave_out_by_mask(some, masks[source])
-        leave_out_by_filters(some, some.length, config, source)
+        _leave_out(some, some.length == 0, "empty")
+        if masks[source].needs_turns:
+            _leave_out(some, some.has(NO_TURNS), UNPROVED)
+        _leave_out_by_filters(some, some.length, config, source)
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
-            leave_out(some, some.asked - some.has(HEAD) <= 0, "untrained")
+            _leave_out(some, some.asked - some.has(HEAD) <= 0, "untrained")
         long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
         if limits.overlong is Overlong.DROP:
-            leave_out(some, long, "overlong")
+            _leave_out(some, long, "overlong")
         elif limits.overlong is Overlong.SPLIT:
             _split(table, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
         if not config.keep_untrained:
-            leave_out(some, some.labels <= 0, CUT_UNTRAINED)
+            _leave_out(some, some.labels <= 0, CUT_UNTRAINED)
     decide_together(table, config, only)
     pieces.flush()
     if pieces.tell():
         table.pieces = np.memmap(pieces, PIECE, "r")
 
 
-def decide_together(table: Table, config: RunConfig, only: str | None = None) -> None:
+def decide_pairs(table: Table, config: "RunConfig") -> None:
+    """Decide about all preference pairs, in place. Each becomes one row.
+
+    Raises:
+        ConfigError: a weight asks for too many copies.
+    """
+    limits, segments = limits_of(config, pairs=True), Segments.of(table, config)
+    for source, here in table.slices():
+        some = table.documents.at(here)
+        lengths = pair_lengths(segments.runs(some)[0])
+        cut = cut_pairs(lengths, limits)
+        none = np.zeros_like(lengths.prompt)
+        equal = _equal(some, segments, lengths, PairLengths(none, none, none), lengths)
+        cut_equal = _equal(some, segments, lengths, cut.begins, cut.kept)
+        some.outcome[:] = 0
+        _leave_out(some, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
+        _leave_out(some, equal, "equal")
+        _leave_out_by_filters(some, lengths.longest, config, source)
+        if limits.overlong is Overlong.DROP:
+            _leave_out(some, lengths.longest > limits.max_length, "overlong")
+        _leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
+        _leave_out(some, cut_equal, "cut_equal")
+    decide_together(table, config)
+
+
+def _equal(
+    some: Documents, segments: Segments, lengths: PairLengths, begins: PairLengths, sizes: PairLengths
+) -> NDArray[np.bool_]:
+    """(N,) whether both completions of each pair have the same tokens.
+
+    Args:
+        begins, sizes: where the completions begin, counted in each from its first token, and their tokens.
+    """
+    out = np.zeros(len(some), dtype=np.bool_)
+    rows = np.flatnonzero(sizes.chosen == sizes.rejected)
+    those, chosen = some.at(rows), lengths.prompt[rows]
+    rejected = chosen + lengths.chosen[rows]
+    one = segments.tokens(those, chosen + begins.chosen[rows], sizes.chosen[rows])
+    other = segments.tokens(those, rejected + begins.rejected[rows], sizes.rejected[rows])
+    out[rows] = [np.array_equal(a, b) for a, b in zip(one, other, strict=True)]
+    return out
+
+
+def decide_together(table: Table, config: "RunConfig", only: str | None = None) -> None:
     """Decide what depends on other documents: duplicates, and how often each is packed.
 
     Only documents that are still in count: if the first of two equal documents is left out for another reason, the
@@ -100,55 +155,82 @@ def decide_together(table: Table, config: RunConfig, only: str | None = None) ->
     """
     documents = table.documents
     if config.duplicates == "drop":
-        documents.outcome[later_copies(documents)] = REASONS.index("duplicate")
+        rows = np.flatnonzero(documents.outcome == 0)
+        later = later_ones(documents.first_digest[rows], documents.second_digest[rows])
+        documents.outcome[rows[later]] = REASONS.index("duplicate")
     for _, here in table.slices():
         documents.copies[here] = documents.outcome[here] == 0
     if mixes(config):
         set_copies(table, config)
     for _, here in table.slices():
         some = documents.at(here)
-        leave_out(some, some.copies == 0, NOT_DRAWN)
+        _leave_out(some, some.copies == 0, NOT_DRAWN)
         if only is not None:
-            leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
+            _leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
         gone = some.outcome > 0
         some.copies[gone] = some.kept[gone] = some.overlap[gone] = 0
 
 
-def leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
+def set_copies(table: Table, config: "RunConfig", target: Table | None = None) -> None:
+    """Set how often each document that is still in is packed, by `repeat` and `weight`. Held-out ones are packed once.
+
+    Args:
+        target: the table to set them in, if it is another one of the same documents.
+
+    Raises:
+        ConfigError: a weight asks for too many copies.
+    """
+    sources, target = config.sources, target or table
+    every = [slice(*table.bounds[n : n + 2].tolist()) for n in range(len(sources))]
+    available = [int(_tokens(table, here).sum()) for here in every]
+    passes = passes_of(available, [one.weight for one in sources], [one.repeat for one in sources])
+    for number, (source, often, here) in enumerate(zip(sources, passes, every, strict=True)):
+        if often > MAX_PASSES:
+            raise ConfigError(
+                f"sources.{source.name}.weight would repeat every example {float(often):,.0f} times; lower it, or "
+                f"limit it by `repeat` (at most {MAX_PASSES:,})"
+            )
+        copies = np.full(here.stop - here.start, int(often), np.uint16)
+        if more := float((often - int(often)) * available[number]):
+            # In the order of their keys, until their tokens are as near as possible to the passes beyond whole ones.
+            order = np.argsort(draw_keys(len(copies), config.seed, number), kind="stable")
+            sums = offsets_of(_tokens(table, here)[order])
+            copies[order[: int(np.argmin(np.abs(sums - more)))]] += 1
+        kept = target.documents.copies[here]
+        kept[:] = np.where(_tokens(target, here) > 0, copies, kept)
+
+
+def _tokens(table: Table, here: slice) -> NDArray[np.int64]:
+    """(N,) tokens of one copy of each document that is mixed; 0 for others."""
+    some = table.documents.at(here)
+    mixed = (some.outcome == 0) & ~some.has(HELD_OUT)
+    return np.where(mixed, some.kept.astype(np.int64) + some.overlap, 0)
+
+
+def _leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
     """Leave out those of the documents that are still in."""
     some.outcome[which & (some.outcome == 0)] = REASONS.index(reason)
 
 
-def _leave_out_by_mask(some: Documents, mask: Mask) -> None:
-    """Leave out empty documents, and those that the mask rejects."""
-    leave_out(some, some.length == 0, "empty")
-    if mask.needs_turns:
-        leave_out(some, some.has(NO_TURNS), UNPROVED)
-
-
-def leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: RunConfig, source: int) -> None:
+def _leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: "RunConfig", source: int) -> None:
     """Leave out documents of a source that share text with evaluation rows, or that its filter excludes.
 
     Args:
         lengths: (N,) what the filter compares.
     """
     if config.decontaminate is not None and config.decontaminate.action == "drop":
-        leave_out(some, some.has(CONTAMINATED), "contaminated")
+        _leave_out(some, some.has(CONTAMINATED), "contaminated")
     own = config.sources[source].filter
     least = own.min_tokens if own.min_tokens is not None else config.filter.min_tokens
     most = own.max_tokens if own.max_tokens is not None else config.filter.max_tokens
     if least is not None:
-        leave_out(some, lengths < least, "min_tokens")
+        _leave_out(some, lengths < least, "min_tokens")
     if most is not None:
-        leave_out(some, lengths > most, "max_tokens")
+        _leave_out(some, lengths > most, "max_tokens")
 
 
-def _split(table: Table, rows: NDArray[np.int64], config: RunConfig, tokenizer_json: str, pieces: IO[bytes]) -> None:
-    """Cut documents, ascending, into pieces; add those kept to a file.
-
-    Args:
-        tokenizer_json: content of a tokenizer.json; the vocabulary shows which tokens end lines.
-    """
+def _split(table: Table, rows: NDArray[np.int64], config: "RunConfig", tokenizer_json: str, pieces: IO[bytes]) -> None:
+    """Cut documents, ascending, into pieces; add those kept to a file."""
     how, capacity = config.truncate.split, config.truncate.max_length
     breaks = Breaks.from_json(tokenizer_json) if len(rows) and how.at != "tokens" else None
     for group in _groups(table.documents.length[rows], rows):

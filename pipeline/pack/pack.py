@@ -1,11 +1,16 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`).
 
-A plan does the same without writing: it lays the rows out, and counts them (`count_rows`).
+    encoded parts ─ table.read_table ─► the table, a line a document
+                  ─ outcomes.decide, in place ─► what is packed of each, how often, or why not
+                  ─ window_plan.plan_window ─► a layout: the pieces of each row, and which rows are in which shard
+                  ─ shard.ShardTask, in workers ─► shards, by rows.PlannedRows, and what they hold of each source
+                  ─ ledger.account_rows ─► the ledger, which closes if that is what the table says
+
+A plan and a stream do the same without writing: they lay the rows out, and count them.
 """
 
 from collections.abc import Iterator
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +21,7 @@ from numpy.typing import NDArray
 from ...schemas.alignment import Alignment
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.layout import fill_of
+from ...schemas.layout import Certificate, fill_of
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.report import SplitFigures
@@ -28,19 +33,14 @@ from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
 from ..store.open_store import Store
-from .arrow_files import put_arrow
 from .documents import DocumentsTask
-from .finished import FinishedShards
 from .ledger import account_rows, account_table, open_ledger
-from .outcomes import limits_of
-from .outcomes import select as select_documents
-from .pairs import select_pairs
-from .row_form import LossWeights, RowForm
-from .rows import Account, PlannedRows
+from .outcomes import decide, decide_pairs, limits_of
+from .rows import LossWeights, PlannedRows, RowForm, Written
 from .segments import Segments
-from .shard import PackResult, ShardTask
-from .table import WEIGHTED, Table, read_table
-from .window_plan import WindowPlan, arrange, pieces_of, plan_window, planned_pieces, window_seed, windows
+from .shard import FinishedShards, PackResult, ShardTask
+from .table import WEIGHTED, Table, put_arrow, read_table
+from .window_plan import WindowPlan, plan_pieces, plan_window, window_seed, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Selected:
     encoded: Encoded
     table: Table
     ledger: Ledger
-    """The ledger before packing; it closes when the shards are added."""
+    """It closes when the shards are added."""
     form: RowForm
 
     @property
@@ -59,9 +59,24 @@ class Selected:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
 
+    @property
+    def names(self) -> list[str]:
+        """The sources."""
+        return [source.name for source in self.config.sources]
+
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
         yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
+
+    def rows(self, split: str, blocks: NDArray[np.int64], seed: int) -> tuple[Certificate, PlannedRows]:
+        """Plan the rows of some blocks of a split, without writing.
+
+        Args:
+            seed: of their order.
+        """
+        certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, pairs=self.pairs)
+        segments = Segments.of(self.table, self.config)
+        return certificate, PlannedRows(self.table.documents, segments, pieces, row_offsets, self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +107,10 @@ def select(
     limits = limits_of(config, pairs=pairs)
     table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs)
     if pairs:
-        select_pairs(table, config)
+        decide_pairs(table, config)
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
-        select_documents(table, config, encoded.spec.tokenizer.json, scratch, only=only)
+        decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
         form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
     ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)
@@ -110,8 +125,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
     """
     config, table, cache = selected.config, selected.table, selected.encoded.cache
-    names, masks = [source.name for source in config.sources], Mask.of_sources(config)
-    folders = {split: split_folder(config, split) for split in split_names(config)}
+    folders, masks = split_folders(config), Mask.of_sources(config)
     finished = FinishedShards(out)
     finished.look([f"{folder}shards" for folder in folders.values()], observer)
     left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
@@ -123,7 +137,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """The next window is planned while workers write shards of the last one."""
-        yield DocumentsTask(out, cache, tuple(names))
+        yield DocumentsTask(out, cache, tuple(selected.names))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
                 first = len(tasks[split])
@@ -144,10 +158,10 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
                 assert isinstance(result, FileRecord)
                 files.append(result)
     progress.end()
-    ledger, records = deepcopy(selected.ledger), {}
+    ledger, records = selected.ledger, {}
     for split, folder in folders.items():
         shards = [finished.get(task) for task in tasks[split]]
-        account_rows(ledger, names, (shard.written for shard in shards))
+        account_rows(ledger, selected.names, (shard.written for shard in shards))
         certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
         records[split] = SplitRecord(tuple(shard.shard for shard in shards), certificates)
         if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
@@ -172,27 +186,24 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
     Raises:
         IntegrityError: the ledger does not close.
     """
-    config, table, ledger = selected.config, selected.table, selected.ledger
-    segments, figures = Segments.of(table, config), list[SplitFigures]()
-    for split in sorted(split_names(config)):  # as a manifest lists them
-        account, certificates = Account(), []
+    config, ledger, figures = selected.config, selected.ledger, list[SplitFigures]()
+    for split in sorted(split_folders(config)):  # as a manifest lists them
+        certificates, counts = list[Certificate](), list[Written]()
         for number, blocks in selected.windows(split):
-            pieces = pieces_of(table, split, blocks)
-            plan = arrange(pieces, config, window_seed(config.seed, number), pairs=selected.pairs)
-            certificates.append(plan.certificate)
-            pieces = planned_pieces(plan, pieces)
-            for _ in PlannedRows(table.documents, segments, pieces, plan.row_offsets, selected.form).batches(account):
-                pass
-        account_rows(ledger, [source.name for source in config.sources], [account])
-        rows, bound, tokens, number = (
+            certificate, planned = selected.rows(split, blocks, window_seed(config.seed, number))
+            account = planned.count()
+            account_rows(ledger, selected.names, [account])
+            certificates.append(certificate)
+            counts += account.values()
+        rows, bound, tokens, pieces = (
             sum(getattr(one, name) for one in certificates) for name in ("rows", "bound", "tokens", "pieces")
         )
         every, trained, padding = (
-            sum(getattr(one, name) for one in account.values()) for name in ("tokens", "trained", "padding")
+            sum(getattr(one, name) for one in counts) for name in ("tokens", "trained", "padding")
         )
         if rows and not selected.pairs:
             fill = fill_of(tokens, rows, config.truncate.max_length)
-            figures.append(SplitFigures(split, rows, bound, fill, every, trained, number, padding))
+            figures.append(SplitFigures(split, rows, bound, fill, every, trained, pieces, padding))
     ledger.check()
     return figures
 
@@ -214,14 +225,9 @@ def _weighs_itself(table: Table) -> bool:
     return any(bool((some.has(WEIGHTED) & (some.copies > 0)).any()) for some in every)
 
 
-def split_names(config: RunConfig) -> list[str]:
-    """The splits that a run writes."""
-    return ["train", "holdout"] if config.holdout.fraction > 0 else ["train"]
-
-
-def split_folder(config: RunConfig, split: str) -> str:
-    """Return the prefix of a split's files: "", or the split's name and a slash."""
-    return f"{split}/" if config.holdout.fraction > 0 else ""
+def split_folders(config: RunConfig) -> dict[str, str]:
+    """The splits that a run writes → the prefix of their files: "", or with a holdout the split's name and a slash."""
+    return {"train": "train/", "holdout": "holdout/"} if config.holdout.fraction > 0 else {"train": ""}
 
 
 def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:

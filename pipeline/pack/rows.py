@@ -11,21 +11,58 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.alignment import Alignment
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.rows import PREFERENCE
+from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.arrays import lists
 from ...stages.pack.row_columns import PlannedPieces, lay_out
-from ...stages.select.preference_limits import cut_pairs
-from ...stages.select.truncate import Limits
-from .row_form import RowForm
+from ...stages.select.truncate import Limits, cut_pairs
 from .segments import Segments
-from .table import Documents, pair_lengths
-from .window_plan import Pieces
+from .table import Documents, Pieces, pair_lengths
 
+TOKEN_BYTES, WEIGHT_BYTES, PAIR_TOKEN_BYTES = 12, 4, 4
+"""Bytes per token of a row: input_ids, labels and position_ids; loss_weights beside them; the ids of a pair."""
 CHUNK_TOKENS = 1 << 18
 """Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
 batch.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class LossWeights:
+    """What the loss weights of runs are multiplied by."""
+
+    sources: tuple[float, ...]
+    """The weight of each source."""
+    by_document: bool
+    """Whether the weights of a piece are divided by its number of trained labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """What the rows of a run look like."""
+
+    alignment: Alignment
+    pad_id: int
+    """The token id for alignment padding."""
+    weights: LossWeights | None = None
+    """None for rows without `loss_weights`."""
+    pairs: Limits | None = None
+    """The limits of preference pairs; None for packed rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row."""
+        if self.pairs is not None:
+            return PREFERENCE
+        return packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes per token of a row."""
+        if self.pairs is not None:
+            return PAIR_TOKEN_BYTES
+        return TOKEN_BYTES + WEIGHT_BYTES * (self.weights is not None)
 
 
 @dataclass(slots=True)
@@ -87,7 +124,7 @@ class PlannedRows:
     ) -> None:
         self._documents, self._segments, self._pieces, self._form = documents, segments, pieces, form
         self._row_offsets = row_offsets
-        self._padded = form.alignment.padded(pieces.lengths, row_offsets)
+        self._padded = form.alignment.padded(np.ascontiguousarray(pieces["length"]), row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, row_offsets)
         """(R,) tokens of each row, with alignment padding."""
 
@@ -100,26 +137,36 @@ class PlannedRows:
             yield self.lay_out(first, last, account)
             first = last
 
+    def count(self) -> Account:
+        """Lay out all rows, some at a time, to count what they hold."""
+        account = Account()
+        for _ in self.batches(account):
+            pass
+        return account
+
     def lay_out(self, first: int, last: int, account: Account | None = None) -> pa.RecordBatch:
         """Lay out rows `first` to `last - 1`, and count them if asked to."""
         if first == last:
             return pa.RecordBatch.from_pylist([], self._form.schema)
         here = slice(*self._row_offsets[[first, last]].tolist())
-        pieces, offsets = self._pieces.at(here), self._row_offsets[first : last + 1] - here.start
-        some, form = self._documents.at(pieces.documents), self._form
-        sources, segments, weights = self._segments.sources[some.segment], self._segments, form.weights
+        pieces, offsets = self._pieces[here], self._row_offsets[first : last + 1] - here.start
+        names = ("document", "start", "length", "repeated")
+        doc_ids, starts, lengths, repeated = (np.ascontiguousarray(pieces[name]) for name in names)
+        some, form, weights = self._documents.at(doc_ids), self._form, self._form.weights
+        segments = self._segments
+        sources = segments.sources[some.segment]
         if form.pairs is not None:
-            batch, heads = _lay_out_pairs(some, segments, pieces.documents, form.pairs)
+            batch, heads = _lay_out_pairs(some, segments, doc_ids, form.pairs)
             if account is not None:
-                account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=pieces.lengths)
+                account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=lengths)
             return batch
         run_ends, supervised = segments.runs(some)
         planned = PlannedPieces(
-            tokens=segments.tokens(some, pieces.starts, pieces.lengths),
-            starts=pieces.starts,
-            lengths=pieces.lengths,
-            repeated=pieces.repeated,
-            doc_ids=pieces.documents,
+            tokens=segments.tokens(some, starts, lengths),
+            starts=starts,
+            lengths=lengths,
+            repeated=repeated,
+            doc_ids=doc_ids,
             row_offsets=offsets,
             run_ends=run_ends,
             run_supervised=supervised,
@@ -135,10 +182,10 @@ class PlannedRows:
                 sources,
                 trained=laid.trained,
                 heads=laid.heads,
-                padding=padded - pieces.lengths,
+                padding=padded - lengths,
                 tokens=padded,
-                cuts=_cuts_through_turns(some, segments, pieces),
-                together=_copies_together(some, pieces, offsets),
+                cuts=_cuts_through_turns(some, segments, starts + repeated, starts + lengths),
+                together=_copies_together(some, doc_ids, starts, offsets),
                 **({} if laid.weights is None else {"weight": laid.weights}),
             )
         return laid.batch
@@ -164,14 +211,16 @@ def _lay_out_pairs(
     return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
 
 
-def _cuts_through_turns(some: Documents, segments: Segments, pieces: Pieces) -> NDArray[np.int64]:
+def _cuts_through_turns(
+    some: Documents, segments: Segments, begins: NDArray[np.int32], ends: NDArray[np.int32]
+) -> NDArray[np.int64]:
     """(D,) cuts of each piece through a trained turn: before its first token that no earlier piece has, and after the
     last one that the limits keep. A cut between two pieces counts with the second one.
 
     Args:
         some: (D,) the document of each piece.
+        begins, ends: (D,) that first token, and one past the piece's last token.
     """
-    begins, ends = pieces.starts + pieces.repeated, pieces.starts + pieces.lengths
     front, back = begins > 0, (ends == some.high) & (ends < some.length)
     out = np.zeros(len(begins), np.int64)
     for which, places in ((front, begins), (back, ends)):
@@ -182,17 +231,19 @@ def _cuts_through_turns(some: Documents, segments: Segments, pieces: Pieces) -> 
     return out
 
 
-def _copies_together(some: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _copies_together(
+    some: Documents, doc_ids: NDArray[np.int64], starts: NDArray[np.int32], row_offsets: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """(D,) whether another copy of the same piece comes before it in its row.
 
     Args:
-        some: (D,) the document of each piece.
+        some, doc_ids, starts: (D,) the document of each piece, and its first token there.
         row_offsets: (R + 1,) first piece of each row, then D.
     """
-    out = np.zeros(len(pieces.documents), np.bool_)
+    out = np.zeros(len(doc_ids), np.bool_)
     if (some.copies > 1).any():
         row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
-        order = np.lexsort((pieces.starts, pieces.documents, row))
-        keys = np.stack([row, pieces.documents, pieces.starts])[:, order]
+        order = np.lexsort((starts, doc_ids, row))
+        keys = np.stack([row, doc_ids, starts])[:, order]
         out[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
     return out

@@ -1,23 +1,39 @@
-"""The task of one shard: lays out the rows that a layout plans for it, and puts the shard and its record."""
+"""One shard: lays out the rows that a layout plans for it, and puts the shard and its record. A shard with a record is
+finished, whoever has made it: this process, an earlier one, or a concurrent one.
+"""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import DTypeLike, NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
+from ..observer import Observer
 from ..store.checksummed import create_note, get_note, put_note
-from ..store.open_store import Store
-from .arrow_files import read_rows
-from .row_form import RowForm
-from .rows import Account, PlannedRows, Written
+from ..store.open_store import Store, StoredFile, damaged
+from .rows import Account, PlannedRows, RowForm, Written
 from .segments import Segments
-from .table import NAME, Documents, open_table
-from .window_plan import Pieces, ShardPlan
+from .table import NAME, PIECE, Documents, open_table
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One shard to lay out: rows `first_row:last_row` of one window's layout."""
+
+    index: int
+    """Number of the shard within its split."""
+    first_row: int
+    last_row: int
+    first_piece: int
+    last_piece: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +54,7 @@ class ShardTask:
     out: Store
     cache: Store
     layout: str
-    """Name of the window's layout in `out`, where the table is."""
+    """Name of the window's layout in `out`, where the table is; see `window_plan.WindowPlan`."""
     prefix: str
     """Folder of the split's shards: `shards`, or `train/shards` and `holdout/shards`."""
     shard: ShardPlan
@@ -88,8 +104,8 @@ class ShardTask:
         shard, table = self.shard, self.out.local(NAME)
         stamp = table.stat()
         documents, segments = _opened(table, (stamp.st_ino, stamp.st_mtime_ns), self.cache, self.masks)
-        (offsets,) = read_rows(self.out.local(f"{self.layout}-rows.arrow"), shard.first_row, shard.last_row + 1)
-        pieces = Pieces(*read_rows(self.out.local(f"{self.layout}-pieces.arrow"), shard.first_piece, shard.last_piece))
+        offsets = _numbers(self.out.local(f"{self.layout}.rows"), np.int64, shard.first_row, shard.last_row + 1)
+        pieces = _numbers(self.out.local(f"{self.layout}.pieces"), PIECE, shard.first_piece, shard.last_piece)
         rows = PlannedRows(documents, segments, pieces, offsets - shard.first_piece, self.form)
         return rows, int((offsets[1:] - offsets[:-1]).max())
 
@@ -104,6 +120,14 @@ class ShardTask:
                 f"packing is not deterministic: {self} was {earlier.shard.name} before and is {result.shard.name} now; "
                 "please report it with the configuration"
             )
+
+
+def _numbers(path: Path, kind: DTypeLike, first: int, last: int) -> NDArray[Any]:
+    """Numbers `first` to `last - 1` of a file that holds nothing else."""
+    found = np.fromfile(path, kind, last - first, offset=first * np.dtype(kind).itemsize)
+    if len(found) != last - first:
+        raise IntegrityError(f"{path} is shorter than it was written; run again")
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -121,3 +145,51 @@ def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask
 def forget_table() -> None:
     """Release the mapped files."""
     _opened.cache_clear()
+
+
+@dataclass(slots=True)
+class FinishedShards:
+    """Finished shards of the output that this process knows of."""
+
+    out: Store
+    known: dict[str, PackResult] = field(default_factory=dict)
+    """Results by the name of their record."""
+
+    def look(self, folders: Iterable[str], observer: Observer) -> None:
+        """Find the results of earlier processes, and remove files that do not match their record, so that they are made
+        again.
+
+        Args:
+            folders: folders of the splits' shards.
+        """
+        for name in (name for folder in folders for name in self.out.names(f"_run/{folder}")):
+            if name.endswith(".json"):
+                self._find(name)
+        shards = [result.shard for result in self.known.values()]
+        bad = damaged(self.out, [StoredFile(one.name, one.bytes, one.hash) for one in shards])
+        for name in sorted(bad):
+            observer.note(f"{self.out.where(name)} is damaged, and is made again")
+        for record in [record for record, result in self.known.items() if result.shard.name in bad]:
+            self.out.remove(record)
+            del self.known[record]
+
+    def have(self, task: object) -> bool:
+        """Whether a task is that of a shard that any process has written."""
+        return isinstance(task, ShardTask) and self._find(task.record) is not None
+
+    def get(self, task: ShardTask) -> PackResult:
+        """Return the result of a task that is done.
+
+        Raises:
+            IntegrityError: the record or its shard is gone.
+        """
+        done = self._find(task.record)
+        if done is None:
+            raise IntegrityError(f"{self.out.where(task.record)} or its file vanished; run again")
+        return done
+
+    def _find(self, record: str) -> PackResult | None:
+        done = get_note(self.out, record, PackResult) if record not in self.known else None
+        if done is not None and self.out.size(done.shard.name) == done.shard.bytes:
+            self.known[record] = done
+        return self.known.get(record)

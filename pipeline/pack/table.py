@@ -5,10 +5,10 @@ columns lie in an anonymous file, so that memory does not grow with N; then the 
 planning, the tasks of shards, explain and the report map.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -17,17 +17,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.manifest import FileRecord
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns
-from ...stages.select.preference_limits import PairLengths, cut_pairs
-from ...stages.select.truncate import Limits
+from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
 from ..store.open_store import Store, StoredFile
-from .arrow_files import put_arrow
 
 if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
     from ...schemas.config.config import RunConfig
@@ -36,7 +35,9 @@ NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
 PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
-"""A piece of a document that is split before packing: its tokens, and how many of the first ones it repeats."""
+"""A piece of a document: its tokens, and how many of the first ones an earlier piece has, untrained here."""
+Pieces: TypeAlias = NDArray[Any]
+"""(M,) pieces, each a `PIECE`."""
 HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(6))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
 before packing; shares text with evaluation rows; some trained token has another loss weight than 1."""
@@ -44,7 +45,7 @@ before packing; shares text with evaluation rows; some trained token has another
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last six are decided by `outcomes.select`.
+    """Columns of N documents. The last six are decided by `outcomes.decide`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -163,8 +164,8 @@ class Table:
     block_starts: NDArray[np.int64]
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
-    pieces: NDArray[Any] = field(default_factory=lambda: np.zeros(0, PIECE))
-    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.select`."""
+    pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
+    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""
@@ -178,6 +179,17 @@ class Table:
         schema = pa.schema([(name, column.type) for name, column in zip(COLUMNS, columns, strict=True)])
         schema = schema.with_metadata({"origins": msgspec.json.encode(self.origins)})
         put_arrow(out, NAME, schema, [pa.RecordBatch.from_arrays(columns, schema=schema)])
+
+
+def put_arrow(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> FileRecord:
+    """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
+    with store.draft(name.rpartition("/")[0]) as draft:
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        put = draft.result
+        store.put(draft, name)
+    return FileRecord(name, put.bytes, put.hash)
 
 
 def open_table(path: Path) -> tuple[Documents, Origins]:

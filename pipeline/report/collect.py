@@ -40,10 +40,11 @@ from ...schemas.report import (
     SplitFigures,
     Training,
 )
+from ...schemas.rows import ROW_SIZES_NAME
+from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
-from ..pack.arrow_files import read_rows, row_sizes_name
 from ..store.open_store import is_url
 from .lengths import fill_histogram
 from .overlap import noted_hits, overlap_of
@@ -141,7 +142,9 @@ def _fills(dataset: Finished) -> dict[str, Histogram]:
     out, manifest = dict[str, Histogram](), dataset.manifest
     for split, record in manifest.splits.items():
         if record.rows and not manifest.preference:
-            tokens, _ = read_rows(Path(dataset.store.local(row_sizes_name(record))), 0, record.rows)
+            name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
+            with pa.memory_map(str(dataset.store.local(name))) as source:
+                tokens = view(pa.ipc.open_file(source).get_batch(0).column("tokens"))
             out[split] = fill_histogram(tokens, manifest.max_length)
     return out
 

@@ -19,8 +19,7 @@ from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart, PartPlace, Runs
-from ..pack.copies import mixes, set_copies
-from ..pack.outcomes import REASONS, limits_of, select
+from ..pack.outcomes import REASONS, decide, limits_of, mixes, set_copies
 from ..pack.table import HELD_OUT, Table, read_table
 
 MOST = 1_000_000
@@ -58,7 +57,7 @@ def _selected(
         sources = tuple(one.model_copy(update={"weight": None, "repeat": None}) for one in config.sources)
         mine = config.model_copy(update={"sources": sources, **changes})
         table = read_table(places, sizes, mine, limits_of(mine), scratch)
-        select(table, mine, tokenizer_json, scratch)
+        decide(table, mine, tokenizer_json, scratch)
         return table
 
     whole = selected(

@@ -8,7 +8,7 @@ counted exactly; only what is chosen is encoded.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.report import Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
 from ..configfile import load_config
-from ..encode.driver import Encoded
 from ..encode.notes import reject_lines
-from ..encode.prepared import Prepared
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
 from ..observer import Observer, Silent
@@ -30,8 +28,9 @@ from ..report.collect import PAIRS, configuration_of, flow_of, make_report, poli
 from ..report.document_lengths import read_documents
 from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
-from .run import encode_inputs, prepare_inputs, select_documents
-from .workers import Workspace, open_workers, open_workspace
+from .prepare import prepare
+from .run import encode_inputs, select_documents
+from .workers import open_workers, open_workspace
 
 _PLACES = 32
 """Places of a source that rows are taken from, if it has enough blocks: neighbouring rows are often alike."""
@@ -64,27 +63,9 @@ def plan(
     observer = observer or Silent()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
-    return _report(_encoded(loaded, folder, rows, observer), lengths)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The encoded data: all of it, or a sample."""
-
-    config: RunConfig
-    work: Workspace
-    prepared: Prepared
-    encoded: Encoded
-    sample: Sample | None
-    """None if all rows are encoded."""
-
-
-def _encoded(config: RunConfig, base: Path, rows: int | None, observer: Observer) -> _Seen:
-    """Prepare and encode, as a run does."""
-    # With a share (--shard) it would see only a part of the data.
-    here = {"shard": None}
-    config = config.model_copy(update={"run": config.run.model_copy(update=here)})
-    work, files, every = open_workspace(config, base, observer), None, 0
+    whole = loaded.run.model_copy(update={"shard": None})  # with a share (--shard) it would see only a part of the data
+    config = loaded.model_copy(update={"run": whole})
+    work, files, every = open_workspace(config, folder, observer), None, 0
     if rows is not None:
         observer.begin("load inputs", 0, "")
         files = scan_inputs(config.sources, work.base, work.scratch)
@@ -92,10 +73,39 @@ def _encoded(config: RunConfig, base: Path, rows: int | None, observer: Observer
         files = _sampled(files, rows / every) if every > rows * _READ_ALL else None
         observer.end()
     with open_workers(config.run, work) as executor:
-        prepared = prepare_inputs(config, work, executor, files=files)
+        prepared = prepare(config, work, executor, files=files)
         encoded = encode_inputs(config, prepared, work, executor)
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
-    return _Seen(config, work, prepared, encoded, sample)
+    told = work if sample is None else replace(work, observer=Silent())  # of a sample, notes could be wrong
+    selected = select_documents(config, prepared, encoded, told)
+    observer.begin("read lengths", 0, "")
+    choice = packing = overlap = None
+    figures, ledger = count_rows(selected), selected.ledger
+    if not prepared.pairs:
+        stats = read_documents(config, encoded, work.scratch.root)
+        if sample is not None and sample.rows:
+            stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
+        limit = model_limit(config.tokenizer.path, work.base)
+        train = next((one for one in figures if one.split == "train"), None)
+        choice, packing = choose(stats, config, lengths, limit, train), _packing(config, figures, sample)
+    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config)).splitlines()
+    if (found := encoded.contamination) is not None:
+        action = str(config.identity()["decontaminate"]["action"])
+        overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
+    report = make_report(
+        "plan",
+        work.out.url,
+        {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
+        sample,
+        choice=choice,
+        flow=flow_of(ledger, some_of(lines)),
+        overlap=overlap,
+        training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
+        packing=packing,
+        made=Made(None, f"{encoded.spec.engine} {encoded.spec.engine_version}", configuration_of(config, work.base)),
+    )
+    observer.end()
+    return report
 
 
 def _sampled(files: Sequence[InputFile], share: float) -> list[InputFile]:
@@ -120,52 +130,12 @@ def _sampled(files: Sequence[InputFile], share: float) -> list[InputFile]:
     return out
 
 
-def _report(seen: _Seen, lengths: Sequence[int]) -> Report:
-    """The report, with everything that is known before packing.
-
-    Raises:
-        InputError: nothing would be packed.
-    """
-    config, work, pairs = seen.config, seen.work, seen.prepared.pairs
-    told = work if seen.sample is None else replace(work, observer=Silent())  # of a sample, notes could be wrong
-    selected = select_documents(config, seen.prepared, seen.encoded, told)
-    work.observer.begin("read lengths", 0, "")
-    choice = packing = overlap = None
-    figures, ledger = count_rows(selected), selected.ledger
-    if not pairs:
-        stats = read_documents(config, seen.encoded, work.scratch.root)
-        if (sample := seen.sample) is not None and sample.rows:
-            stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
-        limit = model_limit(config.tokenizer.path, work.base)
-        train = next((one for one in figures if one.split == "train"), None)
-        choice, packing = choose(stats, config, lengths, limit, train), _packing(seen, figures)
-    lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(config)).splitlines()
-    if (found := seen.encoded.contamination) is not None:
-        action = str(config.identity()["decontaminate"]["action"])
-        overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-    spec = seen.encoded.spec
-    report = make_report(
-        "plan",
-        work.out.url,
-        {"choice": PAIRS, "packing": PAIRS} if pairs else {},
-        seen.sample,
-        choice=choice,
-        flow=flow_of(ledger, some_of(lines)),
-        overlap=overlap,
-        training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
-        packing=packing,
-        made=Made(None, f"{spec.engine} {spec.engine_version}", configuration_of(config, work.base)),
-    )
-    work.observer.end()
-    return report
-
-
-def _packing(seen: _Seen, figures: Sequence[SplitFigures]) -> Packing:
+def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample | None) -> Packing:
     """What the run would pack; of a sample, scaled up to all rows."""
-    pack, sample, splits = seen.config.pack, seen.sample, list(figures)
+    splits = list(figures)
     if sample is not None:
         more = sample.rows_in_all / max(sample.rows, 1)
         counted = ("rows", "tokens", "labels", "pieces", "padding")
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
-    length = seen.config.truncate.max_length
+    length, pack = config.truncate.max_length, config.pack
     return Packing(length, pack.strategy, splits, pack.padded_for, estimated=sample is not None)

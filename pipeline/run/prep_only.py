@@ -3,7 +3,7 @@ tokenizer.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
 from ..inputs.read import ID_COLUMN, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan import scan_inputs
-from ..inputs.source_formats import resolve_format, what_it_is
+from ..inputs.source_formats import resolve_format
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
@@ -34,22 +34,17 @@ class PrepCounts:
     rejected: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
-    rejects: list[dict[str, Any]] = field(default_factory=list)
-    """The first rejected rows, with file, line and reason."""
-
-
-_SHOWN_REJECTS = 20
+    first_reject: str = ""
+    """File, line, reason and detail of the first rejected row."""
 
 
 def prepare_source(
     source: SourceConfig, base: Path, target: Path, *, prompt_only: bool = False, observer: Observer | None = None
 ) -> PrepCounts:
-    """Write a source's examples to one file, as JSON lines.
+    """Write a source's examples to one file, as JSON lines. The file appears only when it is complete.
 
     Prompts alone have an `id` (the row's own; of an APPS problem without one, a digest of its question; else the row's
     number) and a `row`, the number of the source row from 0, so that what a model answers finds its row again.
-
-    The file appears only when it is complete, and never replaces an existing file.
 
     Raises:
         ConfigError: the suffix is not .jsonl, or an input is missing.
@@ -62,7 +57,7 @@ def prepare_source(
         raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or choose another file")
-    observer = observer or Silent()
+    observer, counts = observer or Silent(), PrepCounts()
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
@@ -75,32 +70,25 @@ def prepare_source(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )
         form = make_format(found.name, found.options)
-        counts = PrepCounts()
         observer.begin("prep", sum(file.size for file in files), "B")
         with store.draft("") as draft:
             for row in _rows(files, source, form, counts, observer):
                 draft.file.write(msgspec.json.encode(row) + b"\n")
             if not counts.examples:
-                first = counts.rejects[0] if counts.rejects else None
-                why = ""
-                if first:
-                    why = f" The first: {first['file']}, line {first['line']}: {first['detail']}."
-                    why += what_it_is(files[0], first["reason"])
                 reasons = (counts.rejected + counts.filtered).most_common()
                 what = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
+                first = f" The first: {counts.first_reject}." if counts.first_reject else ""
                 raise InputError(
-                    f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{why} "
+                    f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{first} "
                     "Check the source's format and keys"
                 )
-            if target.exists():
-                raise OutputError(f"--output {target} appeared during the run; remove it, or choose another file")
             store.put(draft, target.name)
     observer.end()
     return counts
 
 
 def _rows(
-    files: list[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
+    files: Sequence[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
     prompts = form.options.prompt_only
@@ -116,11 +104,11 @@ def _rows(
         counts.examples += len(prepared.examples)
         counts.filtered += prepared.filtered
         counts.skipped += prepared.skipped
-        for line, reason, detail in prepared.rejects:
-            counts.rejected[reason] += 1
-            if len(counts.rejects) < _SHOWN_REJECTS:
-                place = {"file": file.origin or str(file.path), "line": block.first_line + line + 1}
-                counts.rejects.append({**place, "reason": reason, "detail": detail})
+        counts.rejected += Counter(reason for _, reason, _ in prepared.rejects)
+        if prepared.rejects and not counts.first_reject:
+            line, reason, detail = prepared.rejects[0]
+            place = f"{file.origin or file.path}, line {block.first_line + line + 1}"
+            counts.first_reject = f"{place}: {reason}: {detail}"
         ids = given_ids(rows) if prompts else {}
         for example in prepared.examples:
             row = form.public_row(example)

@@ -13,7 +13,7 @@ the same steps, and does the tasks that have no finished file.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,9 @@ from ..dataset.manifests import read_manifest
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
 from ..dataset.run_notes import remember
-from ..encode.driver import Encoded, encode
-from ..encode.encode_spec import PAIRS_FORMAT
+from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import first_reject, notes, reject_lines
-from ..encode.prepared import Prepared
 from ..execute.executor import Executor
-from ..inputs.blocks import InputFile
 from ..inputs.in_memory import called, written
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
@@ -118,7 +115,7 @@ def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> 
 def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
     out, observer = work.out, work.observer
     with open_workers(config.run, work) as executor:
-        prepared = prepare_inputs(config, work, executor)
+        prepared = prepare(config, work, executor)
         plan, finished = plan_of(config, prepared), read_manifest(out)
         if finished is not None and not again and finished.plan == plan and all_there(out, finished):
             observer.note(f"{out.url} is already finished; nothing to do")
@@ -145,23 +142,6 @@ def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
     manifest = commit(out, plan, packed, lists, selected.form.schema)
     put_card(out, manifest, observer)
     return Made(manifest, True, _write_report(config, work, manifest, encoded))
-
-
-def prepare_inputs(
-    config: RunConfig, work: Workspace, executor: Executor, *, files: Sequence[InputFile] | None = None
-) -> Prepared:
-    """Prepare, with progress.
-
-    Args:
-        files: the inputs, if they are already scanned.
-
-    Raises:
-        ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
-    """
-    work.observer.begin("load inputs and tokenizer", 0, "")
-    prepared = prepare(config, work, executor, files=files)
-    work.observer.end()
-    return prepared
 
 
 def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, executor: Executor) -> Encoded:
@@ -236,7 +216,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
-        "encode": prepared.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+        "encode": prepared.spec.payload(),
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
         "versions": versions | {"packtrain": packtrain_version()},
     }

@@ -27,7 +27,6 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import fingerprint
 from ..configfile import load_config
 from ..encode.driver import Encoded, encode
-from ..encode.known_parts import KnownParts
 from ..encode.notes import unlocated
 from ..execute.pool import Pool
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
@@ -35,10 +34,8 @@ from ..observer import Observer, Printed, Silent
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate, plan_of
-from ..run.workers import Workspace
+from ..run.workers import open_workspace
 from ..store.cache_tag import mark_cache
-from ..store.local import LocalStore
-from ..store.open_store import cache_root, open_store, resolve_place, scratch_of
 from .window import Blocks, PlannedWindow
 
 FORMAT = 1
@@ -48,17 +45,14 @@ FORMAT = 1
 class LiveWindows:
     """The windows of a configuration's inputs, in order, epoch after epoch.
 
+    `config.out` is not written; encoded parts are in the cache that runs use.
+
     Args:
-        config: a RunConfig, the same as plain data, or the path of a YAML file. `out` is not written; the cache of
-            encoded parts is beside it, unless `cache` says otherwise.
-        split: `train`, or `holdout` if the configuration holds out documents.
-        window_bytes: maximum source bytes planned together.
-        workers: encoding processes, which work ahead; 0 for one that works between windows.
+        split, window_bytes, workers, seed: see `training.stream.PackedStream`. Held-out groups always follow the
+            configuration's seed.
         share: (this process's number, number of processes) of those that stream the same inputs, such as ranks. Each
             encodes its own share of a window first, and then what the others have not begun.
-        seed: the seed for the order of blocks and rows, by default the configuration's seed. Held-out groups always
-        follow the configuration's seed.
-        base: the folder where relative paths start; by default the file's, or the working directory.
+        config, base: see `packtrain.run`.
         observer: receives progress and notes. By default the first process prints notes on standard error.
 
     Raises:
@@ -82,15 +76,12 @@ class LiveWindows:
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
-        self.cache = _local_cache(self.config, folder)
-        mark_cache(self.cache)
-        self._observer = observer or (Silent() if share[0] else Printed())
+        self._work = open_workspace(self.config, folder, observer or (Silent() if share[0] else Printed()))
+        mark_cache(self._work.scratch)
         self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
         try:
-            files = scan_inputs(self.config.sources, folder, self.cache)
+            files = scan_inputs(self.config.sources, folder, self._work.scratch)
             self.blocks = Blocks(files, window_bytes, self.seed)
-            # A stream writes only to its cache.
-            self._work = Workspace(folder, self.cache, KnownParts(self.cache), self._observer)
             self._prepared = prepare(self.config, self._work, self._executor, files=files)
             if self._prepared.pairs:
                 raise ConfigError(
@@ -181,13 +172,13 @@ class LiveWindows:
         said = unlocated(self.config, self.blocks.select(blocks), encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
-            self._observer.note(said)
+            self._work.observer.note(said)
         return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed)
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         files = tuple(self.blocks.select(blocks))
         some = replace(self._prepared, files=files, joined=files)
-        encoded = encode(some, self._work.parts, self._executor, self._observer)
+        encoded = encode(some, self._work.parts, self._executor, self._work.observer)
         return decontaminate(self.config, some, encoded, self._work, self._executor)
 
 
@@ -212,10 +203,3 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> No
             f"sources.{weighted}.weight: weights are shares of all tokens, which a stream knows only at the end; give "
             "each source a `repeat` instead, or pack with `packtrain run` and read the shards with PackedLoader"
         )
-
-
-def _local_cache(config: RunConfig, base: Path) -> LocalStore:
-    """The store for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
-    place = cache_root(config.cache, resolve_place(config.out, base), base)
-    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
-    return scratch_of(open_store(place, scratch=scratch))

@@ -18,9 +18,7 @@ from ..encode.driver import Encoded
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import loss_weights, select, weighs
-from ..pack.rows import Account, PlannedRows
-from ..pack.segments import Segments
-from ..pack.window_plan import arrange, compose, pieces_of, planned_pieces, window_seed
+from ..pack.window_plan import compose, window_seed
 from ..store.open_store import scratch_of
 
 BLOCK_ORDER = 2**63
@@ -111,20 +109,15 @@ class PlannedWindow:
                 "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every "
                 "batch has loss_weights, or none; set loss.column=always, or remove the weights"
             )
-        table = selected.table
-        self.epoch, self.number = place
-        self.ledger = selected.ledger
-        pieces = pieces_of(table, split, np.arange(len(table.block_sources)))
-        plan = arrange(pieces, config, window_seed(window_seed(seed, self.epoch), self.number))
         form = replace(selected.form, weights=loss_weights(config) if weighted else None)
-        segments = Segments.of(table, config)
-        self._rows = PlannedRows(table.documents, segments, planned_pieces(plan, pieces), plan.row_offsets, form)
+        selected = replace(selected, form=form)
+        self.epoch, self.number = place
+        blocks = np.arange(len(selected.table.block_sources))
+        _, self._rows = selected.rows(split, blocks, window_seed(window_seed(seed, self.epoch), self.number))
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
-        account = Account()
-        for _ in self._rows.batches(account):
-            pass  # all rows are laid out once, some at a time, to count what they hold
-        account_rows(self.ledger, [source.name for source in config.sources], [account])
+        self.ledger = selected.ledger
+        account_rows(self.ledger, selected.names, [self._rows.count()])
         self.ledger.check()
 
     @property

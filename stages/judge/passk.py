@@ -31,13 +31,7 @@ class Estimate:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The share of subsets of k among n samples, c of them correct, that hold a correct one: 1 − C(n−c, k) / C(n, k).
-
-    Raises:
-        ValueError: not 0 <= c <= n and 1 <= k <= n.
-    """
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"pass@{k} of {n} samples, {c} of them correct, is not defined")
+    """The share of subsets of k among n samples that hold one of the c correct ones: 1 − C(n−c, k) / C(n, k)."""
     if n - c < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))

@@ -128,40 +128,25 @@ def _check_options(max_length: int, strategy: str, max_docs: int | None, align: 
     if strategy not in get_args(Strategy):
         known = ", ".join(get_args(Strategy))
         raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {known}.")
-    if not _is_integer(max_length) or not 2 <= max_length <= _MOST:
-        raise ConfigError(
-            f"max_length: {max_length!r} is not an integer from 2 to {_MOST}. "
-            "Set it to the tokens that a row may hold, such as 4096."
-        )
-    for name, value in (("max_docs", 1 if max_docs is None else max_docs), ("align", align)):
-        if not _is_integer(value) or value < 1:
-            raise ConfigError(f"{name}: {value!r} is not an integer above 0. Leave it out for no limit or alignment.")
+    pieces = 1 if max_docs is None else max_docs
+    for name, value, least in (("max_length", max_length, 2), ("max_docs", pieces, 1), ("align", align, 1)):
+        if not isinstance(value, int | np.integer) or not least <= value <= _MOST:
+            raise ConfigError(f"{name}: {value!r} is not an integer from {least} to {_MOST}.")
     if max_length % align:
-        raise ConfigError(
-            f"align: {align} does not divide max_length {max_length}. "
-            f"Use {max_length - max_length % align or align} as max_length, or another align."
-        )
+        raise ConfigError(f"align: {align} does not divide max_length {max_length}.")
     if strategy == "wrapped" and (max_docs is not None or align > 1):
-        name = "align" if max_docs is None else "max_docs"
-        raise ConfigError(f"{name}: strategy wrapped lays documents end to end. Leave {name} out, or use bfd_split.")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+        raise ConfigError("strategy wrapped lays documents end to end. Leave max_docs and align out, or use bfd_split.")
 
 
 def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
     """Return (N,) the lengths as integers, without a copy if they already are an array of integers."""
     array = np.asarray(lengths)
-    if array.ndim != 1:
-        raise InputError(f"lengths: expected one dimension, got shape {array.shape}. Give one length per document.")
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"lengths: expected integers, got {array.dtype}. Give the number of tokens of each document.")
-    if int(array.min()) < 0:
-        place = int(np.argmax(array < 0))
-        raise InputError(f"lengths: document {place} has length {array[place]}. A length is 0 or more.")
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or int(array.min()) < 0:
+        raise InputError(
+            f"lengths: {array.dtype} of shape {array.shape}. Give the tokens of each document, integers of 0 or more."
+        )
     return array
 
 

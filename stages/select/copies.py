@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.fingerprint import GOLDEN, mix
+from ...schemas.fingerprint import mix64
 
 
 def later_ones(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -49,12 +49,11 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     ]
 
 
-def draw_keys(places: NDArray[np.int64], seed: int, source: int) -> NDArray[np.uint64]:
-    """Return (N,) sort keys for the order in which a source's documents are taken; they depend only on seed and place.
+def draw_keys(count: int, seed: int, source: int) -> NDArray[np.uint64]:
+    """Return (N,) sort keys for the order in which a source's N documents are taken; they depend only on the seed.
 
     Args:
         source: the number of the source, so that sources of equal size are drawn differently.
     """
-    with np.errstate(over="ignore"):
-        key = np.uint64(seed % 2**64) ^ mix(np.array([source + 1], dtype=np.uint64) * GOLDEN)[0]
-        return mix((places.astype(np.uint64) + np.uint64(1)) * GOLDEN + key)
+    (own,) = mix64(np.array([source], dtype=np.uint64), 0).tolist()
+    return mix64(np.arange(count, dtype=np.uint64), seed ^ own)

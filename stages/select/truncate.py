@@ -1,4 +1,4 @@
-"""Decides which range of each of N documents is kept."""
+"""Decides which tokens the length limits keep of N documents, and of N preference pairs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,3 +49,58 @@ class Limits:
             else:
                 high -= excess
         return low, high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairLengths:
+    """(N,) tokens of the three parts of each pair."""
+
+    prompt: NDArray[np.int32]
+    chosen: NDArray[np.int32]
+    rejected: NDArray[np.int32]
+
+    @property
+    def completions(self) -> NDArray[np.int32]:
+        """(N,) tokens of both completions."""
+        return self.chosen + self.rejected
+
+    @property
+    def all(self) -> NDArray[np.int32]:
+        """(N,) tokens of the whole pair, counting the prompt once."""
+        return self.prompt + self.completions
+
+    @property
+    def longest(self) -> NDArray[np.int32]:
+        """(N,) tokens of the prompt plus the longer completion; length limits apply to this sum."""
+        return self.prompt + np.maximum(self.chosen, self.rejected)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairCut:
+    """The tokens kept of N pairs."""
+
+    begins: PairLengths
+    """(N,) how many tokens each part loses at its beginning."""
+    kept: PairLengths
+    """(N,) how many tokens of each part are kept."""
+
+
+def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
+    """Return the tokens kept of each pair, even if the pair is dropped for another reason.
+
+    The limit of a row holds for the prompt and the longer completion together. A pair has one prompt, so tokens cut
+    from it are cut for both completions. With `keep: start`, completions lose their end. With `end`, the prompt loses
+    its beginning; if a completion alone is too long, the prompt is removed and the completion loses its own beginning.
+    """
+    prompt, chosen, rejected = lengths.prompt, lengths.chosen, lengths.rejected
+    most, none = np.int32(limits.max_length), np.zeros_like(lengths.prompt)
+    if limits.overlong is not Overlong.TRUNCATE:
+        return PairCut(PairLengths(none, none, none), lengths)
+    if limits.keep is Keep.START:
+        room = np.maximum(most - prompt, 0)
+        return PairCut(
+            PairLengths(none, none, none), PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room))
+        )
+    kept_prompt = np.minimum(prompt, np.maximum(most - np.maximum(chosen, rejected), 0))
+    kept = PairLengths(kept_prompt, np.minimum(chosen, most), np.minimum(rejected, most))
+    return PairCut(PairLengths(prompt - kept.prompt, chosen - kept.chosen, rejected - kept.rejected), kept)

@@ -34,17 +34,6 @@ def plain(rows: list[dict[str, Any]]) -> Iterator[ForeignRow]:
         yield row["input_ids"], [label != -100 for label in row["labels"]], row["seq_lengths"]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
-    whole = open_dataset(made(shape)).manifest
-    assert len(whole.splits["train"].shards) >= 3
-    assert set(whole.splits) == set(SPLITS)
-    rows = read_rows(made(shape))
-    assert len(rows) > 20
-    assert read_rows(made(shape), "holdout")
-    assert any(start for row in rows for start in row["doc_starts"]) == (shape in ("wrapped", "bfd_split"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:

@@ -21,12 +21,6 @@ THINKING = (  # writes thoughts of every turn, and calls
     "{% for c in m.tool_calls or [] %}{{ '[' + c.function.name + c.function.arguments | tojson + ']' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endfor %}" + ASKED
 )
-LAST_THOUGHTS = (  # leaves thoughts of earlier turns out, and the system message unless the last one asks
-    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}"
-    "{{ messages[0].content + '\n' }}{% endif %}"
-    "{{ m.content if loop.last else m.content.split('</think>')[-1] }}{{ '<|im_end|>\n' }}{% endfor %}" + ASKED
-)
 
 
 def each(content: str) -> str:
@@ -191,38 +185,6 @@ def test_turns_that_cannot_be_located_are_rejected(runs: Runs) -> None:
     assert [(one["line"], one["reason"]) for one in rejects] == [(1, "unproved"), (2, "unproved"), (3, "unproved")]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [{"loss": {"normalize": "document"}}, {"truncate": {"max_length": 12, "overlong": "split"}}],
-)
-def test_sources_with_masks_of_their_own_are_packed_as_by_runs_of_their_own(runs: Runs, keys: Config) -> None:
-    kit.write(runs.folder / "a.jsonl", [{"messages": THOUGHTS}, *ROWS])
-    kit.write(runs.folder / "b.jsonl", [*ROWS, {"messages": THOUGHTS}])
-    masks: dict[str, Any] = {"a": {"policy": "assistant", "thoughts": "mask"}, "b": {"tool_calls": "mask"}}
-
-    def run(name: str, mask: Row, **sources: Row) -> Packed:
-        some = ({"name": one, "format": "messages", "path": f"{one}.jsonl", **own} for one, own in sources.items())
-        common = {
-            "out": str(runs.folder / name),
-            "tokenizer": {"path": str(runs.folder / "tokenizer"), "chat_template": THINKING},
-            "mask": {"train_end": False, **mask},
-            "pack": {"strategy": "none", "shuffle": False},
-        }
-        return kit.packed(kit.configure(runs.folder, *some, **kit.merged(common, keys)))
-
-    alone = [run(f"only-{name}", mask, **{name: {}}) for name, mask in masks.items()]
-    parts = runs.parts()
-    both = run("both", {}, **{name: {"mask": mask} for name, mask in masks.items()})
-    assert runs.parts() == parts, "a mask encodes nothing"
-    found, expected = both.rows(), [row for packed in alone for row in packed.rows()]
-    for row in found + expected:
-        del row["doc_ids"]
-    assert found == expected
-    assert both.ledger == alone[0].ledger | alone[1].ledger
-    swapped = run("swapped", {}, a={"mask": masks["b"]}, b={"mask": masks["a"]})
-    assert runs.trained(swapped) != runs.trained(both)
-
-
 def test_a_source_whose_mask_needs_no_turns_keeps_what_is_not_located(runs: Runs) -> None:
     for name in ("a", "b"):
         kit.write(runs.folder / f"{name}.jsonl", ROWS)
@@ -242,19 +204,6 @@ def test_a_source_whose_mask_needs_no_turns_keeps_what_is_not_located(runs: Runs
     plan = Packed(runs.folder / "set").record["plan"]["config"]
     masks = [(one["mask"]["policy"], one["mask"]["stop"]) for one in plan["sources"]]
     assert (plan["mask"]["policy"], masks) == ("assistant", [("all", "turn"), ("completion", "auto")])
-
-
-def test_what_a_row_loses_is_refused_or_allowed_and_counted(runs: Runs) -> None:
-    rows = [said("one", "two"), said("one", "<think>hm</think>two", "three", "four"), said("one", "three")]
-    rows[0]["messages"].insert(0, {"role": "system", "content": "Rule."})
-    rows[2]["messages"].insert(0, {"role": "system", "content": "  "})
-    strict = runs("strict", rows, "completion", LAST_THOUGHTS)
-    assert strict.ledger["chats"]["rows_rejected"] == {"lost_content": 1}
-    assert strict.ledger["chats"]["template_dropped"] == {"reasoning": 1}
-    assert [(one["line"], one["reason"]) for one in strict.rejects()] == [(1, "lost_content")]
-    allowed = runs("allowed", rows, "completion", LAST_THOUGHTS, allow_lost=["system"])
-    assert allowed.ledger["chats"]["rows_rejected"] == {}
-    assert allowed.ledger["chats"]["template_dropped"] == {"reasoning": 1, "system": 1}
 
 
 def test_unknown_roles_are_counted(runs: Runs) -> None:

@@ -113,15 +113,6 @@ def test_seeds_are_of_the_seed_the_row_and_the_number_alone() -> None:
     assert first.seed == same.seed != other.seed
 
 
-def test_what_is_said_about_an_answer(tmp_path: Path, spec: TokenizerSpec) -> None:
-    out = tmp_path / "s.jsonl"
-    draw(prompt_set(spec, 3), out, SamplePlan(2, 1), Echo())
-    for one in read_samples(out):
-        assert one.tokens == (4 if one.finish_reason == "stop" else 3)
-        assert "<|im_end|>" not in one.text
-        assert one.text
-
-
 def test_counts_are_of_the_whole_file(tmp_path: Path, spec: TokenizerSpec) -> None:
     found, plan = prompt_set(spec, 5), SamplePlan(2, 1)
     whole = draw(found, tmp_path / "whole.jsonl", plan, Echo())

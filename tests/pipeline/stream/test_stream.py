@@ -55,25 +55,6 @@ Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
 RanOver = Callable[..., Counter[Piece]]
 
 
-def test_an_epoch_holds_what_a_run_packs(
-    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
-) -> None:
-    cut = {"max_length": 128, "overlong": "split", "split": {"at": "turns", "overlap": 3}}
-    masks = {"chats": "all", "apps": {"train_end": False}}
-    config = make("pieces", masks, truncate=cut, filter={"min_tokens": 6}, pack={"align": 16, "max_docs": 3})
-    manifest = run(config)
-    expected = packed(config)
-    windows = live(config)
-    for epoch in (0, 1):
-        pieces, ledger, count = streamed(windows, epoch)
-        assert count >= 4
-        assert pieces == expected
-        assert ledger.to_json() == manifest.ledger.to_json()
-    assert len(expected) > 400
-    assert manifest.ledger.sources["texts"].rows_rejected
-    assert manifest.ledger.total().labels_head
-
-
 def test_wrapped_cuts_elsewhere_and_counts_the_same(
     make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed
 ) -> None:

@@ -84,9 +84,9 @@ def test_align_is_packing_of_padded_lengths(lengths: list[int], align: int, max_
         ({"strategy": "ffd"}, "strategy: 'ffd' is not known"),
         ({"max_docs": 0}, "max_docs"),
         ({"align": 0}, "align"),
-        ({"align": 3}, "align: 3 does not divide max_length 8. Use 6 "),
-        ({"strategy": "wrapped", "max_docs": 2}, "max_docs: strategy wrapped"),
-        ({"strategy": "wrapped", "align": 2}, "align: strategy wrapped"),
+        ({"align": 3}, "align: 3 does not divide max_length 8"),
+        ({"strategy": "wrapped", "max_docs": 2}, "strategy wrapped"),
+        ({"strategy": "wrapped", "align": 2}, "strategy wrapped"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], names: str) -> None:
@@ -95,9 +95,9 @@ def test_options_that_cannot_be(options: dict[str, Any], names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "names"),
-    [([1.5], "float64"), ([[1], [2]], "shape"), ([3, -1], "document 1 has length -1"), (["a"], "integers")],
+    "lengths",
+    [[1.5], [[1], [2]], [3, -1], ["a"]],
 )
-def test_lengths_that_cannot_be(lengths: Any, names: str) -> None:
-    with pytest.raises(InputError, match=names):
+def test_lengths_that_cannot_be(lengths: Any) -> None:
+    with pytest.raises(InputError, match="integers of 0 or more"):
         plan_rows(lengths, 8)

@@ -62,17 +62,6 @@ def test_rows_and_bound_beside_the_optimum(problem: tuple[list[int], int], max_d
         assert certificate.rows == optimum
 
 
-def test_fewer_rows_than_best_fit_decreasing() -> None:
-    # Best fit puts the 4 beside the 5, and then no row can be filled.
-    sizes = [5, 4, 4, 3, 2, 2]
-    assert plan_rows(sizes, 10).rows == 3
-    plan = plan_rows(sizes, 10, "tight")
-    assert (plan.rows, plan.certificate.bound, plan.certificate.optimal) == (2, 2, True)
-    rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
-    assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
-    assert not plan_rows(sizes, 10).certificate.optimal
-
-
 @examples(250)
 @given(problems(60), st.none() | st.integers(1, 9))
 def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None) -> None:
@@ -124,11 +113,8 @@ def test_rows_near_the_bound() -> None:
 
 
 def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
-    """Lognormal documents of which three fit a row, at most four to a row, in exact and in rounded units."""
-    random = np.random.default_rng(4)
-    for number, capacity in ((2000, 4096), (60_000, 32_768)):
-        lengths = np.clip(np.exp(random.standard_normal(number) + np.log(0.2 * capacity)), 1, capacity).astype(int)
-        plain = plan_rows(lengths, capacity, max_docs=4).certificate
-        tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
-        assert plain.gap > 0.05
-        assert tight.gap < 0.015
+    """Lognormal documents of which three fit a row, at most four to a row."""
+    drawn = np.exp(np.random.default_rng(4).standard_normal(2000) + np.log(0.2 * 4096))
+    lengths = np.clip(drawn, 1, 4096).astype(int)
+    assert plan_rows(lengths, 4096, max_docs=4).certificate.gap > 0.05
+    assert plan_rows(lengths, 4096, "tight", max_docs=4).certificate.gap < 0.015
