@@ -16,7 +16,7 @@ import numpy as np
 from ..schemas.config.config import DecontaminateConfig, SourceConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ..schemas.escape import escape_json
-from ..schemas.fingerprint import fingerprint
+from ..schemas.fingerprint import fingerprint, version
 from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
 from ..stages.overlap.examples import evaluation_texts, search_examples
@@ -27,11 +27,11 @@ from .inputs.blocks import Block, InputFile
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
-from .inputs.source_formats import SourceFormat, polars_version
+from .inputs.source_formats import SourceFormat
 from .observer import Observer
-from .store.checksummed import get_note, put_note
 from .store.local import LocalStore
 from .store.open_store import Store, ask_all
+from .store.sealed_notes import get_note, put_note
 
 NAME = "contamination.jsonl"
 FORMAT = 6
@@ -158,7 +158,7 @@ class OverlapTask:
     @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""
-        where = [self.source.where, polars_version()] if self.source.where is not None else []
+        where = [self.source.where, version("polars")] if self.source.where is not None else []
         form = [self.form.payload(), self.source.max_row_bytes, where]
         key = fingerprint([self.block.hash, form, self.evaluation.payload()])
         return f"overlaps/{key[:2]}/{key}.json"

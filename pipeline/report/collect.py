@@ -20,7 +20,7 @@ import yaml
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
-from ...schemas.files.clients import shown
+from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
