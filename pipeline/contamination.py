@@ -5,7 +5,6 @@ which stay in the cache. Together the hits are contamination.jsonl: an example a
 import gc
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,9 +19,8 @@ from ..schemas.escape import escape_json
 from ..schemas.fingerprint import fingerprint, version
 from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
-from ..stages.overlap.examples import ANSWER, PROMPT, evaluation_texts, search_examples
-from ..stages.overlap.index import OverlapIndex, build_index
-from ..stages.prep import Options
+from ..stages.overlap.examples import evaluation_texts, search_examples
+from ..stages.overlap.index import OverlapIndex
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
@@ -42,7 +40,6 @@ _EQUAL_ROWS = 10
 """Rows with the same text that are known; a set may have a question thousands of times."""
 _MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""
-_SOURCE = "evaluation"
 
 
 # Evaluation files, and the index of their texts, which each process makes once
@@ -54,6 +51,8 @@ class Evaluation:
 
     inputs: tuple[InputFile, ...]
     ngram: int
+    share: float
+    """See `DecontaminateConfig.share`."""
 
     def payload(self) -> dict[str, Any]:
         """What the plan says about it, and what hits depend on: names, sizes and hashes of files, but no paths."""
@@ -66,15 +65,6 @@ class Evaluation:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluationRows:
-    """The T texts of evaluation data, and the rows that they come from. Equal texts are one text of several rows."""
-
-    index: OverlapIndex
-    places: list[list[tuple[InputFile, int]]]
-    """(T,) file, and line from 1, of the first rows that have each text."""
-
-
 def prepare_evaluation(config: DecontaminateConfig, base: Path, scratch: LocalStore) -> Evaluation:
     """Scan and check the evaluation files.
 
@@ -82,47 +72,39 @@ def prepare_evaluation(config: DecontaminateConfig, base: Path, scratch: LocalSt
         ConfigError: a file is missing.
         InputError: a file is empty or damaged, a line is not a row, or no row of a file has a text to compare.
     """
-    with _called():
-        evaluation = Evaluation(tuple(scan_inputs([_source(config)], base, scratch)), config.ngram)
+    source = SourceConfig(name="evaluation", path=config.against, max_row_bytes=_MAX_ROW_BYTES)
+    try:
+        evaluation = Evaluation(tuple(scan_inputs([source], base, scratch)), config.ngram, config.share)
+    except (ConfigError, InputError) as error:
+        raise type(error)(str(error).replace("sources.evaluation.path", "decontaminate.against")) from None
     indexed(evaluation)
     return evaluation
 
 
-def _source(config: DecontaminateConfig) -> SourceConfig:
-    """The evaluation files as a source; its format is not used."""
-    return SourceConfig(name=_SOURCE, path=config.against, max_row_bytes=_MAX_ROW_BYTES)
-
-
-@contextmanager
-def _called() -> Iterator[None]:
-    """Make errors name the key that lists the files."""
-    try:
-        yield
-    except (ConfigError, InputError) as error:
-        raise type(error)(str(error).replace(f"sources.{_SOURCE}.path", "decontaminate.against")) from None
-
-
 @lru_cache(maxsize=2)
-def indexed(evaluation: Evaluation) -> EvaluationRows:
-    """Read all rows, and index their texts.
+def indexed(evaluation: Evaluation) -> tuple[OverlapIndex, list[list[tuple[int, int]]]]:
+    """Read all rows, and index their T texts. Equal texts are one text of several rows.
+
+    Returns:
+        The index, and (T,) the places of the first rows that have each text: number of the file, line from 1.
 
     Raises:
         InputError: a file has changed; see `prepare_evaluation`.
     """
-    texts: dict[tuple[bool, str], list[tuple[InputFile, int]]] = {}  # (whether it asks, text) → places of rows
-    for file in evaluation.inputs:
+    texts: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it asks, text) → places
+    for number, file in enumerate(evaluation.inputs):
         had = False
         for line, row in _read(file):
-            for kind, text in dict.fromkeys(evaluation_texts(row)):
+            for one in dict.fromkeys(evaluation_texts(row)):
                 had = True
-                texts.setdefault((kind == PROMPT, text), []).append((file, line))
+                texts.setdefault(one, []).append((number, line))
         if not had:
             raise InputError(
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
-    index = build_index([text for _, text in texts], [asks for asks, _ in texts], evaluation.ngram)
-    return EvaluationRows(index, [some[:_EQUAL_ROWS] for some in texts.values()])
+    index = OverlapIndex([text for _, text in texts], [asks for asks, _ in texts], evaluation.ngram)
+    return index, [some[:_EQUAL_ROWS] for some in texts.values()]
 
 
 def _read(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -132,20 +114,22 @@ def _read(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
         InputError: a line is not a JSON object; names it.
     """
     for block in file.blocks:
+
+        def wrong(number: int, problem: str, block: Block = block) -> InputError:
+            where = f"{file.origin or file.path}, line {block.first_line + number + 1:,}"
+            return InputError(f"{where}: {problem}; fix the line, or remove it")
+
         found = read_rows(file.path, block, _MAX_ROW_BYTES)
-        bad = [(number, f"{reason}: {detail}") for number, reason, detail in found.rejects[:1]]
+        for number, reason, detail in found.rejects:
+            raise wrong(number, f"{reason}: {detail}")
         yield from ((block.first_line + number + 1, row) for number, row in found.records or ())
         for number, line in found.lines or ():
             try:
                 row = msgspec.json.decode(line.removeprefix(BOM) if line.strip() else b"{}", type=dict[str, Any])
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError) as error:
-                bad.append((number, f"the line is not a JSON object ({error})"))
-                break
+                raise wrong(number, f"the line is not a JSON object ({error})") from None
             yield block.first_line + number + 1, row
-        for number, problem in bad:
-            where = f"{file.origin or file.path}, line {block.first_line + number + 1:,}"
-            raise InputError(f"{where}: {problem}; fix the line, or remove it")
 
 
 # The blocks of a run: each is a task
@@ -166,19 +150,16 @@ class OverlapTask:
 
     path: Path
     block: Block
-    form: tuple[str, Options]
-    """Name and options of the format."""
-    max_row_bytes: int
+    source: SourceConfig
+    form: SourceFormat
     cache: Store
     evaluation: Evaluation
-    where: tuple[str, str] | None
-    """The source's condition, and the version of polars."""
 
     @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""
-        name, options = self.form
-        form = [name, msgspec.to_builtins(options.payload()), self.max_row_bytes, list(self.where or ())]
+        where = [self.source.where, version("polars")] if self.source.where is not None else []
+        form = [self.form.payload(), self.source.max_row_bytes, where]
         key = fingerprint([self.block.hash, form, self.evaluation.payload()])
         return f"overlaps/{key[:2]}/{key}.json"
 
@@ -197,23 +178,22 @@ class OverlapTask:
         Raises:
             InputError: the file has changed since the scan, or its rows have token ids instead of text.
         """
-        rows = indexed(self.evaluation)
-        where = self.where[0] if self.where is not None else None
-        found = block_examples(self.path, self.block, self.form, self.max_row_bytes, where)
-        examples = found.examples
+        index, places = indexed(self.evaluation)
+        form = (self.form.name, self.form.options)
+        examples = block_examples(self.path, self.block, form, self.source.max_row_bytes, self.source.where).examples
         if any(example.ids is not None for example in examples):
             raise InputError(
                 f"{self.path}: its rows have token ids instead of text, and ids cannot be compared with evaluation "
                 "rows; leave this source out, or leave out decontaminate"
             )
         best = dict[tuple[int, int, int, bool], Hit]()
-        for hit in search_examples(rows.index, examples):
-            asks = bool(rows.index.asks[hit.text])
-            for file, line in rows.places[hit.text]:
-                key = (hit.example, self.evaluation.inputs.index(file), line, asks)
-                if key not in best or hit.share > best[key].share:
-                    kind = PROMPT if asks else ANSWER
-                    best[key] = Hit("", "", file.shown, line, kind, hit.share, hit.longest)
+        for example, text, share, longest in search_examples(index, examples):
+            asks = bool(index.asks[text])
+            for number, line in places[text]:
+                key = (example, number, line, asks)
+                if key not in best or share > best[key].share:
+                    name, kind = self.evaluation.inputs[number].shown, "prompt" if asks else "answer"
+                    best[key] = Hit("", "", name, line, kind, share, longest)
         return BlockHits(len(examples), [(*examples[key[0]][:2], best[key]) for key in sorted(best)])
 
     def __str__(self) -> str:
@@ -225,11 +205,8 @@ class Contamination:
     """The hits of all blocks of a run. They stay in the cache, and are read block by block."""
 
     evaluation: Evaluation
-    cache: Store
-    share: float
-    """See `DecontaminateConfig.share`."""
-    blocks: tuple[tuple[InputFile, Block, str], ...]
-    """In the order of the run, with the name of each block's hits."""
+    blocks: tuple[tuple[InputFile, OverlapTask], ...]
+    """In the order of the run."""
 
     def each(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
         """Yield the hits of each block, in order; a hit below the configured share is left out.
@@ -237,11 +214,12 @@ class Contamination:
         Raises:
             IntegrityError: another process has removed them meanwhile.
         """
-        for file, block, record in self.blocks:
-            found = get_note(self.cache, record, BlockHits)
+        for file, task in self.blocks:
+            found = get_note(task.cache, task.record, BlockHits)
             if found is None:
-                raise IntegrityError(f"{self.cache.where(record)} vanished from the cache; run again")
-            yield file, block, BlockHits(found.examples, [one for one in found.hits if one[2].share >= self.share])
+                raise IntegrityError(f"{task.cache.where(task.record)} vanished from the cache; run again")
+            hits = [one for one in found.hits if one[2].share >= self.evaluation.share]
+            yield file, task.block, BlockHits(found.examples, hits)
 
     def marked(self) -> list[bytes]:
         """The examples of each block that share text, as ascending distinct 64-bit numbers made of row and sub."""
@@ -275,7 +253,6 @@ def compare(
     files: Sequence[InputFile],
     formats: Mapping[str, SourceFormat],
     evaluation: Evaluation,
-    share: float,
     cache: Store,
     executor: Executor,
     observer: Observer,
@@ -286,27 +263,22 @@ def compare(
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
     """
     by_name = {source.name: source for source in sources}
-    blocks, tasks = [], dict[str, OverlapTask]()
-    for file in files:
-        source, form = by_name[file.source], formats[file.source]
-        where = (source.where, version("polars")) if source.where is not None else None
-        for block in file.blocks:
-            how = (form.name, form.options)
-            task = OverlapTask(file.path, block, how, source.max_row_bytes, cache, evaluation, where)
-            tasks.setdefault(task.record, task)
-            blocks.append((file, block, task.record))
-    every = list(tasks.values())
+    blocks = tuple(
+        (file, OverlapTask(file.path, block, by_name[file.source], formats[file.source], cache, evaluation))
+        for file in files
+        for block in file.blocks
+    )
 
     def known(task: OverlapTask) -> bool:
         return get_note(cache, task.record, BlockHits) is not None
 
-    due = [task for task, done in zip(every, ask_all(cache, known, every), strict=True) if not done]
+    tasks = list({task.record: task for _, task in blocks}.values())
+    due = [task for task, done in zip(tasks, ask_all(cache, known, tasks), strict=True) if not done]
     if due:
         cache.sweep("overlaps")
         observer.begin("compare", sum(task.block.end - task.block.start for task in due), "B")
-        waiting = {task.record for task in due}
-        for result in executor.map(perform, every, lambda task: task.record not in waiting or known(task)):
+        for result in executor.map(perform, due, known):
             assert isinstance(result, tuple)
             observer.advance(result[0], rows=result[1])
         observer.end()
-    return Contamination(evaluation, cache, share, tuple(blocks))
+    return Contamination(evaluation, blocks)

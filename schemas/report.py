@@ -29,7 +29,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one strategy makes of the data at one length; see `stages.forecast.packing_estimate`."""
+    """What one strategy makes of the data at one length; see `stages.forecast.estimate`."""
 
     strategy: str
     max_length: int

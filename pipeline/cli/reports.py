@@ -85,8 +85,8 @@ def _compared(lengths: str | None) -> tuple[int, ...]:
     Raises:
         ConfigError: a length is no number, or out of range.
     """
-    from ...stages.forecast.sweep import CANDIDATES
-    from ..report.lengths import check_length
+    from ...stages.forecast import CANDIDATES
+    from ..report.lengths import LEAST, MOST
 
     if lengths is None:
         return CANDIDATES
@@ -95,7 +95,8 @@ def _compared(lengths: str | None) -> tuple[int, ...]:
     except ValueError:
         raise ConfigError(f"--lengths {lengths[:80]}: give whole numbers, such as 1024,2048,4096") from None
     for length in found:
-        check_length(length)
+        if not LEAST <= length <= MOST:
+            raise ConfigError(f"--lengths: {length:,} is out of range; give lengths from {LEAST} to {MOST:,}")
     return found
 
 

@@ -84,9 +84,8 @@ def _run(config: "RunConfig", base: Path, observer: "Observer") -> _Done:
 def _done_lines(demo: bool, done: _Done) -> "Lines":
     """About a screen: what matters most, packing, ledger and what to do."""
     from ..report.collect import packing_of
-    from ..report.ledger_table import ledger_grid
     from ..report.report_files import HTML
-    from ..report.sections import packing_grid
+    from ..report.sections import ledger_grid, packing_grid
 
     manifest, report, out = done.made.manifest, done.made.report, done.work.out
     if not done.made.now:
@@ -102,7 +101,7 @@ def _done_lines(demo: bool, done: _Done) -> "Lines":
     else:
         kept = "all " if not total.examples_dropped else ""
         yield f"packed {kept}{plural(sum(total.examples_packed.values()), 'example')}", "bold green"
-    yield packing_grid(packing_of(manifest, {}))
+    yield packing_grid(packing_of(manifest))
     yield ""
     yield ledger_grid(manifest.ledger)
     yield ""
@@ -112,7 +111,7 @@ def _done_lines(demo: bool, done: _Done) -> "Lines":
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(done.seconds)}, {made_by}"
     if report is not None:
         yield f"report: {report.place}"
-        if report.advice is not None:
+        if report.advice:
             yield f"  {escape_line(report.advice)}"
     if demo:
         yield from _next(out.url, report.place if report is not None else None)
@@ -129,7 +128,7 @@ def _urgent(done: _Done) -> Iterator[str]:
     first = 2 * sum(most.values()) > total.rows_read
     if rejects is not None and first:
         yield rejects
-    if report is not None and report.warning is not None:
+    if report is not None and report.warning:
         yield escape_line(report.warning)
     if rejects is not None and not first:
         yield rejects

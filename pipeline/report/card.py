@@ -6,7 +6,7 @@ machine, no name of an input file, and no row. Every text that the template inse
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ from markupsafe import Markup
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
 from ...schemas.ledger import Ledger
-from ...schemas.manifest import Manifest, SplitRecord
+from ...schemas.manifest import Manifest
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from .collect import packing_of
 from .grid import Grid
-from .ledger_table import ledger_grid
-from .sections import packing_grid
+from .sections import ledger_grid, packing_grid
 
 NAME = "README.md"
 OWN_PLACE = "path/to/the/dataset"
@@ -54,19 +53,11 @@ _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")
 """What makes a link of plain text, in GitHub's and the Hub's Markdown."""
 
 
-def in_order(splits: Mapping[str, SplitRecord]) -> list[tuple[str, SplitRecord]]:
-    """The splits, `train` first."""
-    return sorted(splits.items(), key=lambda one: (one[0] != "train", one[0]))
-
-
-def dataset_card(
-    manifest: Manifest, address: str = OWN_PLACE, patterns: Mapping[str, Sequence[str]] | None = None
-) -> bytes:
+def dataset_card(manifest: Manifest, address: str = OWN_PLACE) -> bytes:
     """The card of the rows at a place.
 
     Args:
         address: what `datasets` loads: a folder, or a name on the Hub.
-        patterns: the files of each split, if they are not the dataset's own.
 
     Raises:
         InputError: the manifest's plan is not one that packtrain writes.
@@ -74,10 +65,7 @@ def dataset_card(
     try:
         # As it is read back: the order of mappings in memory depends on who made them.
         manifest = Manifest.from_json(json.loads(manifest.to_bytes()))
-        files = patterns or {name: _patterns(split) for name, split in in_order(manifest.splits)}
-        front = card_front(manifest, files)
-        whole = patterns is None and address == OWN_PLACE
-        return f"---\n{_yaml(front)}---\n\n{_text(manifest, address, files, whole=whole)}".encode()
+        return f"---\n{_yaml(_front(manifest))}---\n\n{_text(manifest, address)}".encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"the manifest's plan is not one that packtrain writes ({error!r}), so there is no card for it; run the "
@@ -85,15 +73,12 @@ def dataset_card(
         ) from error
 
 
-def card_front(manifest: Manifest, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What the Hub and `datasets` read: files and tags.
-
-    Args:
-        files: the patterns of each split.
-    """
-    paths = [
-        {"split": split, "path": some[0] if len(some) == 1 else list(some)} for split, some in files.items() if some
-    ]
+def _front(manifest: Manifest) -> dict[str, Any]:
+    """What the Hub and `datasets` read: files and tags."""
+    paths = []
+    for name, split in sorted(manifest.splits.items(), key=lambda one: (one[0] != "train", one[0])):
+        if files := sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards}):
+            paths.append({"split": name, "path": files[0] if len(files) == 1 else files})
     return {
         "configs": [{"config_name": "default", "data_files": paths}],
         "task_categories": ["text-generation"],
@@ -101,17 +86,12 @@ def card_front(manifest: Manifest, files: Mapping[str, Sequence[str]]) -> dict[s
     }
 
 
-def _patterns(split: SplitRecord) -> list[str]:
-    return sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards})
-
-
-def _text(manifest: Manifest, address: str, files: Mapping[str, Sequence[str]], *, whole: bool) -> str:
+def _text(manifest: Manifest, address: str) -> str:
     """Everything below the YAML head."""
-    plan, config = manifest.plan, manifest.plan["config"]
+    plan, config, here = manifest.plan, manifest.plan["config"], address == OWN_PLACE
     first = [one["name"] for one in config["sources"] if one["name"] in manifest.ledger.sources]
     ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
     sources = [{key: one[key] for key in _OF_SOURCES if _says(one.get(key))} for one in config["sources"]]
-    disk = whole and any(one.endswith(".arrow") for some in files.values() for one in some)
     versions = plan["versions"]
     made = [
         ("dataset", manifest.hash),
@@ -128,13 +108,13 @@ def _text(manifest: Manifest, address: str, files: Mapping[str, Sequence[str]], 
         total=ledger.total(),
         policy=config["mask"]["policy"],
         weighted=manifest.weighted,
-        splits=_table(packing_grid(packing_of(manifest, {}))),
+        splits=_table(packing_grid(packing_of(manifest))),
         ledger=_table(ledger_grid(ledger)),
         columns=[(Markup(field.name), _COLUMNS[field.name]) for field in schema_of(manifest.schema)],
-        load=Markup("load_from_disk" if disk else "load_dataset"),
-        chosen=Markup('["train"]' if len(manifest.splits) > 1 or not disk else ""),
+        load=Markup("load_from_disk" if here else "load_dataset"),
+        chosen=Markup('["train"]' if len(manifest.splits) > 1 or not here else ""),
         address=Markup(json.dumps(address)),
-        whole=whole,
+        here=here,
         settings=_fenced(_yaml({"sources": sources} | {key: config[key] for key in _SETTINGS})),
         made=_table(Grid("", ("", "hash or version"), made, 2)),
     )
@@ -162,10 +142,10 @@ def _shown(value: object) -> object:
     """What the template inserts: Markdown made here as it is, whole numbers with commas, all else escaped."""
     if isinstance(value, Markup):
         return value
-    return f"{value:,}" if isinstance(value, int) else inline(str(value))
+    return f"{value:,}" if isinstance(value, int) else _inline(str(value))
 
 
-def inline(text: str) -> str:
+def _inline(text: str) -> str:
     """Foreign text as literal text within a line or a cell: without markup, HTML, links, or what hides or reorders."""
     line = escape_line(text if len(text) <= _CLIP else f"{text[: _CLIP - 1]}…")
     line = _ACTIVE.sub(r"\\\g<0>", line)
@@ -175,13 +155,13 @@ def inline(text: str) -> str:
 
 def _table(grid: Grid) -> Markup:
     """A grid as a table. Indented words stay so, and those that a terminal shows bold are bold."""
-    lines = [list(map(inline, grid.head))]
+    lines = [list(map(_inline, grid.head))]
     lines.append(["---" if at < grid.text_columns else "---:" for at in range(len(grid.head))])
     for number, cells in enumerate(grid.rows):
-        first = inline(cells[0].lstrip(" "))
+        first = _inline(cells[0].lstrip(" "))
         if grid.styles and "bold" in grid.styles[number] and not cells[0].startswith(" "):
             first = f"**{first}**"
-        lines.append(["&emsp;" * cells[0].startswith(" ") + first, *map(inline, cells[1:])])
+        lines.append(["&emsp;" * cells[0].startswith(" ") + first, *map(_inline, cells[1:])])
     return Markup("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
 

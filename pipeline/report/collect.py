@@ -4,25 +4,26 @@ Both call the same functions. In the report of a dataset, a section that cannot 
 files beside the data may be gone or damaged.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import yaml
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import IntegrityError, PacktrainError
+from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
-from ...schemas.jsontext import parse_json
 from ...schemas.layout import why_padded
 from ...schemas.ledger import DECISIONS, Ledger, SourceLedger, reasons_of
 from ...schemas.manifest import Manifest, SplitRecord
-from ...schemas.model_facts import Limit, stretching
 from ...schemas.names import REJECTS
 from ...schemas.report import (
     FORMAT,
@@ -35,67 +36,65 @@ from ...schemas.report import (
     Reject,
     Report,
     Sample,
-    ShownRow,
     SplitFigures,
     Training,
 )
-from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
+from ...schemas.rows import ROW_SIZES_NAME
 from ...stages.arrays import view
-from ...stages.forecast.sweep import CANDIDATES
 from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
-from ..encode.tokenizer import find_tokenizer
 from ..store.open_store import is_url
-from .document_lengths import ReadDocuments
-from .lengths import choose, fill_histogram
+from .lengths import fill_histogram
 from .overlap import noted_hits, overlap_of
-from .rejects import rejects_of
 from .shown import shown_rows
+
+PAIRS = "Preference pairs are not packed: each is a row of its own."
+_AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
+"""What reading files beside the data may raise: they may be damaged in any way."""
+_EACH, _MOST = 3, 60
+"""Maximum number of rejects per reason and source, and in total."""
+_DETAIL = 400
+"""Maximum number of characters of a reject's detail, which may quote the row."""
+_LINES = 1_000_000
+"""Maximum number of lines of rejects.jsonl that are read."""
+Section = TypeVar("Section")
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
     """YAML that reproduces the dataset, without secrets and defaults."""
-    data = _public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
+
+    def public(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: public(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [public(one) for one in value]
+        return shown(value) if isinstance(value, str) and is_url(value) else value
+
+    data = public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
     return f"# Relative paths start in {base}\n{text}"
 
 
-def _public(value: Any) -> Any:
-    """Plain data whose URLs have no passwords and signatures."""
-    if isinstance(value, dict):
-        return {key: _public(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_public(one) for one in value]
-    return shown(value) if isinstance(value, str) and is_url(value) else value
-
-
-PAIRS = "Preference pairs are not packed: each is a row of its own."
-_AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
-Section = TypeVar("Section")
-_MOST_POSITIONS = 10_000_000
-"""Largest number of positions that is believed."""
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
-"""What reading files beside the data may raise: they may be damaged in any way."""
-
-
 def report_of(
     dataset: Finished,
-    read: Callable[[], ReadDocuments] | None = None,
+    choose: Callable[[SplitFigures | None], Choice] | None = None,
     configuration: str = "",
     decoder: Decoder | None = None,
 ) -> Report:
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
-        read: reads the lengths of its documents, at the end of the run.
+        choose: compares lengths, at the end of the run, given the figures of the split train.
         configuration: YAML that reproduces it, if it is known.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
     absent: dict[str, str] = {}
     manifest, plan, store = dataset.manifest, dataset.manifest.plan, dataset.store
+    main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
 
-    def attempt(name: str, make: Callable[[], Section | None]) -> Section | None:
+    def attempt(name: str, make: Callable[[], Section]) -> Section | None:
         try:
             return make()
         except PacktrainError as error:
@@ -108,19 +107,15 @@ def report_of(
         return None
 
     choice = None
-    if manifest.preference or read is None:
+    if manifest.preference or choose is None:
         absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
     else:
         train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
-        choice = attempt("choice", lambda: choice_of(read(), CANDIDATES, train))
+        choice = attempt("choice", partial(choose, train))
 
     def overlap() -> Overlap:
         action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made
         return overlap_of(noted_hits(store), plan["evaluation"], compared, action)
-
-    def training() -> Training:
-        main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
-        return training_of(shown_rows(dataset, main, decoder), plan["config"])
 
     def made() -> Made:
         engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
@@ -133,39 +128,23 @@ def report_of(
         choice=choice,
         flow=attempt("flow", lambda: flow_of(manifest.ledger, rejects_of(dataset), store.where(REJECTS))),
         overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
-        training=attempt("training", training),
+        training=attempt(
+            "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, main, decoder))
+        ),
         packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
         made=attempt("made", made),
     )
 
 
-def choice_of(documents: ReadDocuments, lengths: Sequence[int], train: SplitFigures | None) -> Choice:
-    """The comparison of lengths; see `lengths.choose`."""
-    config = documents.config
-    limit = model_limit(config.tokenizer.path, documents.base)
-    return choose(documents.stats, config, documents.in_all, lengths, limit, train)
-
-
-def _fills(dataset: Finished) -> dict[str, Histogram | None]:
-    """How full the rows of each split are.
-
-    Raises:
-        IntegrityError: a file of row sizes is missing, or does not match the manifest.
-    """
-    out: dict[str, Histogram | None] = {}
-    for split, record in dataset.manifest.splits.items():
-        if dataset.manifest.preference or not record.rows:
-            continue
-        name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
-        try:
+def _fills(dataset: Finished) -> dict[str, Histogram]:
+    """How full the rows of each split are."""
+    out, manifest = dict[str, Histogram](), dataset.manifest
+    for split, record in manifest.splits.items():
+        if record.rows and not manifest.preference:
+            name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
             with pa.memory_map(str(dataset.store.local(name))) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)
-            if batch.schema != ROW_SIZES or batch.num_rows != record.rows:
-                raise ValueError(f"it has {batch.num_rows:,} rows, but the split has {record.rows:,}")
-            out[split] = fill_histogram(view(batch.column("tokens")), dataset.manifest.max_length)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            where = dataset.store.where(name)
-            raise IntegrityError(f"{where} cannot be read ({error}); packtrain verify --repair rebuilds it") from error
+                tokens = view(pa.ipc.open_file(source).get_batch(0).column("tokens"))
+            out[split] = fill_histogram(tokens, manifest.max_length)
     return out
 
 
@@ -193,21 +172,37 @@ def flow_of(ledger: Ledger, rejects: list[Reject], file: str | None = None) -> F
 
 def rejected_of(total: SourceLedger) -> dict[str, int]:
     """Unusable rows and examples by reason, most frequent first."""
-    out = dict(total.rows_rejected)
-    for reason, number in total.examples_dropped.items():
-        if reason not in DECISIONS:
-            out[reason] = out.get(reason, 0) + number
+    out = Counter(total.rows_rejected)
+    out.update({reason: number for reason, number in total.examples_dropped.items() if reason not in DECISIONS})
     return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
 
 
-def training_of(shown: tuple[list[ShownRow], str | None], config: Mapping[str, Any]) -> Training:
-    """What is trained.
+def rejects_of(dataset: Finished) -> list[Reject]:
+    """Some rejected rows of each reason and source, in file order; none if the file is gone."""
+    with suppress(OSError, StoreError), Path(dataset.store.local(REJECTS)).open("rb") as file:
+        return some_of(islice(file, _LINES))
+    return []
 
-    Args:
-        shown: see `shown.shown_rows`.
-        config: as in the plan.
+
+def some_of(lines: Iterable[bytes]) -> list[Reject]:
+    """Some of the lines of rejects.jsonl: the first few of each reason and source. A damaged line is left out, which
+    `verify` names.
     """
-    return Training({name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}, *shown)
+    decoder, seen, out = msgspec.json.Decoder(Reject), Counter[tuple[str, str]](), list[Reject]()
+    for line in lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            one = decoder.decode(line)
+            kind = (one.source, one.reason)
+            if seen[kind] < _EACH and len(out) < _MOST and one.reason != "more":
+                seen[kind] += 1
+                detail = one.detail if len(one.detail) <= _DETAIL else one.detail[: _DETAIL - 1] + "…"
+                out.append(Reject(one.source, one.file, one.line, one.reason, detail))
+    return out
+
+
+def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The mask policy of each source, by the configuration in a plan."""
+    return {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:
@@ -226,34 +221,13 @@ def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Hist
     )
 
 
-def packing_of(manifest: Manifest, fills: Mapping[str, Histogram | None]) -> Packing:
+def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None) -> Packing:
     """How the splits are packed."""
-    pack = manifest.plan["config"]["pack"]
-    splits = [split_figures(name, split, manifest, fills.get(name)) for name, split in manifest.splits.items()]
+    pack, drawn = manifest.plan["config"]["pack"], fills or {}
+    splits = [split_figures(name, split, manifest, drawn.get(name)) for name, split in manifest.splits.items()]
     return Packing(
         manifest.max_length,
         "pairs" if manifest.preference else pack["strategy"],
         [one for one in splits if one.rows],
         why_padded(pack["align"], manifest.parallel),
     )
-
-
-def model_limit(tokenizer: str, base: Path) -> Limit | None:
-    """The limit of the model in the tokenizer's folder; None if there is none, or its configuration does not say.
-
-    Args:
-        tokenizer, base: as for `find_tokenizer`.
-    """
-    try:
-        config = parse_json((find_tokenizer(tokenizer, base) / "config.json").read_bytes())
-    except (PacktrainError, OSError, ValueError, RecursionError):
-        return None
-    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = config["text_config"]
-    if not isinstance(config, dict):
-        return None
-    found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
-    limits = [Limit(one, f"the model's positions end at {one:,}") for one in found if type(one) is int][:1]
-    with suppress(AttributeError, TypeError, ValueError, OverflowError):
-        limits += [Limit(one.tokens, f"the model's {one.reason}") for one in stretching(SimpleNamespace(**config))]
-    return min((one for one in limits if 1 < one.tokens <= _MOST_POSITIONS), key=lambda one: one.tokens, default=None)

@@ -123,7 +123,7 @@ def _figures(manifest: Manifest) -> Figures:
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
         entries = {"*": asdict(manifest.ledger.total()), **entries}
-    splits = {one.split: asdict(one) for one in packing_of(manifest, {}).splits}
+    splits = {one.split: asdict(one) for one in packing_of(manifest).splits}
     return {
         **plan_figures(manifest.plan),
         "ledger": {key: value for key, value in flat(entries).items() if value},

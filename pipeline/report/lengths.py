@@ -9,20 +9,24 @@ Of plain texts that are not cut into pieces, it is said that they could be. Late
 answers without the question.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError
-from ...schemas.model_facts import Limit
+from ...schemas.errors import PacktrainError
+from ...schemas.jsontext import parse_json
+from ...schemas.model_facts import Limit, stretching
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
-from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.sweep import CANDIDATES, CUTTING, SweepOptions, sweep
-from ...stages.select.truncate import Keep
+from ...schemas.units import plural, share
+from ...stages.forecast import CANDIDATES, CUTTING, LengthStats, estimate
+from ..encode.tokenizer import find_tokenizer
 
 LEAST, MOST = 2, 1 << 24
 """Limits of `truncate.max_length`."""
@@ -43,6 +47,12 @@ FEW_ROWS = 64
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
 _BINS = 60
+_MOST_POSITIONS = 10_000_000
+"""Largest number of positions that is believed."""
+_FEW = 3
+"""At most so many documents, if they alone decide the advice, are named."""
+_GAIN = 0.0005
+"""Share of trained tokens from which it is said what the next longer length would keep."""
 
 
 def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = None) -> list[int]:
@@ -55,20 +65,30 @@ def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = 
     return sorted({config.truncate.max_length, *(one for one in rounded if one >= LEAST)})
 
 
-def check_length(length: int) -> None:
-    """Refuse a length that rows cannot have.
+def model_limit(tokenizer: str, base: Path) -> Limit | None:
+    """The limit of the model in the tokenizer's folder; None if there is none, or its configuration does not say.
 
-    Raises:
-        ConfigError: the length is out of range.
+    Args:
+        tokenizer, base: as for `find_tokenizer`.
     """
-    if not LEAST <= length <= MOST:
-        raise ConfigError(f"--lengths: {length:,} is out of range; give lengths from {LEAST} to {MOST:,}")
+    try:
+        config = parse_json((find_tokenizer(tokenizer, base) / "config.json").read_bytes())
+    except (PacktrainError, OSError, ValueError, RecursionError):
+        return None
+    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    if not isinstance(config, dict):
+        return None
+    found = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    limits = [Limit(one, f"the model's positions end at {one:,}") for one in found if type(one) is int][:1]
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        limits += [Limit(one.tokens, f"the model's {one.reason}") for one in stretching(SimpleNamespace(**config))]
+    return min((one for one in limits if 1 < one.tokens <= _MOST_POSITIONS), key=lambda one: one.tokens, default=None)
 
 
 def choose(
     stats: LengthStats,
     config: RunConfig,
-    in_all: int,
     lengths: Sequence[int] = CANDIDATES,
     limit: Limit | None = None,
     train: SplitFigures | None = None,
@@ -77,31 +97,31 @@ def choose(
 
     Args:
         stats: see `document_lengths.read_documents`.
-        in_all: number of all documents, which is larger than the stats's if that is a sample.
         lengths: those to compare.
         limit: the longest document that the model is made for; no longer length is advised.
         train: what the run packs of all documents; the configured length then has its figures. Lengths are compared
             by their own, which know nothing of windows, of copies that are kept apart, and of where texts are split.
     """
     read, configured, strategy = len(stats.lengths), config.truncate.max_length, config.pack.strategy
-    options = _options(config)
-    points = sweep(stats, candidates(config, lengths, limit), [strategy], options)
-    texts = stats.labels >= TEXT * stats.tokens > 0
-    whole = WHOLE_TEXTS if texts else WHOLE
+    points = [estimate(stats, config, length, strategy) for length in candidates(config, lengths, limit)]
+    in_all, texts = max(read, stats.in_all), stats.labels >= TEXT * stats.tokens > 0
     cuts = strategy in CUTTING or config.truncate.overlong == "split"
-    advice = _advise(points, stats, whole if cuts else 0.0, limit, in_all / max(read, 1)) if stats.tokens else None
+    whole = (WHOLE_TEXTS if texts else WHOLE) if cuts else 0.0
+    advice = _advise(points, stats, whole, limit, in_all / max(read, 1)) if stats.tokens else None
     if lengths == CANDIDATES:  # lengths that the user named are all shown
-        points = _worth_showing(points, int(stats.lengths.max(initial=0)), configured, advice)
-    over = None
-    if limit is not None and configured > limit.tokens:
-        over = int(np.count_nonzero(stats.lengths > limit.tokens))
+        # Up to the first length that no document exceeds, the configured and the advised one.
+        longest = int(stats.lengths.max(initial=0))
+        beyond = min((one.max_length for one in points if one.max_length >= longest), default=MOST)
+        most = max(beyond, advice.max_length if advice is not None else 0)
+        points = [one for one in points if one.max_length <= most or one.max_length == configured]
     own = next(one for one in points if one.max_length == configured)
-    other = _other(own, stats, options)
-    if train is not None and train.rows and in_all <= read:
+    name = {"bfd": "tight", "none": "bfd"}.get(strategy)
+    other = estimate(stats, config, configured, name) if name and own.rows - own.bound > SAVES * own.rows else None
+    if train is not None and train.rows and in_all == read:
         points = [_as_packed(one, train) if one is own else one for one in points]
     return Choice(
         documents=read,
-        documents_in_all=max(read, in_all),
+        documents_in_all=in_all,
         lengths=length_histogram(stats.lengths),
         longest=list(stats.longest),
         points=points,
@@ -112,19 +132,8 @@ def choose(
         texts=texts,
         advice=advice,
         limit=limit,
-        over_limit=over,
-        other=other,
-    )
-
-
-def _options(config: RunConfig) -> SweepOptions:
-    return SweepOptions(
-        keep=Keep(config.truncate.keep),
-        drop=config.truncate.overlong == "drop",
-        split=config.truncate.overlong == "split",
-        keep_untrained=config.keep_untrained,
-        max_docs=config.pack.max_docs,
-        align=config.pack.alignment.document,
+        over_limit=int(np.count_nonzero(stats.lengths > limit.tokens)) if limit and configured > limit.tokens else None,
+        other=other if other is not None and own.rows - other.rows > SAVES * own.rows else None,
     )
 
 
@@ -138,35 +147,6 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
     )
 
 
-def lost(labels: int, labels_lost: int, tokens: int, tokens_lost: int) -> float:
-    """The share of trained tokens that is lost; of all tokens, if none is trained. The first of each pair counts what
-    is kept.
-    """
-    kept, gone = (labels, labels_lost) if labels + labels_lost else (tokens, tokens_lost)
-    return gone / max(kept + gone, 1)
-
-
-def lost_at(point: Point) -> float:
-    """The share of trained tokens that a point loses; of all tokens, if none is trained."""
-    return lost(point.labels, point.labels_lost, point.tokens, point.tokens_lost)
-
-
-def _worth_showing(points: Sequence[Point], longest: int, configured: int, advice: Advice | None) -> list[Point]:
-    """Those up to the first length that no document exceeds, the configured and the advised one."""
-    beyond = min((one.max_length for one in points if one.max_length >= longest), default=MOST)
-    most = max(beyond, advice.max_length if advice is not None else 0)
-    return [one for one in points if one.max_length <= most or one.max_length == configured]
-
-
-def _other(own: Point, stats: LengthStats, options: SweepOptions) -> Point | None:
-    """Another strategy at the same length, if it saves rows; None if none does."""
-    name = {"bfd": "tight", "none": "bfd"}.get(own.strategy)
-    if name is None or own.rows - own.bound <= SAVES * own.rows:
-        return None
-    point = sweep(stats, [own.max_length], [name], options)[0]
-    return point if own.rows - point.rows > SAVES * own.rows else None
-
-
 def _advise(points: Sequence[Point], stats: LengthStats, whole: float, limit: Limit | None, more: float) -> Advice:
     """The advice by the rules above.
 
@@ -176,11 +156,11 @@ def _advise(points: Sequence[Point], stats: LengthStats, whole: float, limit: Li
         more: all documents over those that the points are of.
     """
     may = [one for one in points if limit is None or one.max_length <= limit.tokens] or points[:1]
-    enough = [one for one in may if lost_at(one) <= 1 - KEEPS and whole_at(one) >= whole]
+    enough = [one for one in may if lost_at(one) <= 1 - KEEPS and _whole_at(one) >= whole]
     if not enough:
         least = min(map(lost_at, may))
-        best = max(may, key=lambda one: (whole_at(one), -one.max_length))
-        best = best if whole else next(one for one in may if lost_at(one) <= least + 0.0005)
+        best = max(may, key=lambda one: (_whole_at(one), -one.max_length))
+        best = best if whole else next(one for one in may if lost_at(one) <= least + _GAIN)
         return Advice(best.max_length, reached=False, longer=0)
     # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
     worth = [enough[0], *(one for one in enough[1:] if one.rows * more >= FEW_ROWS)]
@@ -190,7 +170,14 @@ def _advise(points: Sequence[Point], stats: LengthStats, whole: float, limit: Li
     return Advice(needs, reached=True, longer=int(np.count_nonzero(stats.lengths > shorter)))
 
 
-def whole_at(point: Point) -> float:
+def lost_at(point: Point) -> float:
+    """The share of trained tokens that a point loses; of all tokens, if none is trained."""
+    if whole := point.labels + point.labels_lost:
+        return point.labels_lost / whole
+    return point.tokens_lost / max(point.tokens + point.tokens_lost, 1)
+
+
+def _whole_at(point: Point) -> float:
     """Share of documents that are not cut."""
     return 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
 
@@ -198,6 +185,57 @@ def whole_at(point: Point) -> float:
 def _space(point: Point) -> float:
     """Space in rows per trained token. It decides the tokens per step, and the work of batches with fixed shapes."""
     return point.rows * point.max_length / max(point.labels or point.tokens, 1)
+
+
+# In words
+
+
+def point_at(choice: Choice, length: int) -> Point:
+    """The counts at a length, which is among those compared."""
+    return next(one for one in choice.points if one.max_length == length)
+
+
+def counted_tokens(choice: Choice) -> str:
+    """What losses are counted in, in words."""
+    return "trained tokens" if any(one.labels + one.labels_lost for one in choice.points) else "tokens"
+
+
+def advice_sentence(choice: Choice) -> str:
+    """What the advised length keeps, and what the next one would; empty if there is no advice."""
+    advice = choice.advice
+    if advice is None:
+        return ""
+    point, gone = point_at(choice, advice.max_length), lost_at(point_at(choice, advice.max_length))
+    kept = f"{share(1 - gone, 2) if gone else 'all'} of the {counted_tokens(choice)}"
+    if choice.cuts:
+        kept += f" and leaves {share(_whole_at(point))} of documents whole"
+    if not advice.reached:
+        said = f"keeps {kept}, and no compared length that may be advised keeps enough"
+    else:
+        said = f"is enough: it keeps {kept}" if advice.max_length == choice.max_length else f"keeps {kept}"
+    words = f"max_length {advice.max_length:,} {said}"
+    after = next((one for one in choice.points if one.max_length > advice.max_length), point)
+    if (gain := gone - lost_at(after)) >= _GAIN:
+        more = share(after.tokens / max(point.tokens, 1) - 1)
+        words += f"; {after.max_length:,} would keep {share(gain, 2)} more, with {more} more tokens to compute"
+    if 0 < advice.longer <= _FEW and choice.longest:
+        than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
+        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
+        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than:,}: {named}"
+    if choice.texts and not choice.cuts and lost_at(point_at(choice, choice.max_length)) > 1 - KEEPS:
+        words += ". These are plain texts: pack.strategy=bfd_split cuts them into pieces, and packs all tokens"
+    return f"{words}."
+
+
+def warnings_of(choice: Choice) -> Iterator[str]:
+    """What is wrong with the configured length for the model."""
+    length, limit = choice.max_length, choice.limit
+    if choice.over_limit is not None and limit is not None:
+        longer = plural(choice.over_limit, "document is", "documents are") if choice.over_limit else "no document is"
+        yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {longer} longer."
+
+
+# Histograms
 
 
 def length_histogram(lengths: NDArray[Any]) -> Histogram:

@@ -1,7 +1,9 @@
 """What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from heapq import nlargest
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,38 +29,31 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         evaluation: what the plan says about the evaluation data.
         compared, action: see `Overlap`.
     """
-    examples, much = 0, 0
+    examples, much, shown = 0, 0, list[Hit]()
     counts, most = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    rows: dict[tuple[str, str], set[int]] = {}
-    shown: list[Hit] = []
-    for _, some in groupby(lines, lambda line: line.id):
+    rows = defaultdict[tuple[str, str], set[int]](set)
+    for _, group in groupby(lines, lambda line: line.id):
         shares: dict[tuple[str, str], float] = {}
-        for line in some:
+        for line in (some := list(group)):
             place = (line.source, line.evaluation)
-            rows.setdefault(place, set()).add(line.evaluation_line)
+            rows[place].add(line.evaluation_line)
             shares[place] = max(shares.get(place, 0.0), line.share)
-            shown = sorted([*shown, line], key=lambda one: -one.share)[:MOST]
-        examples, much = examples + 1, much + (max(shares.values()) >= _MUCH)
+        shown = nlargest(MOST, [*shown, *some], key=lambda line: line.share)
         counts.update(shares.keys())
         most.update(place for place, share in shares.items() if share >= _MUCH)
-    found, every = (
-        len({(file, line) for (_, file), some in rows.items() for line in some}),
-        evaluation["counts"]["rows"],
-    )
+        examples, much = examples + 1, much + (max(shares.values()) >= _MUCH)
+    found = len({(file, line) for (_, file), some in rows.items() for line in some})
+    every = plural(evaluation["counts"]["rows"], "evaluation row")
+    sentence = f"No example shares {evaluation['ngram']} words in a row with any of {every}."
     if examples:
-        sentence = f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of "
-        sentence += plural(every, "evaluation row")
-        sentence += f", {much:,} of them most or all of a question or an answer." if much else "."
-    else:
-        sentence = (
-            f"No example shares {evaluation['ngram']} words in a row with any of {plural(every, 'evaluation row')}."
-        )
+        whole = f", {much:,} of them most or all of a question or an answer" if much else ""
+        sentence = f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of {every}{whole}."
     return Overlap(
         sentence=sentence,
         action=action,
         ngram=evaluation["ngram"],
         examples=examples,
-        rows=every,
+        rows=evaluation["counts"]["rows"],
         counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )
@@ -70,14 +65,11 @@ def noted_hits(out: Store) -> Iterator[Hit]:
     Raises:
         StoreError: the file is gone.
     """
-    decoder = msgspec.json.Decoder(Hit)
     try:
         with Path(out.local(NAME)).open("rb") as file:
             for line in file:
-                try:
-                    yield decoder.decode(line)
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    continue
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    yield msgspec.json.decode(line, type=Hit)
     except OSError as error:
         raise StoreError(
             f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"

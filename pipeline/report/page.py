@@ -5,45 +5,32 @@ their size on a phone.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
-from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, Training
+from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
 from ...schemas.units import exact, plural, share
 from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
 
 MOST = 300_000
-"""About the most bytes of a page. If texts need more, fewer of them are shown."""
-_TEXT = 6_000
+"""About the most bytes of a page. If the texts of rows and rejects need more, they are left out."""
+_TEXT = 20_000
 """Maximum number of characters of a text."""
-_CONFIGURATION = 20_000
 _FLOWS = 12
 """Maximum number of sources that have a bar of their own."""
-
-
-class Bar(NamedTuple):
-    """A rectangle from the bottom of a chart, with a text for the mouse."""
-
-    x: float
-    width: float
-    height: float
-    tip: str
-
-
-class Label(NamedTuple):
-    """A text at a place on the horizontal axis."""
-
-    x: float
-    text: str
+_STEPS = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]
+"""Shares between two lines of a scale."""
+Labels = Sequence[tuple[float, str]]
+"""(place on an axis, text)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +39,14 @@ class Chart:
 
     title: str
     alt: str
-    bars: Sequence[Bar]
-    ticks: Sequence[Label]
+    bars: Sequence[tuple[float, float, float, str]]
+    """(x, width, height, text for the mouse)."""
+    ticks: Labels
     line: Sequence[tuple[float, float]] = ()
     """(x, height) of its corners."""
-    marks: Sequence[Label] = field(default_factory=list)
+    scale: Labels = ()
+    """The heights that are marked, for the line."""
+    marks: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,75 +56,56 @@ class Stack:
     name: str
     words: str
     parts: Sequence[tuple[str, float, float, str]]
-    """(class, x, width, tip)."""
+    """(class, x, width, text for the mouse)."""
 
 
 def report_html(report: Report) -> bytes:
     """The page, at most about `MOST` bytes."""
-    page = b""
-    for kept in (None, 2, 1, 0):
-        page = _render(_with_fewer_texts(report, kept))
-        if len(page) <= MOST:
-            break
+    page = _render(report)
+    if len(page) > MOST:
+        training, flow = report.training, report.flow
+        page = _render(
+            replace(
+                report,
+                training=replace(training, rows=[], rows_absent="The texts are too large.") if training else None,
+                flow=replace(flow, rejects=[]) if flow else None,
+            )
+        )
     return page
 
 
-def page_html(
-    title: str,
-    lead: str,
-    sections: Sequence[Section],
-    facts: Sequence[tuple[str, str]] = (),
-    *,
-    charts: Mapping[str, Sequence[Chart]] | None = None,
-    stacks: Sequence[Stack] = (),
-    training: Training | None = None,
-    configuration: str = "",
-) -> bytes:
-    """A page of sections, with everything that is drawn beside them.
-
-    Args:
-        facts: (label, value) of the few figures that matter most.
-        charts: by the name of their section.
-        stacks: drawn in section `flow`.
-        training: its rows are drawn in section `training`.
-        configuration: shown in section `made`.
-    """
-    return (
-        _template("page.html.jinja")
-        .render(
-            title=title,
-            lead=lead,
-            facts=list(facts),
-            sections=list(sections),
-            charts=dict(charts or {}),
-            stacks=list(stacks),
-            rows=training.rows if training is not None else [],
-            rows_absent=training.rows_absent if training is not None else None,
-            configuration=clipped(configuration, _CONFIGURATION),
-        )
-        .encode()
-    )
-
-
 def _render(report: Report) -> bytes:
-    choice = report.choice
+    choice, packing, training = report.choice, report.packing, report.training
     return page_html(
         f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
         f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
         sections(report),
-        list(facts(report)),
+        facts=list(facts(report)),
         charts={
             "choice": [lengths_chart(choice)] if choice is not None and choice.documents else [],
-            "packing": fills_charts(report.packing) if report.packing is not None else [],
+            "packing": fills_charts(packing) if packing is not None else [],
         },
         stacks=token_stacks(report.flow) if report.flow is not None else [],
-        training=report.training,
+        rows=training.rows if training is not None else [],
+        rows_absent=training.rows_absent if training is not None else None,
         configuration=report.made.configuration if report.made is not None else "",
     )
 
 
+def page_html(title: str, lead: str, sections: Sequence[Section], **drawn: Any) -> bytes:
+    """A page of sections.
+
+    Args:
+        drawn: what is shown beside them: facts, charts by the name of their section, stacks (in `flow`), rows as text
+            or why there are none (in `training`), the configuration (in `made`).
+    """
+    nothing: dict[str, Any] = {"charts": {}}
+    nothing |= dict.fromkeys(("facts", "stacks", "rows", "rows_absent", "configuration"), ())
+    return _template().render({"title": title, "lead": lead, "sections": sections} | nothing | drawn).encode()
+
+
 @cache
-def _template(name: str) -> Template:
+def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -144,24 +115,12 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.globals.update(exact=exact, plural=plural, strip=strip)
-    return environment.get_template(name)
+    return environment.get_template("page.html.jinja")
 
 
 def _shown(value: object) -> object:
     """Every text that the template inserts: not too long, and without characters that hide or reorder text."""
-    return escape(clipped(value, max(_TEXT, _CONFIGURATION))) if type(value) is str else value
-
-
-def _with_fewer_texts(report: Report, most: int | None) -> Report:
-    """The report with at most so many rows as text, and with few rejects if texts are left out."""
-    if most is None:
-        return report
-    training, flow = report.training, report.flow
-    return replace(
-        report,
-        training=replace(training, rows=training.rows[:most]) if training is not None else None,
-        flow=replace(flow, rejects=flow.rejects[: 10 * most]) if flow is not None else None,
-    )
+    return escape(clipped(value, _TEXT)) if type(value) is str else value
 
 
 def lengths_chart(choice: Choice) -> Chart:
@@ -175,17 +134,20 @@ def lengths_chart(choice: Choice) -> Chart:
         return round(2 + 96 * (math.log(max(length, low)) - math.log(low)) / (math.log(high) - math.log(low)), 2)
 
     losses = {one.max_length: lost_at(one) for one in points}
-    most = max(losses.values()) or 1.0
+    most = max(losses.values())
+    step = next((step for step in _STEPS if most <= 4 * step), 1.0)
     advised = choice.advice.max_length if choice.advice is not None else choice.max_length
-    marks = [Label(x(choice.max_length), f"configured {choice.max_length:,}")]
+    marks = [(x(choice.max_length), f"configured {choice.max_length:,}")]
     if advised != choice.max_length:
-        marks.append(Label(x(advised), f"advised {advised:,}"))
+        marks.append((x(advised), f"advised {advised:,}"))
     return Chart(
-        "Line: the share of trained tokens that each max_length loses. Bars: documents by length",
+        "Line: the share of trained tokens that each max_length loses. Bars: documents by length, at most "
+        f"{exact(max(counts))} in one",
         "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
         _bars(edges, counts, x),
-        [Label(x(length), f"{length:,}") for length in losses],
-        [(x(length), round(90 * loss / most, 2)) for length, loss in losses.items()],
+        [(x(length), f"{length:,}") for length in losses],
+        [(x(length), round(90 * loss / (most or 1.0), 2)) for length, loss in losses.items()],
+        [(round(90 * step * at / most, 2), share(step * at, 4)) for at in range(1, int(most / step) + 1)],
         marks,
     )
 
@@ -196,32 +158,38 @@ def fills_charts(packing: Packing) -> list[Chart]:
 
 
 def _fills_chart(split: str, fills: Histogram) -> Chart:
-    ticks = [Label(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
+    ticks = [(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
     alt = f"{exact(fills.count)} rows, {share(fills.total / max(fills.count, 1), 2)} full on average"
     bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
-    return Chart(f"Rows of {split} by how full they are", alt, bars, ticks)
+    return Chart(f"Rows of {split} by how full they are: {alt}", alt, bars, ticks)
 
 
-def _bars(edges: Sequence[float], counts: Sequence[int], x: Any, named: Any = exact) -> list[Bar]:
+def _bars(
+    edges: Sequence[float],
+    counts: Sequence[int],
+    x: Callable[[float], float],
+    named: Callable[[float], str] = exact,
+) -> list[tuple[float, float, float, str]]:
     top = max(counts, default=0) or 1
     return [
-        Bar(
-            x(low), max(round(x(high) - x(low) - 0.15, 2), 0.15), round(90 * count / top, 2),
+        (
+            x(low),
+            max(round(x(high) - x(low) - 0.15, 2), 0.15),
+            round(90 * count / top, 2),
             f"{named(low)} to {named(high)}: {count:,}",
         )
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
         if count
-    ]  # fmt: skip
+    ]
 
 
 def token_stacks(flow: Flow) -> list[Stack]:
     """Where every token went, by source."""
     order = sorted(flow.sources.items(), key=lambda one: -one[1].tokens_encoded)
-    stacks = [_stack(name, entry) for name, entry in order[:_FLOWS]]
-    return [one for one in stacks if one is not None]
+    return [_stack(name, entry) for name, entry in order[:_FLOWS] if entry.tokens_encoded]
 
 
-def _stack(name: str, entry: SourceLedger) -> Stack | None:
+def _stack(name: str, entry: SourceLedger) -> Stack:
     parts = {
         "trained": ("trained", entry.labels_trained),
         "masked": ("seen, not trained", entry.tokens_packed - entry.labels_trained),
@@ -229,8 +197,6 @@ def _stack(name: str, entry: SourceLedger) -> Stack | None:
         "dropped": ("dropped", sum(entry.tokens_dropped.values())),
     }
     whole = sum(count for _, count in parts.values())
-    if not whole:
-        return None
     at, drawn = 0.0, []
     for kind, (words, count) in parts.items():
         width = 100 * count / whole

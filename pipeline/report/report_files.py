@@ -1,21 +1,22 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from ...schemas.errors import OutputError, PacktrainError
 from ...schemas.escape import escape_json
-from ...schemas.report import Report
+from ...schemas.report import Choice, Report, SplitFigures
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..observer import Observer
 from ..store.open_store import Store
 from .collect import report_of
-from .document_lengths import ReadDocuments
-from .length_words import advice_sentence, losing_sources, warnings_of
+from .lengths import advice_sentence, warnings_of
 from .page import report_html
+from .sections import losing_sources
 
 HTML, JSON = "report.html", "report.json"
 
@@ -30,15 +31,13 @@ def report_again(dataset: Finished) -> Report:
     the configuration: they are taken from there if it is of this dataset.
     """
     made = report_of(dataset)
-    try:
+    with suppress(Exception):  # of any kind: it is not part of the dataset, and somebody else may have written it
         noted = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
         if noted.made is not None and made.made is not None and noted.made.manifest == made.made.manifest:
             absent = {name: why for name, why in made.absent.items() if name != "choice" or noted.choice is None}
             again = replace(made, choice=noted.choice, made=noted.made, absent=absent)
             report_html(again)  # whatever it holds, it can be shown
             return again
-    except Exception:  # of any kind: it is not part of the dataset, and somebody else may have written it
-        return made
     return made
 
 
@@ -68,28 +67,31 @@ class AtEnd:
 
     place: str
     """Path or URL of the page."""
-    advice: str | None
-    """Which length would fit."""
-    warning: str | None = None
-    """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
+    advice: str
+    """Which length would fit; "" if there is nothing to advise."""
+    warning: str
+    """That the run's length is above what the model is made for, and sources that lose much at it; "" if neither."""
 
 
 def try_report(
-    dataset: Finished, observer: Observer, read: Callable[[], ReadDocuments], configuration: str, decoder: Decoder
+    dataset: Finished,
+    observer: Observer,
+    choose: Callable[[SplitFigures | None], Choice],
+    configuration: str,
+    decoder: Decoder,
 ) -> AtEnd | None:
     """Make the report and write it; failures are noted and never fail a finished run.
 
     Args:
-        read, configuration, decoder: see `report_of`.
+        choose, configuration, decoder: see `report_of`.
     """
     observer.begin("report", 0, "")
     try:
-        report = report_of(dataset, read, configuration, decoder)
+        report = report_of(dataset, choose, configuration, decoder)
         place, _ = write_report(report, dataset.store)
         choice, flow = report.choice, report.flow
-        advice = advice_sentence(choice) if choice is not None else ""
         warnings = [*(warnings_of(choice) if choice else ()), *(losing_sources(flow) if flow else ())]
-        return AtEnd(place, advice or None, " ".join(warnings) or None)
+        return AtEnd(place, advice_sentence(choice) if choice else "", " ".join(warnings))
     except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "

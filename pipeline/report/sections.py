@@ -1,23 +1,13 @@
 """The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
-from ...schemas.report import (
-    Choice,
-    Flow,
-    Overlap,
-    Packing,
-    Point,
-    Report,
-    SplitFigures,
-    Training,
-)
+from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import exact, large, plural, share
 from .grid import Grid, Lines, Section
-from .ledger_table import ledger_grid
-from .length_words import advice_sentence, counted_tokens, losing_sources, own_point, warnings_of
-from .lengths import lost_at
+from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -32,30 +22,65 @@ _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
+_COLUMNS = 4
+"""Maximum number of sources that have a column of the ledger."""
+_LINES = (
+    ("bold", "rows read", "rows_read"),
+    ("", "  used", "rows_used"),
+    ("dim", "  rejected", "rows_rejected"),
+    ("dim", "  filtered", "rows_filtered"),
+    ("dim", "  blank", "rows_blank"),
+    ("bold", "examples made", "examples_made"),
+    ("dim", "  packed", "examples_packed"),
+    ("dim", "  dropped", "examples_dropped"),
+    ("dim", "  never made", "examples_skipped"),
+    ("", "  of these, in evaluation rows", "examples_contaminated"),
+    ("dim", "  of these, further copies", "examples_repeated"),
+    ("dim", "  copies in a row with another one", "copies_together"),
+    ("dim", "  of these, truncated", "examples_truncated"),
+    ("dim", "  of these, in pieces", "examples_split"),
+    ("dim", "  of these, without a label", "examples_without_labels"),
+    ("bold", "tokens encoded", "tokens_encoded"),
+    ("dim", "  created", "tokens_created"),
+    ("red", "  truncated", "tokens_truncated"),
+    ("dim", "  dropped", "tokens_dropped"),
+    ("", "  packed", "tokens_packed"),
+    ("bold green", "labels trained", "labels_trained"),
+    ("bold green", "  sum of loss weights", "weight_trained"),
+    ("dim", "  lost at heads of pieces", "labels_head"),
+    ("dim", "  masked", "labels_not_asked"),
+    ("dim", "turns trained", "turns_trained"),
+    ("dim", "  without an end-of-turn token", "turns_without_end"),
+    ("dim", "  ended by the next header", "turns_stop_next"),
+    ("dim", "cuts through trained turns", "turns_cut"),
+    ("dim", "tokens across a boundary", "straddles"),
+    ("dim", "  left out by the template", "template_dropped"),
+    ("dim", "  unknown role", "unknown_roles"),
+)
+"""(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
+a line a reason.
+"""
+
+_MUCH = 0.05
+"""Lost share of a source's tokens from which the report warns of it."""
+_BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
+"""Reasons for dropped tokens that a limit causes."""
 
 
 def sections(report: Report) -> list[Section]:
     """The sections of a report. Where one is missing, it says why. Without evaluation data, one is not there."""
-    made = {
-        "choice": report.choice and _choice(report.choice),
-        "flow": report.flow and _flow(report.flow),
-        "overlap": report.overlap and overlap_section(report.overlap),
-        "training": report.training and _training(report.training, report.flow),
-        "packing": report.packing and _packing(report.packing),
-        "made": report.made
-        and Section(
-            "made",
-            QUESTIONS["made"],
-            f"A run of the same configuration over the same files gives the same bytes, with manifest "
-            f"{report.made.manifest[:16]}."
-            if report.made.manifest
-            else "A plan packs nothing; packtrain run with the same configuration does.",
-        ),
+    makers: dict[str, Callable[[Any], Section]] = {
+        "choice": _choice,
+        "flow": _flow,
+        "overlap": overlap_section,
+        "training": lambda training: _training(training, report.flow),
+        "packing": _packing,
+        "made": _made,
     }
     out = []
-    for name, section in made.items():
-        if section:
-            out.append(section)
+    for name, make in makers.items():
+        if (found := getattr(report, name)) is not None:
+            out.append(make(found))
         elif name != "overlap" or name in report.absent:
             out.append(Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say.")))
     return out
@@ -78,48 +103,54 @@ def lead(report: Report) -> str:
     if (sample := report.sample) is None:
         return words
     return (
-        f"{words}, from a sample of {sample.rows:,} of {plural(sample.rows_in_all, 'row')}: shares are estimates, "
-        "counts in tables of lengths and of the ledger are those of the sample (times "
-        f"{sample.rows_in_all / max(sample.rows, 1):.3g} for all data), and the data may have longer documents"
+        f"{words}, from a sample of {sample.rows:,} of {plural(sample.rows_in_all, 'row')}: counts in tables of "
+        f"lengths and of the ledger are those of the sample, times {sample.rows_in_all / max(sample.rows, 1):.3g} for "
+        "all data, which may have longer documents"
     )
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """(label, value) of the few figures that matter most."""
-    if report.flow is not None and report.sample is None:
-        total = Ledger(dict(report.flow.sources)).total()
+    flow, packing, choice = report.flow, report.packing, report.choice
+    if flow is not None and report.sample is None:
+        total = Ledger(dict(flow.sources)).total()
         yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
-        if total.document_tokens:
-            yield "of them trained", share(total.labels_trained / total.document_tokens)
+        yield "of them trained", share(total.labels_trained / max(total.document_tokens, 1))
         yield "examples", large(sum(total.examples_packed.values()))
-    if report.packing is not None and report.packing.splits:
-        packing, rows = report.packing, sum(one.rows for one in report.packing.splits)
-        pairs = packing.strategy == "pairs"
-        yield "pairs" if pairs else f"rows of {packing.max_length:,}", large(rows)
-        if not pairs:
-            yield "full", share(sum(one.fill * one.rows for one in packing.splits) / max(rows, 1), 2)
-    if report.choice is not None and report.choice.advice is not None:
-        yield "max_length advised", f"{report.choice.advice.max_length:,}"
-    if report.flow is not None and report.flow.rejected:
-        yield "unusable rows or examples", large(sum(report.flow.rejected.values()))
+    if packing is not None and packing.splits:
+        rows = sum(one.rows for one in packing.splits)
+        if packing.strategy == "pairs":
+            yield "pairs", large(rows)
+        else:
+            yield f"rows of {packing.max_length:,}", large(rows)
+            yield "full", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)
+    if choice is not None and choice.advice is not None:
+        yield "max_length advised", f"{choice.advice.max_length:,}"
+    if flow is not None and flow.rejected:
+        yield "unusable rows or examples", large(sum(flow.rejected.values()))
 
 
 # Which max_length?
 
 
 def _choice(choice: Choice) -> Section:
-    own, what = own_point(choice), counted_tokens(choice)
+    own, what = point_at(choice, choice.max_length), counted_tokens(choice)
+    gone = share(lost_at(own), 2) if lost_at(own) else "none"
     parts = [
         *([f"{exact(own.documents_cut)} are cut"] if own.documents_cut else []),
         *([f"{exact(own.documents_lost)} are left out"] if own.documents_lost else []),
     ]
     of = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}." if parts else " No document is cut."
-    sentence = f"At {choice.max_length:,} with {choice.strategy}, {_none(lost_at(own))} of the {what} is lost.{of}"
+    sentence = f"At {choice.max_length:,} with {choice.strategy}, {gone} of the {what} is lost.{of}"
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
-    rows = [[f"{one.max_length:,}", *_cells(one), _marks(choice, one)] for one in choice.points]
+    advised = choice.advice.max_length if choice.advice is not None else None
+    marks = {choice.max_length: "configured", advised: "advised"}
+    if advised == choice.max_length:
+        marks = {advised: "configured, advised"}
+    rows = [[f"{one.max_length:,}", *_cells(one), marks.get(one.max_length, "")] for one in choice.points]
     overlong = "" if choice.strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
     grids = [Grid(f"At each length, with {choice.strategy}{overlong}", ("max_length", *_HEAD, ""), rows)]
     if choice.other is not None:
@@ -145,15 +176,6 @@ def _cells(one: Point) -> tuple[str, ...]:
     )
 
 
-def _marks(choice: Choice, one: Point) -> str:
-    advised = choice.advice is not None and choice.advice.max_length == one.max_length
-    return ", ".join([*["configured"] * (choice.max_length == one.max_length), *["advised"] * advised])
-
-
-def _none(gone: float) -> str:
-    return "none" if gone == 0 else share(gone, 2)
-
-
 # What happened to my data?
 
 
@@ -167,8 +189,7 @@ def _flow(flow: Flow) -> Section:
     others = [[key, words] for key, words in flow.reasons.items() if key not in flow.rejected]
     more = [Grid("What the other reasons mean", ("reason", "meaning"), others, 2)] if others else []
     if flow.rejects:
-        shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail]
-                 for one in flow.rejects]  # fmt: skip
+        shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail] for one in flow.rejects]
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
     sentence = _flow_sentence(ledger.total(), flow)
     return Section("flow", QUESTIONS["flow"], sentence, tables, more, list(losing_sources(flow)))
@@ -181,16 +202,16 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
         f"{plural(total.examples_made, 'example')}, of which {exact(examples)} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
-    gone = [
-        (what, reason, number)
-        for what in ("truncated", "dropped")
-        for reason, number in getattr(total, f"tokens_{what}").items()
+    gone = {
+        f"{what} ({reason})": number
+        for what, lost in (("truncated", total.tokens_truncated), ("dropped", total.tokens_dropped))
+        for reason, number in lost.items()
         if number and reason != NOT_DRAWN
-    ]
+    }
     if gone and whole:
-        most = ", ".join(f"{share(number / whole)} {what} ({reason})" for what, reason, number in
-                         sorted(gone, key=lambda one: -one[2])[:3])  # fmt: skip
-        words += f" {share(sum(number for *_, number in gone) / whole)} of the encoded tokens are lost: {most}."
+        most = sorted(gone.items(), key=lambda one: -one[1])[:3]
+        named = ", ".join(f"{share(number / whole)} {what}" for what, number in most)
+        words += f" {share(sum(gone.values()) / whole)} of the encoded tokens are lost: {named}."
     elif whole:
         words += " No token was lost."
     if whole and (left := total.tokens_dropped.get(NOT_DRAWN, 0)):
@@ -198,6 +219,50 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
     if unusable := sum(flow.rejected.values()):
         words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
     return words
+
+
+def losing_sources(flow: Flow) -> Iterator[str]:
+    """Which of several sources lose much of their text to the configured limits."""
+    gone = {
+        name: (sum(one.tokens_truncated.values()) + sum(one.tokens_dropped.get(reason, 0) for reason in _BY_LENGTH))
+        / max(one.tokens_encoded, 1)
+        for name, one in flow.sources.items()
+    }
+    most = [f"{name} {share(gone[name])}" for name in sorted(gone, key=lambda name: -gone[name]) if gone[name] >= _MUCH]
+    if most and len(gone) > 1:
+        yield f"Of their tokens, these sources lose to the limits: {', '.join(most[:_COLUMNS])}."
+
+
+def ledger_grid(ledger: Ledger) -> Grid:
+    """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
+    many sources.
+    """
+    names, caption = list(ledger.sources), "Ledger"
+    if len(names) > _COLUMNS:
+        names, caption = [], f"Ledger of {len(names):,} sources; report.json has each one"
+    columns = [ledger.sources[name] for name in names]
+    if len(names) != 1:
+        names, columns = [*names, "all"], [*columns, ledger.total()]
+    lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
+    rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
+    return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
+
+
+def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> Iterator[tuple[str, list[float]]]:
+    """(words, values) of a field with a value that is not 0."""
+    values = [getattr(column, field) for column in columns]
+    every: dict[str, list[float]] = {words: values}
+    if isinstance(values[0], dict):
+        every = {
+            f"{'  not drawn' if key == NOT_DRAWN else words}: {key}": [value.get(key, 0) for value in values]
+            for key in sorted({key for value in values for key in value})
+        }
+    yield from ((line, numbers) for line, numbers in every.items() if any(numbers))
+
+
+def _short(value: float) -> float:
+    """With six digits; whole numbers as such."""
+    return int(value) if value == int(value) else float(f"{value:.6g}")
 
 
 # Is the evaluation data in it?
@@ -316,3 +381,16 @@ def _packing(packing: Packing) -> Section:
         part = main.padding / (main.rows * packing.max_length)
         sentence += f" Padding for {packing.padded_for} takes {share(part, 2)} of the rows."
     return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
+
+
+# How is it made again?
+
+
+def _made(made: Made) -> Section:
+    sentence = "A plan packs nothing; packtrain run with the same configuration does."
+    if made.manifest:
+        sentence = (
+            "A run of the same configuration over the same files gives the same bytes, with manifest "
+            f"{made.manifest[:16]}."
+        )
+    return Section("made", QUESTIONS["made"], sentence)

@@ -8,8 +8,6 @@ from ..dataset.open_dataset import Finished
 ROWS = 6
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""
-ALL_CHARACTERS = 40_000
-"""Maximum characters of text of all rows together."""
 LEAST_CHARACTERS = 160
 """Least text of a document that is shown with text."""
 TEXTS = 40
@@ -33,8 +31,7 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         decoder = decoder or find_decoder(dataset)
         count = dataset.manifest.splits[split].rows
         chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
-        room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // max(len(chosen), 1)), LEAST_CHARACTERS)
-        return [shown_row(dataset, split, row, decoder, room) for row in chosen], None
+        return [shown_row(dataset, split, row, decoder, ROW_CHARACTERS) for row in chosen], None
     except PacktrainError as error:
         return [], str(error)
 

@@ -45,7 +45,7 @@ def find_contamination(
             if form.said is not None:
                 observer.note(form.said)
         evaluation = prepare_evaluation(section, base, work.scratch)
-        found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
+        found = compare(config.sources, files, formats, evaluation, work.cache, executor, observer)
     if hits is not None:
         found.put(LocalStore(hits.absolute().parent), hits.name)
     return overlap_of(found.lines(), evaluation.payload(), found.examples())

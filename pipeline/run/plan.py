@@ -15,8 +15,8 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Made, Packing, Report, Sample, ShownRow, SplitFigures
-from ...stages.forecast.sweep import CANDIDATES
+from ...schemas.report import Made, Packing, Report, Sample, SplitFigures, Training
+from ...stages.forecast import CANDIDATES
 from ..configfile import load_config
 from ..encode.notes import reject_lines
 from ..inputs.blocks import Block, InputFile
@@ -24,10 +24,10 @@ from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import count_rows
-from ..report.collect import PAIRS, choice_of, configuration_of, flow_of, make_report, training_of
+from ..report.collect import PAIRS, configuration_of, flow_of, make_report, policies_of, some_of
 from ..report.document_lengths import read_documents
+from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
-from ..report.rejects import some_of
 from .prepare import prepare
 from .run import encode_inputs, select_documents
 from .workers import open_workers, open_workspace
@@ -82,16 +82,16 @@ def plan(
     choice = packing = overlap = None
     figures, ledger = count_rows(selected), selected.ledger
     if not prepared.pairs:
-        documents = read_documents(config, work.base, encoded, work.scratch.root)
+        stats = read_documents(config, encoded, work.scratch.root)
         if sample is not None and sample.rows:
-            documents = replace(documents, in_all=round(documents.in_all * sample.rows_in_all / sample.rows))
+            stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
+        limit = model_limit(config.tokenizer.path, work.base)
         train = next((one for one in figures if one.split == "train"), None)
-        choice, packing = choice_of(documents, lengths, train), _packing(config, figures, sample)
+        choice, packing = choose(stats, config, lengths, limit, train), _packing(config, figures, sample)
     lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config)).splitlines()
     if (found := encoded.contamination) is not None:
         action = str(config.identity()["decontaminate"]["action"])
         overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
-    no_rows = list[ShownRow](), "There are no rows yet: a plan packs nothing."
     report = make_report(
         "plan",
         work.out.url,
@@ -100,7 +100,7 @@ def plan(
         choice=choice,
         flow=flow_of(ledger, some_of(lines)),
         overlap=overlap,
-        training=training_of(no_rows, config.identity()),
+        training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
         made=Made(None, f"{encoded.spec.engine} {encoded.spec.engine_version}", configuration_of(config, work.base)),
     )

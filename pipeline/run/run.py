@@ -47,6 +47,7 @@ from .workers import Workspace, open_workers, open_workspace
 if TYPE_CHECKING:
     import datasets
 
+    from ...schemas.report import Choice, SplitFigures
     from ..report.report_files import AtEnd
 
 
@@ -166,13 +167,12 @@ def decontaminate(
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
     """
-    section, evaluation = config.decontaminate, prepared.evaluation
-    if section is None or evaluation is None:
+    evaluation = prepared.evaluation
+    if evaluation is None:
         return encoded
     found = compare(
-        prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
-        work.observer,
-    )  # fmt: skip
+        prepared.sources, prepared.joined, prepared.formats, evaluation, work.cache, executor, work.observer
+    )
     overlap = overlap_of(found.lines(), evaluation.payload(), found.examples())
     work.observer.note(overlap.sentence.removesuffix("."))
     each = zip(encoded.places, found.marked(), strict=True)
@@ -239,12 +239,17 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encode
         return None
     from ..report.collect import configuration_of
     from ..report.document_lengths import read_documents
+    from ..report.lengths import choose, model_limit
     from ..report.report_files import try_report
+
+    def compared(train: "SplitFigures | None") -> "Choice":
+        stats = read_documents(config, encoded, work.scratch.root)
+        return choose(stats, config, limit=model_limit(config.tokenizer.path, work.base), train=train)
 
     return try_report(
         Finished(work.out, manifest),
         work.observer,
-        lambda: read_documents(config, work.base, encoded, work.scratch.root),
+        compared,
         configuration_of(config, work.base),
         Decoder(reference_tokenizer(encoded.spec.tokenizer.json)),
     )

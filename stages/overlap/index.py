@@ -1,4 +1,4 @@
-"""The n-grams (runs of n words) of evaluation texts, and what training texts share with them.
+"""The n-grams (runs of n words) of evaluation texts, and what training examples share with them.
 
 Which n-grams count is decided from the evaluation rows alone, so that the verdict about a training example depends on
 nothing but the example. These do not count:
@@ -10,29 +10,29 @@ nothing but the example. These do not count:
 - *plain* ones: fewer than half of the words have two letters, or fewer than half differ. They are tables of numbers,
   rulers, or loops such as `for i in range(n)`.
 
-A text without an n-gram of its own, because it is short or all of it is plain, is compared as a whole if it asks
-something and has at least `SHORTEST` words. Of a text that is longer, the n-grams count.
+A question is found as soon as one of its n-grams is. Without an n-gram of its own, because it is short or all of it is
+plain, it is compared as a whole, if it has at least `SHORTEST` words. An answer is found if at least `ANSWER_SHARE` of
+its n-grams are: programs share short idioms without being copies.
 
-Words are numbered by the vocabulary of the evaluation texts, and those outside it are -1. Runs of numbers are looked
-up by their hashes, in a filter and then among those of the index, and compared one by one where the hashes are equal.
+Words are numbered by the vocabulary of the evaluation texts; those outside it, and the ends of texts, are -1. Runs of
+other numbers are looked up by their hashes, in two filters and then among those of the index, and compared number by
+number where the hashes are equal.
 
-Legend: P postings (an n-gram in a text), T texts, S texts that are compared whole, V the vocabulary, W words.
+Legend: P n-grams, S training texts, T evaluation texts, W words and ends of texts.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of, ranges
-from ..arrays import view
-from .words import words_of
+from ...schemas.ragged import lengths_of, offsets_of, ranges, starts_of
+from ..arrays import numbers, view
+from .words import END, words_of
 
 COMMON_TEXTS = 10
 """An n-gram in more texts than this is common. Variants of a problem, such as an easy and a hard one, are fewer."""
@@ -41,192 +41,176 @@ PHRASE_TEXTS = 3
 PHRASE_SHARE = 0.01
 SHORTEST = 5
 """Fewer words say too little to be found again."""
+ANSWER_SHARE = 0.5
 _BASE = 0xD6E8FEB86659FD93
 _SLOTS = 8
 """Slots of a filter for each hash, at least: fewer than one in 8 others passes, and one in 64 both filters."""
 _SHOWN = 60
 """Words of the longest run that a hit names."""
+_Numbers = NDArray[np.int32]
+_Places = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextHit:
-    """What one training text shares with one evaluation text."""
+class Shared(NamedTuple):
+    """What a training example shares with an evaluation text."""
 
+    example: int
     text: int
     """The evaluation text."""
-    places: NDArray[np.int64]
-    """(K,) the places, of all words, of the n-grams found, ascending; none if the text was compared whole."""
-    size: int
-    """Words of the longest run that both share."""
+    share: float
+    """The share of its n-grams that the example has; 1 if it was compared whole."""
     longest: str
-    """That run, as it was compared; at most `_SHOWN` of its words."""
+    """The longest run of words that both share, as they were compared; at most `_SHOWN` of its words."""
 
 
-@dataclass(frozen=True, eq=False)
 class OverlapIndex:
-    """What training text is compared with."""
-
-    ngram: int
-    vocabulary: pa.LargeStringArray
-    """(V,) the distinct words."""
-    ids: NDArray[np.int32]
-    """(W,) the number of each word in the vocabulary."""
-    starts: NDArray[np.int64]
-    """(T + 1,) the first word of each text, then W."""
-    asks: NDArray[np.bool_]
-    """(T,) whether each text is a question, not an answer."""
-    keys: NDArray[np.uint64]
-    """(P,) hashes of the n-grams that count, ascending; see `_Hashes`."""
-    places: NDArray[np.int64]
-    """(P,) the word, of all W, at which the n-gram is first in its text."""
-    whole: NDArray[np.int64]
-    """(S,) texts that are compared whole, by the hashes of their first `SHORTEST` words."""
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        """(T,) how many n-grams of each text count; 0 for texts that are compared whole, or not at all."""
-        return np.bincount(self._owners[self.places], minlength=len(self.asks))
-
-    @cached_property
-    def _owners(self) -> NDArray[np.int64]:
-        """(W,) the text of each word."""
-        return np.repeat(np.arange(len(self.asks)), np.diff(self.starts))
-
-    @cached_property
-    def _runs(self) -> "tuple[_Runs, _Runs]":
-        """The n-grams, and the first words of texts that are compared whole."""
-        heads = self.starts[self.whole]
-        return (
-            _Runs(self.ngram, self.keys, self.places, self.ids),
-            _Runs(SHORTEST, _Hashes(self.ids).of(SHORTEST)[heads], heads, self.ids),
-        )
-
-    def search(self, texts: Sequence[str]) -> list[list[TextHit]]:
-        """(S,) the hits of each of S training texts, which do not depend on the other ones."""
-        words = words_of(texts)
-        starts, ids = view(words.offsets), view(pc.index_in(words.values, value_set=self.vocabulary).fill_null(-1))
-        owners, hashes = np.repeat(np.arange(len(texts)), np.diff(starts)), _Hashes(ids)
-        ngrams, heads = (runs.find(ids, hashes, owners) for runs in self._runs)
-        out: list[list[TextHit]] = [[] for _ in texts]
-        for mine, text, places, first, size in [*self._shared(*ngrams, owners), *self._whole(*heads, ids, owners)]:
-            said = " ".join(words.values[first : first + min(size, _SHOWN)].to_pylist())
-            out[mine].append(TextHit(text, places, size, said))
-        return out
-
-    def _shared(self, here: "_Places", there: "_Places", owners: "_Places") -> "Iterator[_Found]":
-        """What is found of n-grams. N-grams that follow each other in both texts are one run of words."""
-        mine, theirs = owners[here], self._owners[there]
-        order = np.lexsort((here, there - here, theirs, mine))
-        here, there, mine, theirs = here[order], there[order], mine[order], theirs[order]
-        for low, high in pairwise(np.flatnonzero(np.r_[_begins(mine, theirs), len(here) > 0]).tolist()):
-            at, other, step = here[low:high], there[low:high], np.arange(high - low)
-            first = np.flatnonzero(_begins(at - step, other - step))
-            sizes = np.diff(np.r_[first, len(at)]) + self.ngram - 1
-            longest = np.lexsort((at[first], -sizes))[0]
-            yield int(mine[low]), int(theirs[low]), np.unique(other), int(at[first[longest]]), int(sizes[longest])
-
-    def _whole(
-        self, here: "_Places", there: "_Places", ids: NDArray[np.int32], owners: "_Places"
-    ) -> "Iterator[_Found]":
-        """What is found of texts that are compared whole."""
-        found: dict[tuple[int, int], tuple[int, int]] = {}
-        for at, start in zip(here.tolist(), there.tolist(), strict=True):
-            text, mine = int(self._owners[start]), int(owners[at])
-            size = int(self.starts[text + 1]) - start
-            end = at + size
-            if np.array_equal(ids[at:end], self.ids[start : start + size]) and (owners[at:end] == mine).all():
-                found.setdefault((mine, text), (at, size))
-        for (mine, text), run in found.items():
-            yield mine, text, np.zeros(0, np.int64), *run
-
-
-_Places = NDArray[np.int64]
-_Found = tuple[int, int, NDArray[np.int64], int, int]
-"""Training text, evaluation text, `places` of a `TextHit`, and the first word and the words of the longest run."""
-
-
-class _Runs:
-    """Runs of `count` words of the index, to be found in others.
+    """What training text is compared with.
 
     Args:
-        keys: (N,) their hashes, ascending.
-        places: (N,) the first word of each.
-        ids: (W,) the index's words.
+        texts: T of them, at least one.
+        asks: (T,) whether each is a question, not an answer.
+        ngram: words of an n-gram, at least `SHORTEST`.
     """
 
-    def __init__(self, count: int, keys: NDArray[np.uint64], places: NDArray[np.int64], ids: NDArray[np.int32]) -> None:
-        self._count, self._keys, self._places, self._ids = count, keys, places, ids
+    def __init__(self, texts: Sequence[str], asks: Sequence[bool], ngram: int) -> None:
+        words = words_of(texts)
+        distinct = pc.unique(words.values)
+        self._vocabulary = distinct.filter(pc.not_equal(distinct, END))
+        ids, starts = self._numbered(words)
+        owners = np.repeat(np.arange(len(texts)), np.diff(starts))
+        places = _runs(ids, ngram)
+        places = places[(_telling(ids, self._vocabulary, ngram) & ~_framed(ids, owners, ngram))[places]]
+        had = np.bincount(owners[places], minlength=len(texts)) > 0
+        often, first = _spread(_hashes(ids, ngram)[places], owners[places])
+        places = places[first[often[first] <= COMMON_TEXTS]]
+        # Texts of which every n-gram is common are frames themselves.
+        whole = np.array(asks, np.bool_) & ~had & (np.diff(starts) > SHORTEST)
+        self.asks, self._ngram = np.array(asks, np.bool_), ngram
+        self._ids, self._owners, self._sizes = ids, owners, np.diff(starts) - 1
+        self._counts = np.bincount(owners[places], minlength=len(texts)) + whole
+        self._ngrams, self._heads = _Lookup(ids, ngram, places), _Lookup(ids, SHORTEST, starts[:-1][whole])
+
+    def search(self, texts: Sequence[str], examples: Sequence[Sequence[int]]) -> list[Shared]:
+        """What examples share with evaluation texts, by example and text. It does not depend on the other examples.
+
+        Args:
+            texts: S parts of examples.
+            examples: (S,) the examples that have each part.
+        """
+        ids, starts = self._numbered(words_of(texts))
+        begins, sizes = _stretches(ids, SHORTEST)
+        kept = ranges(begins, sizes + 1)
+        here, there, sizes = self._found(ids[kept])
+        part, often = np.searchsorted(starts, kept[here], "right") - 1, lengths_of(examples)
+        every = np.array([*chain.from_iterable(examples)], np.int64)
+        example = every[ranges(starts_of(often)[part], often[part])]
+        here, there, sizes = (np.repeat(one, often[part]) for one in (here, there, sizes))
+        order = np.lexsort((here, there - here, self._owners[there], example))
+        example, here, there, sizes = example[order], here[order], there[order], sizes[order]
+        text, step = self._owners[there], np.arange(len(here))
+        pairs = np.flatnonzero(_begins(example, text))
+        # N-grams that follow each other in both texts are one run of words.
+        runs = np.flatnonzero(_begins(example, text, here - step, there - step))
+        sizes, pair = sizes[runs] + np.diff(np.r_[runs, len(here)]) - 1, np.searchsorted(pairs, runs, "right")
+        order = np.lexsort((here[runs], -sizes, pair))
+        longest = order[_begins(pair[order])]
+        order = np.lexsort((there, example))  # an example may have an n-gram more than once
+        counts = np.add.reduceat(_begins(example[order], there[order]), pairs, dtype=np.int64)
+        shares = counts / self._counts[text[pairs]]
+        hits = np.flatnonzero(self.asks[text[pairs]] | (shares >= ANSWER_SHARE))
+        first, sizes = there[runs[longest[hits]]], np.minimum(sizes[longest[hits]], _SHOWN)
+        said = self._vocabulary.take(numbers(self._ids[ranges(first, sizes)])).to_pylist()
+        shown = [" ".join(said[end - size : end]) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+        at = pairs[hits]
+        return list(map(Shared, example[at].tolist(), text[at].tolist(), shares[hits].tolist(), shown))
+
+    def _numbered(self, words: pa.ListArray) -> tuple[_Numbers, _Places]:
+        """(W,) the numbers of the words of N texts, with -1 at each end, and (N + 1,) where texts begin."""
+        ids = pc.index_in(words.values, value_set=self._vocabulary).fill_null(-1)
+        return view(ids), view(words.offsets).astype(np.int64)
+
+    def _found(self, ids: _Numbers) -> tuple[_Places, _Places, _Places]:
+        """(word here, word of the index, words) of each n-gram, and of each text that is compared whole."""
+        here, there = self._heads.find(ids)
+        size = self._sizes[self._owners[there]]
+        for step in range(SHORTEST, int(size.max(initial=0))):  # after the last text there is a -1
+            same = (size <= step) | (ids.take(here + step, mode="clip") == self._ids.take(there + step, mode="clip"))
+            here, there, size = here[same], there[same], size[same]
+        at, place = self._ngrams.find(ids)
+        size = np.r_[size, np.full(len(at), self._ngram)]
+        return np.r_[here, at], np.r_[there, place], size
+
+
+class _Lookup:
+    """Runs of `count` words of the index, to be found among other words.
+
+    Args:
+        ids: (W,) the numbers of the index's words.
+        places: (P,) the first word of each run.
+    """
+
+    def __init__(self, ids: _Numbers, count: int, places: _Places) -> None:
+        keys = _hashes(ids, count)[places]
+        order = np.argsort(keys, kind="stable")
+        self._ids, self._count, self._keys, self._places = ids, count, keys[order], places[order]
         bits = max(10, (_SLOTS * len(keys)).bit_length())
         self._shift, self._low = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
         self._first, self._second = np.zeros((2, 1 << bits), np.bool_)
         self._first[keys >> self._shift] = True
         self._second[keys & self._low] = True
 
-    def find(self, ids: NDArray[np.int32], hashes: "_Hashes", owners: _Places) -> tuple[_Places, _Places]:
-        """(word here, word of the index) wherever all words of a run are the same.
-
-        Args:
-            ids, hashes, owners: the number and the text of each word, and the hashes of the numbers.
-        """
-        mine = hashes.of(self._count)
-        at = np.flatnonzero(self._first[mine >> self._shift])
-        at = at[self._second[mine[at] & self._low]]
-        at = at[owners[at] == owners[at + self._count - 1]]
-        low, high = (np.searchsorted(self._keys, mine[at], side) for side in ("left", "right"))
+    def find(self, ids: _Numbers) -> tuple[_Places, _Places]:
+        """(word here, word of the index) wherever all words of a run are the same."""
+        at = _runs(ids, self._count) if len(self._keys) else np.zeros(0, np.int64)
+        mine = _hashes(ids, self._count)[at]
+        passed = np.flatnonzero(self._first[(mine >> self._shift).view(np.int64)])
+        passed = passed[self._second[(mine[passed] & self._low).view(np.int64)]]
+        at, mine = at[passed], mine[passed]
+        low, high = (np.searchsorted(self._keys, mine, side) for side in ("left", "right"))
         here, there = np.repeat(at, high - low), self._places[ranges(low, high - low)]
         run = np.arange(self._count)
         same = (ids[here[:, None] + run] == self._ids[there[:, None] + run]).all(axis=1)
         return here[same], there[same]
 
 
-class _Hashes:
-    """Hashes of all runs of (W,) numbers, also across texts: polynomials, from sums of numbers times powers."""
-
-    def __init__(self, ids: NDArray[np.int32]) -> None:
-        powers, self._inverses = (
-            np.multiply.accumulate(np.full(len(ids), base, np.uint64)) for base in (_BASE, pow(_BASE, -1, 1 << 64))
-        )
-        self._sums = offsets_of(ids.astype(np.uint64) * powers, np.uint64)
-
-    def of(self, count: int) -> NDArray[np.uint64]:
-        """(max(W - count + 1, 0),) the hash of each run of `count` numbers."""
-        sums = self._sums[count:] - self._sums[: max(len(self._sums) - count, 0)]
-        return sums * self._inverses[: len(sums)]
+def _stretches(ids: _Numbers, least: int) -> tuple[_Places, _Places]:
+    """The first word of each stretch of at least so many numbers that has a -1 on both sides, and its words."""
+    ends = np.flatnonzero(ids < 0)
+    begins = np.r_[-1, ends][:-1] + 1
+    long = ends - begins >= least
+    return begins[long], (ends - begins)[long]
 
 
-def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> OverlapIndex:
-    """Index the (T,) texts.
+def _runs(ids: _Numbers, count: int) -> _Places:
+    """The first word of each run of `count` words within a stretch."""
+    begins, sizes = _stretches(ids, count)
+    return ranges(begins, sizes - count + 1)
+
+
+def _hashes(ids: _Numbers, count: int) -> NDArray[np.uint64]:
+    """(max(W - count + 1, 0),) the hash of each run of `count` numbers: a polynomial, made by doubling its length."""
+    every = ids.astype(np.uint64)
+    out, size = every, 1
+    for bit in f"{count:b}"[1:]:
+        out, size = out[:-size] * np.uint64(pow(_BASE, size, 1 << 64)) + out[size:], 2 * size
+        if bit == "1":
+            out, size = out[:-1] * np.uint64(_BASE) + every[size:], size + 1
+    return out
+
+
+def _spread(keys: NDArray[np.uint64], owners: _Places) -> tuple[_Places, _Places]:
+    """(N,) how many texts have the run of words that each of N keys stands for, and the first place of each run in each
+    text.
 
     Args:
-        asks: (T,) whether each is a question, not an answer: only questions are compared whole.
-        ngram: words of an n-gram, at least `SHORTEST`.
+        owners: (N,) the text of each key, ascending.
     """
-    words = words_of(texts)
-    numbered = words.values.dictionary_encode()
-    vocabulary, ids, starts = numbered.dictionary, view(numbered.indices), view(words.offsets).astype(np.int64)
-    sizes = np.diff(starts)
-    owners, hashes = np.repeat(np.arange(len(texts)), sizes), _Hashes(ids)
-    places = np.flatnonzero(_within(owners, ngram))
-    places = places[_telling(ids, vocabulary, ngram)[places] & ~_framed(hashes, owners, len(texts), ngram)[places]]
-    keys, owner = hashes.of(ngram)[places], owners[places]
-    order = np.lexsort((places, owner, keys))
-    order = order[_begins(keys[order], owner[order])]  # the first of each n-gram in each text
-    places, keys, owner = places[order], keys[order], owner[order]
-    _, group, often = np.unique(keys, return_inverse=True, return_counts=True)
-    rare = often[group] <= COMMON_TEXTS
-    # Texts of which every n-gram is common are frames themselves.
-    had = np.bincount(owner, minlength=len(texts)) > 0
-    whole = np.flatnonzero(np.array(asks, np.bool_) & ~had & (sizes >= SHORTEST))
-    return OverlapIndex(
-        ngram=ngram,
-        vocabulary=vocabulary,
-        ids=ids,
-        starts=starts,
-        asks=np.array(asks, np.bool_),
-        keys=keys[rare],
-        places=places[rare],
-        whole=whole[np.argsort(hashes.of(SHORTEST)[starts[whole]], kind="stable")],
-    )
+    order = np.argsort(keys, kind="stable")
+    new = _begins(keys[order], owners[order])
+    group = np.cumsum(_begins(keys[order])) - 1
+    often = np.empty(len(keys), np.int64)
+    often[order] = np.bincount(group[new])[group]
+    return often, order[new]
 
 
 def _begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
@@ -236,23 +220,17 @@ def _begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     return out
 
 
-def _within(owners: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    """(W - count + 1,) whether a run of words lies within one text."""
-    out: NDArray[np.bool_] = owners[: max(len(owners) - count + 1, 0)] == owners[count - 1 :]
-    return out
-
-
-def _windows(flags: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+def _windows(flags: NDArray[np.bool_], count: int) -> _Places:
     """(W - count + 1,) how many of each run of flags are set."""
     sums = offsets_of(flags)
-    out: NDArray[np.int64] = sums[count:] - sums[: max(len(sums) - count, 0)]
+    out: _Places = sums[count:] - sums[: max(len(sums) - count, 0)]
     return out
 
 
-def _telling(ids: NDArray[np.int32], vocabulary: pa.Array, ngram: int) -> NDArray[np.bool_]:
+def _telling(ids: _Numbers, vocabulary: pa.Array, ngram: int) -> NDArray[np.bool_]:
     """(W - n + 1,) whether each n-gram is not plain."""
     letters = [not word.isascii() or sum(map(str.isalpha, word)) >= 2 for word in vocabulary.to_pylist()]
-    named = _windows(np.array(letters, np.bool_)[ids], ngram)
+    named = _windows(np.array([*letters, False])[ids], ngram)
     order = np.argsort(ids, kind="stable")
     before = np.full(len(ids), -1)
     same = ids[order[1:]] == ids[order[:-1]]
@@ -264,15 +242,12 @@ def _telling(ids: NDArray[np.int32], vocabulary: pa.Array, ngram: int) -> NDArra
     return out
 
 
-def _framed(hashes: _Hashes, owners: _Places, texts: int, ngram: int) -> NDArray[np.bool_]:
+def _framed(ids: _Numbers, owners: _Places, ngram: int) -> NDArray[np.bool_]:
     """(W - n + 1,) whether half of each n-gram's words or more are in phrases that many texts have."""
-    at = np.flatnonzero(_within(owners, PHRASE))
-    phrases = hashes.of(PHRASE)[at]
-    order = np.lexsort((owners[at], phrases))
-    once = phrases[order[_begins(phrases[order], owners[at[order]])]]
-    distinct, often = np.unique(once, return_counts=True)
-    begins = at[np.isin(phrases, distinct[often > max(PHRASE_TEXTS, PHRASE_SHARE * texts)])]
-    inside = np.zeros(len(owners), np.bool_)
+    at = _runs(ids, PHRASE)
+    often, _ = _spread(_hashes(ids, PHRASE)[at], owners[at])
+    frames = at[often > max(PHRASE_TEXTS, PHRASE_SHARE * (owners[-1] + 1))]
+    inside = np.zeros(len(ids), np.bool_)
     for step in range(PHRASE):
-        inside[begins + step] = True
+        inside[frames + step] = True
     return 2 * _windows(inside, ngram) >= ngram

@@ -17,12 +17,15 @@ from html import unescape
 import pyarrow as pa
 import pyarrow.compute as pc
 
+END = "\x01"
+"""Stands after the words of a text, and is in no word."""
+_END = f" {END}".encode()
 _NAMES = (
     "a|abbr|article|b|blockquote|body|br|center|code|dd|del|div|dl|dt|em|figure|font|h[1-6]|head|hr|html|i|img|ins|kbd|"
     "li|mark|math|ol|p|pre|q|s|samp|section|small|span|strike|strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var"
 )
 _ATTRIBUTE = r"""\s+[a-z][\w:-]*\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[\w./#:%-]+)"""
-_TAGS = re.compile(rf"<(?:/(?:{_NAMES})|(?:{_NAMES})(?:{_ATTRIBUTE})*\s*/?)\s*>", re.IGNORECASE)
+_TAGS = re.compile(rf"<(?=[/a-z])(?:/(?:{_NAMES})|(?:{_NAMES})(?:{_ATTRIBUTE})*\s*/?)\s*>", re.IGNORECASE)
 """Known elements with complete attributes: `i<n && j>0` and `vector<int>` are no tags."""
 _ENTITIES = re.compile(r"&(?:\#[0-9]{1,7}|\#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
 _ALONE = re.compile(
@@ -31,13 +34,29 @@ _ALONE = re.compile(
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs."""
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_MARKS = re.compile("[\u0300-\u036f]")
+"""The marks that can make one character with an ASCII character before them."""
 _ASCII = bytes(byte if byte >= 128 else ord(chr(byte).lower()) if chr(byte).isalnum() else 32 for byte in range(256))
 
 
 def words_of(texts: Sequence[str]) -> pa.ListArray:
-    """The words of each of some texts; the empty word, if a text has none."""
-    spaced = [_normalised(text).strip() for text in texts]
+    """The words of each of some texts, and `END` after them."""
+    spaced = [_normalised(text).lstrip() + _END for text in texts]
     return pc.ascii_split_whitespace(pa.array(spaced, pa.large_string()))
+
+
+def _normalised(text: str) -> bytes:
+    """A text in UTF-8 whose words are separated by spaces."""
+    if "<" in text:
+        text = _TAGS.sub(" ", text)
+    if "&" in text:
+        text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
+    if not text.isascii():
+        if _MARKS.search(text):  # of some letters, only the small one has a form with the mark
+            text = unicodedata.normalize("NFC", text).encode().translate(_ASCII).decode()
+            text = unicodedata.normalize("NFC", text)
+        text = _BEYOND_ASCII.sub(lambda match: _folded(match[0]), text)
+    return text.encode().translate(_ASCII)
 
 
 class _Kinds(dict[int, str]):
@@ -53,19 +72,6 @@ class _Kinds(dict[int, str]):
 
 
 _KINDS = _Kinds()
-
-
-def _normalised(text: str) -> bytes:
-    """A text in UTF-8 whose words are separated by spaces."""
-    if "<" in text:
-        text = _TAGS.sub(" ", text)
-    if "&" in text:
-        text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
-    if text.isascii():
-        return text.encode().translate(_ASCII)
-    spaced = unicodedata.normalize("NFC", text).encode().translate(_ASCII).decode()
-    # Marks are joined with the ASCII letters before them, of which some have a form with that mark in lower case alone.
-    return _BEYOND_ASCII.sub(lambda match: _folded(match[0]), unicodedata.normalize("NFC", spaced)).encode()
 
 
 @lru_cache(maxsize=1 << 14)

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from packtrain.pipeline.report.page import MOST
-from packtrain.schemas.report import Report
 
 from tests import kit
 
@@ -44,10 +42,9 @@ def test_every_run_ends_with_a_report(finished: Path) -> None:
     page = (finished / "out" / "report.html").read_bytes()
     assert page.startswith(b"<!DOCTYPE html>")
     assert len(page) < MOST
-    report = msgspec.json.decode((finished / "out" / "report.json").read_bytes(), type=Report)
-    assert report.absent == {}
-    assert report.made is not None
-    assert report.made.manifest == json.loads((finished / "out" / "manifest.json").read_text())["hash"]
+    report = json.loads((finished / "out" / "report.json").read_text())
+    assert report["absent"] == {}
+    assert report["made"]["manifest"] == json.loads((finished / "out" / "manifest.json").read_text())["hash"]
 
 
 def test_it_is_the_same_run_with_and_without_a_report(finished: Path, tmp_path: Path, packtrain: Command) -> None:
@@ -98,18 +95,3 @@ def test_lengths_are_those_of_the_runs_report(finished: Path, out: Path, packtra
     assert done.code == 0, done.err
     assert ("At each length, with bfd" in done.out) is (noted == "the run's")
     assert ("Lengths are compared by" in done.out) is (noted != "the run's")
-
-
-@pytest.mark.slow
-def test_a_dataset_on_an_object_store(packtrain: Command, finished: Path, tmp_path: Path, faulty: Any) -> None:
-    """Its report is made from far away, and written there."""
-    place = f"s3://mules/{tmp_path.name}"
-    run = {"scratch": str(tmp_path / "scratch")}
-    kit.packed(configured(finished, f"{place}/out", cache=f"{place}/cache", run=run), tmp_path)
-    written = msgspec.json.decode(faulty.objects[f"{tmp_path.name}/out/report.json"], type=Report)
-    near = msgspec.json.decode((finished / "out" / "report.json").read_bytes(), type=Report)
-    assert written.absent == {}
-    assert (written.choice, written.training, written.packing) == (near.choice, near.training, near.packing)
-    done = packtrain("report", f"{place}/out")
-    assert (done.code, done.err) == (0, "")
-    assert str(place) in done.out

@@ -39,17 +39,8 @@ def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> l
     kit.write(folder / "train.jsonl", train)
     kit.write(folder / "test.jsonl", test)
     (folder / "hits.jsonl").unlink(missing_ok=True)
-    words = [
-        "--input",
-        "train.jsonl",
-        "--against",
-        "test.jsonl",
-        "--out",
-        "hits.jsonl",
-        "--set",
-        f"decontaminate.ngram={ngram}",
-    ]
-    done = kit.cli("contamination", *words, "--set", "run.workers=1", cwd=folder)
+    words = ["--input", "train.jsonl", "--against", "test.jsonl", "--out", "hits.jsonl", "--set", "run.workers=1"]
+    done = kit.cli("contamination", *words, "--set", f"decontaminate.ngram={ngram}", cwd=folder)
     assert done.code == 0, done.err
     hits = [json.loads(line) for line in (folder / "hits.jsonl").read_text().splitlines()]
     return [hit | {"example": int(hit["id"].split(":")[1]) - 1, "row": hit["evaluation_line"] - 1} for hit in hits]
@@ -92,10 +83,7 @@ PLANTED = {
 
 
 def test_planted_overlaps_are_found(tmp_path: Path) -> None:
-    pieces = [
-        f"{filler(40)} {words_in(PROBLEM, 5, 13)} {filler(40)}",
-        f"{filler(9)} {words_in(PROBLEM, 5, 12)} {filler(9)}",
-    ]
+    pieces = [f"{filler(40)} {words_in(PROBLEM, 5, words)} {filler(40)}" for words in (13, 12)]
     hits = found(tmp_path, [*PLANTED.values(), *pieces], [filler(60, 3), PROBLEM, SHORT])
     assert matches(hits) == [*((at, 1, "whole") for at in range(len(PLANTED))), (len(PLANTED), 1, "part")]
     assert all(hit["shared"].startswith("thirty pigeons live in a harbour") for hit in hits[:-1])
@@ -111,15 +99,11 @@ def test_pages_of_the_web_and_their_plain_text(tmp_path: Path) -> None:
     assert hits[-1]["shared"] == " ".join(re.findall(r"\w+", code))
 
 
-def test_what_is_not_shared(tmp_path: Path) -> None:
-    turns = [
-        {"role": "user", "content": words_in(PROBLEM, 0, 12)},
-        {"role": "assistant", "content": words_in(PROBLEM, 12, 12)},
-    ]
-    chats = [{"messages": turns}]
-    assert found(tmp_path, chats, [PROBLEM]) == [], "prompt and answer are searched alone"
-    assert len(found(tmp_path, chats, [PROBLEM], ngram=12)) == 1
-    assert found(tmp_path, [words_in(PROBLEM, 0, 12), words_in(PROBLEM, 12, 12)], [PROBLEM]) == []
+def test_prompt_and_answer_are_searched_alone(tmp_path: Path) -> None:
+    halves = words_in(PROBLEM, 0, 12), words_in(PROBLEM, 12, 12)
+    turns = [{"role": role, "content": half} for role, half in zip(("user", "assistant"), halves, strict=True)]
+    assert found(tmp_path, [{"messages": turns}, *halves], [PROBLEM]) == []
+    assert len(found(tmp_path, [{"messages": turns}], [PROBLEM], ngram=12)) == 1
 
 
 def test_messages_and_calls(tmp_path: Path) -> None:
@@ -137,11 +121,7 @@ def test_messages_and_calls(tmp_path: Path) -> None:
 
 def test_short_questions_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
     rows = [SHORT, "Which anchor sinks?", "Which anchor sinks below the old harbour wall?"]
-    texts = [
-        f"{filler(9)} which ANCHOR sinks, below the old quarry {filler(9)}",
-        filler(30),
-        "Which anchor sinks below the old",
-    ]
+    texts = [f"{filler(9)} which ANCHOR sinks, below the old quarry {filler(9)}", "Which anchor sinks below the old"]
     assert matches(found(tmp_path, texts, rows)) == [(0, 0, "whole")]
     assert found(tmp_path, [SHORT], [{"question": PROBLEM, "answer": SHORT}]) == [], "a short answer says nothing"
 
@@ -236,8 +216,7 @@ def spoiled(text: str, chance: random.Random) -> str:
 
 def test_case_punctuation_and_forms_do_not_matter(tmp_path: Path) -> None:
     chance = random.Random(3)
-    words = [*["été", "straße", "日本語", "नमस्ते"], *NOUNS[:8]]
-    words += ["москва", "ǰab", "ﬁx"]
+    words = ["été", "straße", "日本語", "नमस्ते", "москва", "ǰab", "ﬁx", *NOUNS[:8]]
     texts = [" ".join(chance.choices(words, k=30)) for _ in range(40)]
     rows = [" ".join(chance.choices(words, k=20)) + " " + words_in(texts[at], 5, 12) for at in range(12)]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from packtrain.pipeline.report.page import MOST, report_html
+from packtrain.pipeline.report.lengths import lost_at
+from packtrain.pipeline.report.page import MOST, lengths_chart, report_html
 from packtrain.schemas.report import (
     Hit,
     Overlap,
@@ -98,6 +99,20 @@ def test_text_of_data_is_only_text(report: Report) -> None:
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert "{{ 7 * 7 }}" in "".join(hostile.text)
+
+
+def test_the_picture_of_losses_has_a_scale(report: Report) -> None:
+    """Each number stands at the height at which the line of losses has it."""
+    assert report.choice is not None
+    chart = lengths_chart(report.choice)
+    losses = [lost_at(one) for one in report.choice.points]
+    assert 1 <= len(chart.scale) <= 4
+    for height, text in chart.scale:
+        said = float(text.removesuffix(" %")) / 100
+        assert height == pytest.approx(90 * said / max(losses), abs=0.01)
+        assert f">{text}</span>" in report_html(report).decode()
+    flat = replace(report.choice, points=[replace(one, labels_lost=0) for one in report.choice.points])
+    assert lengths_chart(flat).scale == []
 
 
 def test_it_stays_small(report: Report) -> None:

@@ -28,7 +28,7 @@ def given_reasons() -> set[str]:
             if not isinstance(call, ast.Call):
                 continue
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            at = {"RowRejectedError": 0, "RowFilteredError": 0, "leave_out": 1, "_check_length": 3}.get(name)
+            at = {"RowRejectedError": 0, "RowFilteredError": 0, "_leave_out": 2}.get(name)
             if at is None or len(call.args) <= at:
                 continue
             word = call.args[at]

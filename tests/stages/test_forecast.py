@@ -1,18 +1,31 @@
-"""The sweep against the planner itself, label by label."""
+"""What other lengths would give, against the planner itself, label by label."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.forecast.length_stats import LengthStats
-from packtrain.stages.forecast.sweep import SweepOptions, sweep
+from packtrain.schemas.config.config import RunConfig
+from packtrain.stages.forecast import LengthStats, estimate
 from packtrain.stages.pack.plan_rows import plan_rows
-from packtrain.stages.select.truncate import Keep
 
 Documents = list[list[bool]]
 """For each token of each document, whether the mask selects it."""
+
+
+def configured(*, keep_untrained: bool = False, pack: Any = None, **truncate: Any) -> RunConfig:
+    source = {"name": "s", "format": "text", "path": "unused"}
+    return RunConfig.model_validate(
+        {
+            "out": "out",
+            "tokenizer": {"path": "unused"},
+            "sources": [source],
+            "keep_untrained": keep_untrained,
+            "truncate": truncate,
+            "pack": pack or {},
+        }
+    )
 
 
 def stats_of(documents: Documents) -> LengthStats:
@@ -22,9 +35,8 @@ def stats_of(documents: Documents) -> LengthStats:
         owners += [number] * (len(marks) // 2)
         begins += marks[::2].tolist()
         ends += marks[1::2].tolist()
-    lengths = [len(one) for one in documents]
-    columns = [np.array(column, dtype=np.int32) for column in (lengths, owners, begins, ends)]
-    return LengthStats(columns[0], columns[1], columns[2], columns[3])
+    lengths, *runs = (np.array(one, np.int32) for one in (list(map(len, documents)), owners, begins, ends))
+    return LengthStats(lengths, runs[0], runs[1], runs[2])
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:
@@ -36,34 +48,33 @@ Stretch = tuple[int, int, int]
 """Document, first token, one past the last."""
 
 
-def stretches(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> list[Stretch]:
+def stretches(documents: Documents, cuts: bool, limit: int, config: RunConfig) -> list[Stretch]:
     """What is packed, before the strategy cuts it."""
-    cuts = options.split or strategy == "bfd_split"
     out = []
     for number, one in enumerate(documents):
-        if not one or (not options.keep_untrained and not labels_of(one, 0, len(one))):
+        if not one or (not config.keep_untrained and not labels_of(one, 0, len(one))):
             continue
         if cuts or len(one) <= limit:
             found = [(0, len(one))]
-        elif options.drop:
+        elif config.truncate.overlong == "drop":
             found = []
         else:
-            found = [(len(one) - limit, len(one))] if options.keep is Keep.END else [(0, limit)]
-        out += [(number, a, b) for a, b in found if options.keep_untrained or labels_of(one, a, b)]
+            found = [(len(one) - limit, len(one))] if config.truncate.keep == "end" else [(0, limit)]
+        out += [(number, a, b) for a, b in found if config.keep_untrained or labels_of(one, a, b)]
     return out
 
 
-def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> dict[str, int]:
+def brute(documents: Documents, strategy: str, limit: int, config: RunConfig) -> dict[str, int]:
     """The same figures from a real plan, piece by piece."""
-    cuts, wide = options.split or strategy == "bfd_split", options.align
-    stays = stretches(documents, strategy, limit, options)
+    cuts, wide = config.truncate.overlong == "split" or strategy == "bfd_split", config.pack.align
+    stays = stretches(documents, cuts, limit, config)
     pieces = list[Stretch]()
     plan = plan_rows(
         np.array([end - begin for _, begin, end in stays], dtype=np.int32),
         limit,
         "bfd_split" if cuts else "bfd",
         align=wide,
-        max_docs=options.max_docs,
+        max_docs=config.pack.max_docs,
     )
     for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
         begin = stays[order][1] + int(start)
@@ -89,63 +100,54 @@ def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions
     }
 
 
-documents = st.lists(st.lists(st.booleans(), max_size=40), max_size=12)
-options = st.builds(
-    SweepOptions,
-    keep=st.sampled_from(Keep),
-    drop=st.booleans(),
-    split=st.booleans(),
+configs = st.builds(
+    configured,
+    keep=st.sampled_from(["start", "end"]),
+    overlong=st.sampled_from(["truncate", "drop", "split"]),
     keep_untrained=st.booleans(),
-    max_docs=st.none() | st.integers(1, 3),
-    align=st.sampled_from([1, 2, 4]),
+    pack=st.fixed_dictionaries({"max_docs": st.none() | st.integers(1, 3), "align": st.sampled_from([1, 2, 4])}),
+    max_length=st.just(32),
 )
 
 
-@given(documents, st.sampled_from([4, 8, 16, 32]), options)
-def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, options: SweepOptions) -> None:
+@given(st.lists(st.lists(st.booleans(), max_size=40), max_size=12), st.sampled_from([4, 8, 16, 32]), configs)
+def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, config: RunConfig) -> None:
     stats = stats_of(documents)
-    for found in sweep(stats, [limit], ["bfd", "bfd_split"], options):
-        expected = brute(documents, found.strategy, limit, options)
-        assert {key: getattr(found, key) for key in expected} == expected, found.strategy
+    for strategy in ("bfd", "bfd_split"):
+        found, expected = estimate(stats, config, limit, strategy), brute(documents, strategy, limit, config)
+        assert {key: getattr(found, key) for key in expected} == expected, strategy
         assert found.bound <= found.rows
 
 
 def test_figures_that_can_be_checked_by_eye() -> None:
     # Lengths 5, 3 and 2; a prompt of one token each.
     stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    by = {found.strategy: found for found in sweep(stats, [4], ["bfd", "bfd_split", "wrapped"], SweepOptions())}
+    bfd, split, wrapped = (estimate(stats, configured(), 4, name) for name in ("bfd", "bfd_split", "wrapped"))
     assert (stats.tokens, stats.labels) == (10, 7)
-    bfd = by["bfd"]
     assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
     assert bfd.fill == 9 / 12
-    split = by["bfd_split"]  # 4 | 3 + 1 | 2
-    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost) == (3, 4, 0, 1)
-    wrapped = by["wrapped"]  # about the same: 4 | 1 + 3 | 2
+    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost) == (3, 4, 0, 1)  # 4 | 3 + 1 | 2
+    # About the same: 4 | 1 + 3 | 2
     assert (wrapped.rows, wrapped.pieces, wrapped.documents_cut, wrapped.labels_lost) == (3, 4, 1, 1)
-
-
-def test_alignment_fills_nothing() -> None:
     # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
-    stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    (found,) = sweep(stats, [8], ["bfd"], SweepOptions(align=4))
-    assert (found.rows, found.bound, found.tokens, found.padding) == (2, 2, 10, 6)
-    assert found.fill == 10 / 16
+    aligned = estimate(stats, configured(pack={"align": 4}), 8, "bfd")
+    assert (aligned.rows, aligned.bound, aligned.tokens, aligned.padding, aligned.fill) == (2, 2, 10, 6, 10 / 16)
 
 
 @pytest.mark.parametrize(("align", "max_docs"), [(1, None), (4, None), (1, 3)])
 def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> None:
     random = np.random.default_rng(align)
-    documents = [[False] + [True] * int(length) for length in random.integers(20, 90, 400)]
-    stats = stats_of(documents)
-    (found,) = sweep(stats, [128], ["tight"], SweepOptions(align=align, max_docs=max_docs))
-    (plain,) = sweep(stats, [128], ["bfd"], SweepOptions(align=align, max_docs=max_docs))
+    stats = stats_of([[False] + [True] * int(length) for length in random.integers(20, 90, 400)])
+    config = configured(pack={"align": align, "max_docs": max_docs})
+    found, plain = (estimate(stats, config, 128, strategy) for strategy in ("tight", "bfd"))
     certificate = plan_rows(stats.lengths, 128, "tight", align=align, max_docs=max_docs).certificate
     assert (found.rows, found.bound) == (certificate.rows, certificate.bound)
     assert plain.bound <= found.bound <= found.rows <= plain.rows
     assert (found.tokens, found.labels) == (plain.tokens, plain.labels)
 
 
-@pytest.mark.parametrize("make", [lambda: stats_of([]), lambda: stats_of([[], []])])
-def test_nothing_at_all(make: Callable[[], LengthStats]) -> None:
-    for found in sweep(make(), [256, 512], ["bfd", "bfd_split", "wrapped", "none", "tight"], SweepOptions()):
+@pytest.mark.parametrize("documents", [[], [[], []]])
+def test_nothing_at_all(documents: Documents) -> None:
+    for strategy in ("bfd", "bfd_split", "wrapped", "none", "tight"):
+        found = estimate(stats_of(documents), configured(), 256, strategy)
         assert (found.rows, found.tokens, found.fill) == (0, 0, 0.0)

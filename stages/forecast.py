@@ -1,0 +1,132 @@
+"""What other lengths and strategies would give, computed from lengths and trained runs without encoding or layout.
+
+The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
+histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
+they fit. Documents that a run cuts into pieces, at row ends or between lines, are counted as if they were cut every
+`max_length` tokens.
+
+Legend: `N` documents, `K` runs that the mask trains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..schemas.config.config import RunConfig
+from ..schemas.layout import fill_of
+from ..schemas.report import Point
+from .pack.best_fit import rows_needed
+from .pack.bounds import bound_of_whole_pieces, least_rows, size_counts
+from .pack.tight import tight_rows
+
+CANDIDATES = tuple(1 << power for power in range(8, 18))
+"""Lengths to compare: 256 to 131,072."""
+CUTTING = ("bfd_split", "wrapped")
+"""Strategies that cut documents into pieces themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class LengthStats:
+    """Lengths and trained runs of the documents that passed the filters, before `max_length` is applied."""
+
+    lengths: NDArray[np.int32]
+    """(N,) tokens."""
+    owners: NDArray[np.int32]
+    """(K,) the document of each trained run, ascending."""
+    begins: NDArray[np.int32]
+    """(K,) first token of each run within its document."""
+    ends: NDArray[np.int32]
+    """(K,) one past the last token of each run."""
+    longest: Sequence[tuple[str, int]] = ()
+    """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
+    in_all: int = 0
+    """About how many documents there are, if these are a sample of them."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all documents."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    @cached_property
+    def labels_each(self) -> NDArray[np.int64]:
+        """(N,) labels trained if nothing is cut: every token that the mask trains, except a document's first."""
+        return self._summed(self.owners, self.ends - self.begins - (self.begins == 0))
+
+    @cached_property
+    def labels(self) -> int:
+        """Labels trained in all documents together, if nothing is cut."""
+        return int(self.labels_each.sum())
+
+    def labels_within(self, limit: int, *, keep_end: bool) -> NDArray[np.int64]:
+        """(N,) trained labels left of each document after truncation."""
+        long = self.lengths > limit
+        mine = np.flatnonzero(long[self.owners])
+        owners, begins, ends = self.owners[mine], self.begins[mine], self.ends[mine]
+        low = self.lengths[owners] - np.int32(limit) if keep_end else np.zeros_like(begins)
+        begins, ends = np.maximum(begins, low), np.minimum(ends, low + np.int32(limit))
+        # The first remaining token has no label.
+        trained = np.maximum(ends - begins, 0)
+        return np.where(long, self._summed(owners, trained - ((begins == low) & (trained > 0))), self.labels_each)
+
+    def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
+        """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
+        # A document's own first token never has a label.
+        heads = -(-self.ends // limit) + (-self.begins // limit) - (self.begins == 0)
+        return self.labels_each - self._summed(self.owners, heads)
+
+    def _summed(self, owners: NDArray[np.int32], values: NDArray[np.integer]) -> NDArray[np.int64]:
+        """(N,) the sum of values by the document that owns each. Sums below 2**53 are exact."""
+        return np.bincount(owners, weights=values, minlength=len(self.lengths)).astype(np.int64)
+
+
+def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -> Point:
+    """What a strategy makes of the documents at one length. `bfd`, `none` and `tight` truncate, drop or split documents
+    that are too long, as configured.
+    """
+    long = stats.lengths > limit
+    whole = strategy in CUTTING or config.truncate.overlong == "split"
+    if whole:
+        kept, labels = stats.lengths.astype(np.int64), stats.labels_in_pieces(limit)
+        trained = stats.labels_each
+    else:
+        kept = np.where(long, 0 if config.truncate.overlong == "drop" else limit, stats.lengths).astype(np.int64)
+        labels = trained = stats.labels_within(limit, keep_end=config.truncate.keep == "end")
+    if not config.keep_untrained:
+        kept = np.where(trained > 0, kept, 0)
+    documents, tokens, labelled = int(np.count_nonzero(kept)), int(kept.sum()), int(labels[kept > 0].sum())
+    sizes, full, padding, align = kept, 0, 0, config.pack.alignment.document
+    if whole:
+        full, sizes = int((kept // limit).sum()), kept % limit
+    sizes = sizes[sizes > 0]
+    pieces = len(sizes) + full
+    if strategy == "wrapped":  # which ignores alignment and `max_docs`
+        rows = bound = least_rows(tokens, limit)
+    else:
+        units = -(-sizes // align)
+        padding = int(units.sum()) * align - int(sizes.sum())
+        counts = size_counts(units, limit // align)
+        counts[-1] += full
+        rows, bound = rows_needed(counts, config.pack.max_docs), bound_of_whole_pieces(counts, config.pack.max_docs)
+        if strategy == "tight" and rows > bound:
+            rows = len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
+        elif strategy == "none":
+            rows = pieces
+    return Point(
+        strategy=strategy,
+        max_length=limit,
+        documents=documents,
+        documents_cut=int(np.count_nonzero(long & (kept > 0))),
+        documents_lost=int(np.count_nonzero(stats.lengths)) - documents,
+        pieces=pieces,
+        rows=rows,
+        bound=bound,
+        tokens=tokens,
+        tokens_lost=stats.tokens - tokens,
+        labels=labelled,
+        labels_lost=stats.labels - labelled,
+        fill=fill_of(tokens, rows, limit) if rows else 0.0,
+        padding=padding,
+    )

@@ -1,1 +1,0 @@
-"""What other lengths and strategies would give, from lengths alone."""
