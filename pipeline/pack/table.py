@@ -46,7 +46,7 @@ before packing; shares text with evaluation rows; some trained token has another
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last six are decided by `outcomes.select`.
+    """Columns of N documents. The last six are decided by `outcomes.decide`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -166,7 +166,7 @@ class Table:
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
-    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.select`."""
+    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""

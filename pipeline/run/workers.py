@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
-from ..encode.known_parts import KnownParts
+from ..encode.parts import KnownParts
 from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer

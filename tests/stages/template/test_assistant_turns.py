@@ -15,10 +15,10 @@ from packtrain.stages.arrays import view
 from packtrain.stages.mask.policy import Mask, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine
-from packtrain.stages.tokenize.vocabulary import tokenizer_head
+from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes, tokenizer_head
 
 Message = dict[str, Any]
 

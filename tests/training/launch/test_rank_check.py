@@ -5,6 +5,8 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,29 +70,25 @@ def _over(process: warm.Process) -> bool:
         return True
 
 
+PORTS = count(20_000 + os.getpid() % 10_000)
+"""Below those that Linux gives to whoever asks for any, so that nobody takes one before a rank does."""
+
+
 def environs(world_size: int) -> list[dict[str, str]]:
     """What a launcher would set for so many ranks of one node, which all meet at one port."""
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        port = str(probing.getsockname()[1])
     common = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(next(filter(_free, PORTS)))}
     return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **common} for rank in range(world_size)]
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probing:
+        return probing.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_all_there() -> None:
     ended = run_ranks(CALL.format(seconds=240), environs(3))
     assert [one.out for one in ended] == ["here\n"] * 3, ended
-
-
-@pytest.mark.slow
-def test_a_rank_that_never_comes_is_named_on_every_rank_that_did() -> None:
-    those = environs(4)
-    ended = run_ranks(CALL.format(seconds=20), [those[0], those[3]])
-    for one in ended:
-        assert "here" not in one.out
-        assert "2 of 4 ranks did not report in 20 seconds: ranks 1-2." in one.err
-        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
 
 
 def test_ranks_that_count_differently_many() -> None:
@@ -100,11 +98,8 @@ def test_ranks_that_count_differently_many() -> None:
     assert "all 2 ranks are there. This is rank 1 of 3 on " in ended[1].err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["KILL", "STOP"])
-def test_the_keeper_of_the_store_ends_or_freezes(how: str) -> None:
-    program = f"""
-import os, signal, time
+KEEPER = """
+import os, signal
 if number == 0:  # as soon as the store is there
     import torch.distributed as dist
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, True, wait_for_workers=False)
@@ -114,8 +109,29 @@ import torch.distributed as dist
 dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, wait_for_workers=False).set("there", "1")
 launch.rank_check(1)
 """
-    ended = run_ranks(program, environs(3)[:2], limit=120)
-    assert "which rank 0 or its launcher keeps, in 1 seconds, or lost it" in ended[1].err, ended[1]
+
+
+@pytest.fixture(scope="module")
+def waited() -> dict[str, list[Ended]]:
+    """How ranks end that wait in vain, all at once, because each waits for long."""
+    groups = {"missing": (CALL.format(seconds=20), environs(4)[::3])}
+    groups |= {how: (KEEPER.format(how=how), environs(3)[:2]) for how in ("KILL", "STOP")}
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(groups, threads.map(lambda one: run_ranks(one[0], one[1], 120), groups.values()), strict=True))
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(waited: dict[str, list[Ended]]) -> None:
+    for one in waited["missing"]:
+        assert "here" not in one.out
+        assert "2 of 4 ranks did not report in 20 seconds: ranks 1-2." in one.err
+        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["KILL", "STOP"])
+def test_the_keeper_of_the_store_ends_or_freezes(waited: dict[str, list[Ended]], how: str) -> None:
+    assert "which rank 0 or its launcher keeps, in 1 seconds, or lost it" in waited[how][1].err, waited[how]
 
 
 # A sharded model, where every forward pass is collective and ranks have different documents
