@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, replace
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, version
+from ...schemas.manifest import FileRecord
 from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..contamination import Contamination, Evaluation
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import InputFile
-from ..inputs.source_formats import SourceFormat, polars_version
+from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
-from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, scratch_of
+from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
 from .first_look import FORMAT, Look, LookTask
 from .parts import EncodeResult, KnownParts, PartPlace, PartRecord
 from .preload import share_tokenizer
@@ -67,7 +68,7 @@ class Prepared:
             **form.payload(),
             "max_row_bytes": source.max_row_bytes,
             "encode": {k: v for k, v in self.spec.payload().items() if conversational or k not in OF_TEMPLATES},
-            "where": [where, polars_version()] if where is not None else None,
+            "where": [where, version("polars")] if where is not None else None,
             "pairs": self.pairs,
         }
         how = (form.name, form.options), source.max_row_bytes, where, conversational, self.pairs
@@ -112,7 +113,7 @@ def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: O
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     prepared.spec.save(cache)
-    share_tokenizer(prepared.spec, scratch_of(cache))
+    share_tokenizer(prepared.spec, cache.scratch)
     (look,) = executor.map(perform, [LookTask(tuple(tasks))])
     assert isinstance(look, Look)
     observer.end()
@@ -144,7 +145,7 @@ def encode(
     for folder in ("specs", _LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     if missing:
-        share_tokenizer(prepared.spec, scratch_of(cache))
+        share_tokenizer(prepared.spec, cache.scratch)
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
         # Others that share the work or the cache may be encoding the same blocks. For a remote store this costs a
         # request per block, which is only worth it if other drivers share the work.
@@ -171,7 +172,7 @@ def encode(
     blocks = ((file, block) for file in prepared.joined for block in file.blocks)
     records = tuple(found[task.key] for task in tasks)
     places = tuple(
-        PartPlace(cache, StoredFile(record.part, record.bytes, record.hash), numbers[file.source], file.lines_of(block))
+        PartPlace(cache, FileRecord(record.part, record.bytes, record.hash), numbers[file.source], file.lines_of(block))
         for (file, block), record in zip(blocks, records, strict=True)
     )
     return Encoded(prepared.spec, cache, places, records, dict(not_taken))

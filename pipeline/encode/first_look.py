@@ -22,7 +22,7 @@ from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engi
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_of
 from ..inputs.read import columns_of, read_rows
-from ..store.checksummed import get_user_note, put_user_note
+from ..store.sealed_notes import get_user_note, put_user_note
 from .task import EncodeSpec, EncodeTask, encoded, load_spec, make_encoder
 
 FORMAT = 7

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.manifest import FileRecord
 from ...schemas.names import check_hash, check_name, record_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
@@ -21,9 +22,9 @@ from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample
 from ..inputs.blocks import FileLines
 from ..observer import Observer
-from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, ask_all, damaged
+from ..store.open_store import Store, ask_all, damaged
+from ..store.sealed_notes import get_note, put_note
 
 _DAY = 86_400.0
 
@@ -89,7 +90,7 @@ class KnownParts:
         """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
         records = self.records(keys)
         unchecked = {
-            StoredFile(record.part, record.bytes, record.hash): key
+            FileRecord(record.part, record.bytes, record.hash): key
             for key, record in records.items()
             if record.part not in self._whole
         }
@@ -139,7 +140,7 @@ class PartPlace:
     """One part in the order of the run, and the position of its block."""
 
     cache: Store
-    part: StoredFile
+    part: FileRecord
     source: int
     """Index of the source in the configuration."""
     lines: FileLines
@@ -150,7 +151,7 @@ class PartPlace:
     @property
     def path(self) -> Path:
         """Return the path of a local file with the part."""
-        return self.part.path(self.cache)
+        return self.cache.local(self.part)
 
 
 class EncodedPart:

@@ -26,8 +26,8 @@ from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
-from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
 from .parts import EncodeResult, PartRecord
 from .tokenizer import TokenizerSpec
 

@@ -20,7 +20,7 @@ from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ...stages.tokenize.vocabulary import SpecialTokenAffixes
 from ..execute.executor import exit_reason, out_of_memory_kills
-from ..store.checksummed import get_user_note, put_user_note
+from ..store.sealed_notes import get_user_note, put_user_note
 
 FORMAT = 3
 """Version of the answer; increase it whenever the answer changes."""

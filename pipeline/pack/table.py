@@ -27,7 +27,7 @@ from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
-from ..store.open_store import Store, StoredFile
+from ..store.open_store import Store
 
 if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
     from ...schemas.config.config import RunConfig
@@ -118,7 +118,7 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 class Origins:
     """The parts of the documents, in order; stored with the table. A segment is a record batch of a part."""
 
-    parts: list[StoredFile]
+    parts: list[FileRecord]
     sources: list[int]
     """The source of each part."""
     lines: list[FileLines]

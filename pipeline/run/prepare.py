@@ -13,8 +13,7 @@ from ..encode.tokenizer import load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.scan import join_small, scan_inputs
-from ..inputs.source_formats import is_preference, resolve_formats
-from ..inputs.user_reader import is_reader
+from ..inputs.source_formats import is_preference, is_reader, resolve_formats
 from .workers import Workspace
 
 

@@ -33,7 +33,7 @@ from ..dataset.run_notes import remember
 from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import first_reject, notes, reject_lines
 from ..execute.executor import Executor
-from ..inputs.in_memory import called, written
+from ..inputs.fetch import called, written
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select

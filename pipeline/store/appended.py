@@ -50,8 +50,7 @@ def read_record(path: Path) -> dict[str, Any]:
     store, name = LocalStore(path.absolute().parent), path.name + RECORD
     try:
         found = parse_json(store.read(name) or b"")
-        made_by: dict[str, Any] = found["options"] if found["format"] == _FORMAT else {}
-        return made_by | {}
+        return dict(found["options"]) if found["format"] == _FORMAT else {}
     except (ValueError, KeyError, TypeError):
         raise OutputError(f"{store.where(name)} is missing or damaged; choose another place") from None
 
@@ -100,11 +99,10 @@ class AppendedFile:
             self._keep_record(options)
             self.keep(self.count)
             sync_folder(path.absolute().parent)
-        except OSError as error:
+        except BaseException as error:
             lock.release(self._descriptor)
-            raise explain(error, path) from error
-        except BaseException:
-            lock.release(self._descriptor)
+            if isinstance(error, OSError):
+                raise explain(error, path) from error
             raise
 
     def __enter__(self) -> Self:

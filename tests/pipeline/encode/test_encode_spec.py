@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from packtrain.pipeline.encode.task import OF_TEMPLATES, EncodeSpec, load_encoder
-from packtrain.pipeline.store.checksummed import seal
 from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.sealed_notes import seal
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 
 

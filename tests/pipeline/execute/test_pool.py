@@ -97,11 +97,10 @@ def test_a_worker_killed_while_idle_costs_nothing(pool: Pool) -> None:
     assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
-def test_an_unexpected_error_names_its_task(pool: Pool, error: Exception) -> None:
-    with pytest.raises(TaskError) as caught:
-        list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
-    assert isinstance(caught.value.__cause__, type(error))
+def test_an_unexpected_error_names_its_task(pool: Pool) -> None:
+    with pytest.raises(TaskError, match=r"^full: MemoryError: full\.") as caught:
+        list(pool.map(tasks.fail, [None] * 5 + [MemoryError("full")] + [None] * 20))
+    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 @pytest.mark.parametrize("error", [TemplateError("fix it"), RowRejectedError("reason", "detail")])

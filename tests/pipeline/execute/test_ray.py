@@ -1,7 +1,6 @@
 """Ray: the same bytes as without it, whatever becomes of its workers and machines."""
 
 import os
-import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,9 +133,3 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(ConfigError, match="no Ray cluster"):
         RayExecutor(f"127.0.0.1:{port}", 1)
-
-
-def test_signals_stay_ours(cluster: Any) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    RayExecutor(cluster.address, 1).close()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -12,8 +12,8 @@ import pytest
 from packtrain.pipeline.inputs import scan as scan_module
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.scan import scan_inputs
-from packtrain.pipeline.store.checksummed import seal, unseal
 from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.sealed_notes import seal, unseal
 from packtrain.schemas.config.config import SourceConfig
 
 Scan = Callable[[], list[InputFile]]
