@@ -10,11 +10,8 @@ Legend: B rows (1 in a packed batch), T tokens, D documents, H query heads, G ke
 dimension. Bounds are int32 (D + 1,), from 0 to T; empty documents, as in batches of a fixed shape, have equal ones.
 """
 
-import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +26,8 @@ UNPACKED = "take another model, or pad its documents with PackedLoader(unpacked=
 """What to do with a model that cannot keep documents apart."""
 _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
 """Arguments that change scores in ways that are not supported here."""
+_WITHOUT_WINDOWS = ("moshi",)
+"""Types of models with a window in their configuration that their code ignores."""
 
 
 # Setting it on a model
@@ -317,18 +316,8 @@ def window_of(module: torch.nn.Module, given: int | None) -> int | None:
         own = (common if own is None else own) if kinds[index] == "sliding_attention" else None
     else:
         own = common if own is None and getattr(config, "use_sliding_window", True) else own
-        own = own if _masks_windows(type(module).__module__) else None
+        own = None if getattr(config, "model_type", None) in _WITHOUT_WINDOWS else own
     return int(own) if isinstance(own, int) and own > 0 else None
-
-
-@cache
-def _masks_windows(code: str) -> bool:
-    """Whether a model's code uses masks with windows. Moshi has a window in its configuration, and ignores it."""
-    source = sys.modules.get(code)
-    try:
-        return source is None or "create_sliding_window_causal_mask" in inspect.getsource(source)
-    except (OSError, TypeError):  # the code has no file: trust the configuration
-        return True
 
 
 # Bounds

@@ -158,19 +158,14 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
     for name, nothing in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
         if name in batch:
             whole[f"shift_{name}"] = torch.nn.functional.pad(batch[name][:, 1:], (0, 1), value=nothing)
-    per_token = (*_COLUMNS, "seq_idx", "loss_weights", "shift_labels", "shift_loss_weights")
-    return {name: value[:, index] if name in per_token else value for name, value in whole.items()}
+    divided = {name: one[:, index] for name, one in whole.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
+    return {**whole, **divided}
 
 
 def untrained(row: Row) -> Row:
     """The row without labels, to fill up a step."""
     weights = None if row.loss_weights is None else np.zeros_like(row.loss_weights)
     return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=weights)
-
-
-def pinned(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch with its tensors in page-locked memory."""
-    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
 def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:

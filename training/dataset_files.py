@@ -2,8 +2,6 @@
 
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,7 +10,7 @@ import pyarrow as pa
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.files.copy_cache import Copies
-from ..schemas.files.remote import RefusedError, Remote, ShortError, describe
+from ..schemas.files.remote import Remote
 from ..schemas.names import check_found
 
 CACHE_BYTES = 64 << 30
@@ -97,29 +95,27 @@ class DatasetFiles:
         Raises:
             FileNotFoundError: there is none.
             IntegrityError: it is not a file of the folder.
-            InputError, StoreError: access is denied, or the store fails.
+            StoreError: access is denied, or the store fails.
         """
-        if self.is_local:
-            with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
-                return file.read()
-        with self._explained(name):
+        if not self.is_local:
             return self._remote.read(name, MANIFEST_BYTES)
+        with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
+            return file.read()
 
     def map(self, name: str, bytes: int, hash: str) -> MappedFile:
         """A file. Of a local one only the size is compared; `packtrain verify --deep` compares hashes.
 
         Raises:
-            IntegrityError: it has another size or content, or is no regular file inside of the folder.
-            InputError: it is missing at its URL, or may not be read.
-            StoreError: the store failed, or the cache cannot hold the file.
+            IntegrityError: it has another content, or is no regular file inside of the folder.
+            InputError: it is missing at its URL.
+            StoreError: it is shorter at its URL or may not be read, or the cache cannot hold it.
         """
         try:
             if self.is_local:
                 descriptor = self._open(name)
             else:
-                with self._explained(name):
-                    fetch = self._remote.download
-                    descriptor = self._copies.open(hash, bytes, lambda path: fetch(name, path, bytes, hash))
+                fetch = self._remote.download
+                descriptor = self._copies.open(hash, bytes, lambda path: fetch(name, path, bytes, hash))
         except FileNotFoundError as error:
             if not self.is_local:
                 raise InputError(
@@ -133,19 +129,3 @@ class DatasetFiles:
         if path.exists():
             check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-    @contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
-        """Turn a store's errors that only the user can fix into `InputError` or `IntegrityError`."""
-        try:
-            yield
-        except RefusedError as error:
-            raise InputError(
-                f"{self.url(name)} may not be read ({describe(error.__cause__ or error)}); give credentials in "
-                "storage_options or the environment. Some stores answer this for a missing file"
-            ) from error
-        except ShortError as error:
-            raise IntegrityError(
-                f"{self.url(name)} has another length than its manifest says: {describe(error.__cause__ or error)}; "
-                "the file was cut, or replaced: copy the dataset there again"
-            ) from error

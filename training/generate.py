@@ -21,7 +21,6 @@ from .model import load_weights, put_adapter, read_config
 SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given, by type of device."""
 _WEIGHTS = (".safetensors", ".bin")
-_EDGE = 1 << 20
 
 
 class GenerateEngine:
@@ -52,13 +51,17 @@ class GenerateEngine:
             ConfigError: memory ran out.
         """
         for group in groups:
-            yield from self._batch(group)
+            width, made = self._drawn(group)
+            for one, tokens in zip(group, made[:, width:].tolist(), strict=True):
+                end = next((at for at, token in enumerate(tokens, 1) if token in self._stops), None)
+                yield SampleAnswer(one.key, "length" if end is None else "stop", tuple(tokens[:end]))
 
     def close(self) -> None:
         """See `SampleEngine`."""
         self._model = None
 
-    def _batch(self, group: Sequence[SampleRequest]) -> list[SampleAnswer]:
+    def _drawn(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
+        """The tokens of the longest prompt, and (N, T) prompts and answers."""
         width = max(len(one.ids) for one in group)
         ids = torch.full((len(group), width), self._padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -69,21 +72,13 @@ class GenerateEngine:
         torch.manual_seed(group[0].seed)
         try:
             with torch.inference_mode():
-                made = self._model.generate(
-                    ids.to(device), attention_mask=mask.to(device), generation_config=self._config
-                )
+                prompts = {"inputs": ids.to(device), "attention_mask": mask.to(device)}
+                return width, self._model.generate(**prompts, generation_config=self._config)
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"memory ran out with {len(group):,} sequences of up to {width + self._config.max_new_tokens:,} "
                 "tokens; lower --batch or --max-new-tokens, then run the same command with another --out"
             ) from error
-        return [self._answer(one, tokens) for one, tokens in zip(group, made[:, width:].tolist(), strict=True)]
-
-    def _answer(self, request: SampleRequest, tokens: list[int]) -> SampleAnswer:
-        end = next((at for at, token in enumerate(tokens) if token in self._stops), None)
-        if end is None:
-            return SampleAnswer(request.key, "length", tuple(tokens))
-        return SampleAnswer(request.key, "stop", tuple(tokens[: end + 1]))
 
 
 def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.device) -> Any:
@@ -108,7 +103,7 @@ def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.devic
     try:
         return model.to(device).eval()
     except RuntimeError as error:
-        raise ConfigError(f"--device {device}: {' '.join(str(error).split())[:300]}") from error
+        raise ConfigError(f"MODEL: it does not go to {device}: {' '.join(str(error).split())[:300]}") from error
 
 
 # What MODEL names
@@ -130,8 +125,10 @@ class ModelFolder:
 
     @property
     def digest(self) -> str:
-        """Says that the weights are others: a hash of configurations, and of the ends of each file of weights."""
-        return hash_bytes(b"".join(_edges(one) for one in (self.folder, self.adapter) if one is not None))[:16]
+        """Says that the model is another: a hash of the sizes and times of its files, wherever they lie."""
+        files = [path for one in (self.folder, self.adapter) if one is not None for path in sorted(one.glob("*.*"))]
+        seen = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
+        return hash_bytes("\n".join(seen).encode())[:16]
 
 
 def find_model(model: Path, base: Path | None = None) -> ModelFolder:
@@ -158,10 +155,8 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     elif base is not None:
         raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
     if not (model / "config.json").is_file():
-        inside = model / "model"  # of a training's folder
         raise ConfigError(
-            f"MODEL: {model} has no config.json; give "
-            f"{inside if (inside / 'config.json').is_file() else 'a folder that holds a whole model'}"
+            f"MODEL: {model} has no config.json; give a folder that holds a whole model, such as a training's OUT/model"
         )
     for folder, begins in ((model, ""), (adapter, "adapter_model")):  # peft looks in a hub for an adapter's
         if folder and not any(one.suffix in _WEIGHTS and one.name.startswith(begins) for one in folder.iterdir()):
@@ -186,17 +181,3 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"{path} is not a JSON object; copy it again")
     return found
-
-
-def _edges(folder: Path) -> bytes:
-    parts = []
-    for path in sorted(folder.iterdir()):
-        if path.name in ("config.json", "adapter_config.json"):
-            parts.append(path.read_bytes())
-        elif path.suffix in _WEIGHTS and path.is_file():
-            with path.open("rb") as file:
-                size = path.stat().st_size
-                parts.append(f"{path.name} {size}".encode() + file.read(_EDGE))
-                file.seek(max(0, size - _EDGE))
-                parts.append(file.read(_EDGE))
-    return b"\0".join(parts)

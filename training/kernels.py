@@ -123,44 +123,24 @@ def _attend(
 ) -> torch.Tensor:
     """One document: (L, H, E), (L, G, E), (L, G, V) → (L, H, V)."""
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
-    plain, grouped = softcap is None and sinks is None, q.shape[1] != k.shape[1]
-    if plain and (window is None or window >= len(query)):
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
-    else:
+    grouped = q.shape[1] != k.shape[1]
+    mask: Any = None  # (L, L), true where a token may look
+    if softcap is not None or sinks is not None or (window is not None and window < len(query)):
         here = torch.arange(len(query), device=query.device)
         back = here[:, None] - here[None, :]
-        seen = (back >= 0) & (back < (len(query) if window is None else window))
-        if plain:
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
-        else:
-            out = _written_out(q, k, v, seen, scale, softcap, sinks)
+        mask = (back >= 0) & (back < (len(query) if window is None else window))
+    if softcap is None and sinks is None:
+        out = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+        )
+    else:  # written out, in float32 or better, because torch has no fused kernel with softcap or sinks
+        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+        scores = (q @ k.transpose(2, 3)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~mask, float("-inf"))
+        if sinks is not None:
+            column = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(-1, -1, scores.shape[2], 1)
+            scores = torch.cat((scores, column), dim=-1)
+        out = torch.softmax(scores, dim=-1)[..., : len(query)].to(v.dtype) @ v
     return out.squeeze(0).transpose(0, 1)
-
-
-def _written_out(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seen: Any,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Plain operations, in float32 or better, because torch has no fused kernel with softcap or sinks.
-
-    Args:
-        seen: (L, L), true where a token may attend: itself and earlier tokens within the window.
-    """
-    groups = q.shape[1] // k.shape[1]
-    k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
-    exact = torch.promote_types(q.dtype, torch.float32)
-    scores = (q @ k.transpose(2, 3)).to(exact) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~seen, float("-inf"))
-    if sinks is not None:
-        column = sinks.to(exact).reshape(1, -1, 1, 1).expand(-1, -1, scores.shape[2], 1)
-        weights = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]
-    else:
-        weights = torch.softmax(scores, dim=-1)
-    return weights.to(v.dtype) @ v

@@ -1,12 +1,13 @@
 """The loader: packed shards → batches, with the same rows in every step for any number of ranks.
 
-`rows_per_step` is global. Step s holds positions s·B .. s·B + B - 1 of one canonical order (`Steps`); they are divided
-among the ranks, and each rank makes its batches of its share. The state counts returned rows, so a run can resume
+`rows_per_step` is global. Step s holds positions s·B .. s·B + B - 1 of one canonical order (`Steps`); they are dealt to
+the ranks by their cost, and each rank makes batches of its share. The state counts returned rows, so a run can resume
 exactly where it stopped with another number of ranks or rows per step.
 """
 
 import atexit
 import logging
+import threading
 import time
 import weakref
 from collections import deque
@@ -17,13 +18,12 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event, Thread
 from typing import Any, TypeVar
 
 from ..schemas.errors import ConfigError, StalledError, choice
 from ..schemas.escape import escape_line
 from ..schemas.units import duration
-from .batch import FixedShape, flatten, pinned, unpack, untrained
+from .batch import FixedShape, flatten, unpack, untrained
 from .dataset_files import CACHE_BYTES
 from .order import Order, Steps, Tail, detect_rank, divisible
 from .packed_rows import PackedRows, Row
@@ -38,6 +38,8 @@ GIVE_UP_AFTER = 480.0
 """Seconds until the waiting rank stops with an error: collectives of the others time out after ten minutes (NCCL) or
 thirty (gloo), and name no reason.
 """
+_NAME = "packtrain"
+"""Of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,12 @@ class PackedLoader:
         seed: seed of the order.
         epochs: number of epochs, without a gap between them; the tail comes after the last.
         tail: see `Tail`. The number of steps is the same on every rank.
-        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache. Epoch 0 is in stored order
-            if packing shuffled the rows.
-        balance: group so many rows of similar cost, within blocks of eight groups, and deal each step's rows to the
-            ranks by cost. `auto` makes groups of 64 if that saves time. With one row a rank on more than 64 ranks,
-            give their number. None keeps the order.
+        order: see `Order`. Use `sequential` for remote shards that do not fit into the cache. Epoch 0 is in stored
+            order if packing shuffled the rows.
+        balance: with one row a rank, the number of ranks: so many rows of similar cost are placed together, within
+            blocks of eight groups. Ranks with several rows need it not: the rows of a step are dealt by cost.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
             warns if that takes long.
-        pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
@@ -104,9 +104,8 @@ class PackedLoader:
         epochs: int = 1,
         tail: str = "drop",
         order: str = "full",
-        balance: int | str | None = "auto",
+        balance: int = 1,
         prefetch: int = 2,
-        pin_memory: bool = False,
         static_shapes: bool = False,
         unpacked: bool = False,
         seq_idx: bool = False,
@@ -118,10 +117,7 @@ class PackedLoader:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
-        group = 1 if balance in ("auto", None) else balance
-        if not isinstance(group, int):
-            raise ConfigError(f"balance={balance!r}: give the rows of a group, 'auto' or None")
-        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", group, 1)):
+        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", balance, 1)):
             if value < least:
                 raise ConfigError(f"{name}={value}: must be at least {least}")
         if unpacked and static_shapes:
@@ -137,8 +133,7 @@ class PackedLoader:
             rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
         )  # fmt: skip
         """The order, cut into steps and divided among the ranks."""
-        self.accumulate, self.prefetch = accumulate, prefetch
-        self.pin_memory, self.unpacked, self.seq_idx = pin_memory, unpacked, seq_idx
+        self.accumulate, self.prefetch, self.unpacked, self.seq_idx = accumulate, prefetch, unpacked, seq_idx
         self._pad_id = self.corpus.manifest.pad_id
         self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, self._pad_id) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
@@ -218,8 +213,7 @@ class PackedLoader:
         return [self._batch(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
 
     def _batch(self, rows: list[Row]) -> dict[str, Any]:
-        batch = unpack(rows, self._pad_id) if self.unpacked else flatten(rows, seq_idx=self.seq_idx, shape=self.shape)
-        return pinned(batch) if self.pin_memory else batch
+        return unpack(rows, self._pad_id) if self.unpacked else flatten(rows, seq_idx=self.seq_idx, shape=self.shape)
 
     def _whereabouts(self, position: int) -> str:
         """What the batches of a step wait for."""
@@ -265,13 +259,12 @@ class _Threads:
 
     def __init__(self, count: int) -> None:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._closed = Event()
+        self._closed = threading.Event()
         arguments = (self._tasks, self._closed)
-        self._threads = [Thread(target=_work, args=arguments, name="packtrain", daemon=True) for _ in range(count)]
+        self._threads = [threading.Thread(target=_work, args=arguments, name=_NAME, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
         _OPEN.add(self)
-        _STARTED.update(self._threads)
 
     def submit(self, task: Callable[[], _Made]) -> "Future[_Made]":
         """Have a task done."""
@@ -287,8 +280,6 @@ class _Threads:
 
 
 _OPEN: "weakref.WeakSet[_Threads]" = weakref.WeakSet()
-_STARTED: "weakref.WeakSet[Thread]" = weakref.WeakSet()
-"""Threads may live longer than what started them: until they have done the task that they are at."""
 
 
 @atexit.register
@@ -299,11 +290,12 @@ def _end() -> None:
     for threads in list(_OPEN):
         threads.close()
     until = time.monotonic() + 1.0
-    for thread in list(_STARTED):
-        thread.join(max(0.0, until - time.monotonic()))
+    for thread in threading.enumerate():  # also those that finish a task for what is closed already
+        if thread.name == _NAME:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
-def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: Event) -> None:
+def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: threading.Event) -> None:
     while (given := tasks.get()) is not None and not closed.is_set():
         made, task = given
         try:

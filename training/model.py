@@ -30,8 +30,6 @@ _RUN = "_run/run.json"
 _TEMPLATE_BYTES = 1 << 20
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
-_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
-"""Attribute names of position embeddings in transformers' models."""
 
 
 def default_device() -> torch.device:
@@ -280,26 +278,21 @@ def may_leave_weights_unused(model: Any) -> bool:
 
 def vocabulary_of(model: Any) -> int:
     """Number of token ids with embeddings."""
-    return _rows(unwrap(model).get_input_embeddings().weight)
+    weight = unwrap(model).get_input_embeddings().weight
+    return int(getattr(weight, "ds_shape", weight.shape)[0])  # under ZeRO-3 a rank holds a part of it, or nothing
 
 
 def longest_document(model: Any) -> Limit | None:
-    """The longest document that a model takes, and what happens to longer ones; None where there is no limit.
-
-    Rotary embeddings may stretch with the longest document of a batch (`stretching`), and learned ones end.
-    """
-    model = unwrap(model)
-    limits = [limit for config in configs_of(model.config) for limit in stretching(config)]
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
-            learned = min(_rows(module.weight), most or _rows(module.weight))
-            limits.append(Limit(learned, f"it has embeddings for {learned:,} positions"))
+    """The longest document that a model takes, and what happens to longer ones; None where there is no limit."""
+    config = unwrap(model).config
+    limits = [limit for one in configs_of(config) for limit in stretching(one)]
+    if most := getattr(config.get_text_config(), "max_position_embeddings", None):
+        limits.append(Limit(most, f"its config.json says max_position_embeddings: {most:,}"))
     return min(limits, key=lambda limit: limit.tokens, default=None)
 
 
 def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False) -> None:
-    """Refuse data with token ids or positions that a model does not have; on a GPU they would fail unclearly, and late.
+    """Refuse data with token ids or positions that a model does not have: on a GPU they would fail unclearly, and late.
 
     Args:
         name: what the rows are called in the error.
@@ -323,8 +316,3 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
             f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
             f"{limit.reason}. Pack with truncate.max_length: {limit.tokens}, or take another model"
         )
-
-
-def _rows(weight: Any) -> int:
-    """Rows of an embedding. Under ZeRO-3 a rank holds a part of it, or nothing, and its shape is noted aside."""
-    return int(getattr(weight, "ds_shape", weight.shape)[0])

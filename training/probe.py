@@ -65,26 +65,11 @@ class ProbeReport:
     checks: tuple[Check, ...]
     hint: str
     """What to do about a failure; empty if there is none."""
-    shown: tuple[int, int]
-    """Tokens of the longest compared document, and of the row that held it."""
 
     @property
     def isolated(self) -> bool:
         """Whether every check passed: documents are isolated, and each gives the same outputs as alone."""
         return all(check.passed for check in self.checks)
-
-    @property
-    def verdict(self) -> str:
-        """The result in one sentence, with the lengths for which it was shown."""
-        if (runs := self.check("runs")) is not None:
-            return f"not shown: the model does not run on a packed batch: {runs.detail}"
-        if not self.isolated:
-            return "NOT isolated: this model must not be trained on packed rows in this way"
-        document, row = self.shown
-        return (
-            "isolated: packed documents do not see each other, and each is computed as it would be alone. Shown with "
-            f"documents of up to {document:,} tokens in a row of {row:,}"
-        )
 
     @property
     def values(self) -> str:
@@ -146,8 +131,6 @@ def probe(
     numbered = batch is not None and "seq_idx" in batch
     given, other = (random_documents(bare.config, LENGTHS, seed, place, seq_idx=numbered) for seed in (0, 1))
     name = str(getattr(bare.config, "_attn_implementation", "?"))
-    bounds = (given if batch is None else batch)["cu_seq_lens_q"]
-    shown = (int(bounds.diff().max()), int(bounds[-1]))
     with undisturbed(model) as calm:
         checks, dtype = _run_once(model, call, given)
         if not _any_rank(bool(checks), place):
@@ -156,12 +139,12 @@ def probe(
             checks.append(_equivalence(call, given, spans_of(given), dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
                 moved = to_device({key: one for key, one in batch.items() if key != "loss_weights"}, place)
-                spans = [(begin, end) for begin, end in spans_of(batch) if end - begin > 1] or [(0, shown[1])]
+                spans = [(begin, end) for begin, end in spans_of(batch) if end - begin > 1] or [spans_of(batch)[0]]
                 # Always as many, as ranks must make the same number of passes: one may be compared twice.
                 some = [max(spans, key=lambda span: span[1] - span[0])]
                 some += [spans[round(number)] for number in np.linspace(0, len(spans) - 1, COMPARED - 1)]
                 checks.append(_equivalence(call, moved, some, dtype, keeps=keeps, name="at length"))
-    return ProbeReport(type(bare).__name__, name, tuple(checks), _hint(name, checks), shown)
+    return ProbeReport(type(bare).__name__, name, tuple(checks), _hint(name, checks))
 
 
 def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = None) -> tuple[ProbeReport, Applied, str]:
@@ -169,8 +152,8 @@ def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = Non
     decides what leaks.
 
     Args:
-        where: a folder with config.json and weights; or a config.json, or a folder without weights, for a tiny model of
-            this architecture with random weights.
+        where: a folder with config.json and weights; or a config.json, or a folder without weights, for a tiny model
+            of this architecture with random weights.
         attention: as in the trainer's configuration.
         dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
 
@@ -193,11 +176,10 @@ def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = Non
     else:
         config = read_config(folder)
         try:
-            small = shrink(config)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            made, model = "tiny, weights at random", draw_weights(shrink(config), 0, dtype=getattr(torch, dtype))
+        except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
             said = f"{config.model_type} cannot be shrunk ({message_of(error)})"
             raise ConfigError(f"{where}: {said}; give a folder with weights") from error
-        made, model = "tiny, weights at random", draw_weights(small, 0, dtype=getattr(torch, dtype))
     model.to(place)
     applied = use_packed(model, attention)
     return probe(model), applied, f"{made}, {dtype} on {place.type}"

@@ -11,7 +11,6 @@ import pickle
 import re
 import shutil
 import warnings
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -45,23 +44,11 @@ def find_shards(checkpoint: Path) -> Path | None:
     return folder if (folder / _INDEX).is_file() else None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedModel:
-    """A model that was gathered."""
-
-    files: int
-    """Files of weights."""
-    tensors: int
-    bytes: int
-    """Of all weights."""
-
-
-def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30) -> ExportedModel:
+def export_checkpoint(checkpoint: Path, out: Path) -> None:
     """Gather a checkpoint's weights into a folder that transformers loads. The whole model must fit into memory.
 
     Args:
         checkpoint: as a training with FSDP leaves it.
-        file_bytes: most bytes of weights in one file, unless one tensor has more.
 
     Raises:
         ConfigError: the folder is no sharded checkpoint, is damaged, or the configuration is missing.
@@ -87,17 +74,15 @@ def export_checkpoint(checkpoint: Path, out: Path, *, file_bytes: int = 5 << 30)
     draft = out.absolute().parent / f".{out.name}.part-{os.getpid()}"
     try:
         draft.mkdir(parents=True)
-        save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors", max_shard_size=file_bytes)
+        save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors")
         for name in _BESIDE:
             if (checkpoint / name).is_file():
                 shutil.copyfile(checkpoint / name, draft / name)
-        files = len(list(draft.glob("*.safetensors")))
         draft.rename(out)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return ExportedModel(files, len(weights), sum(one.nbytes for one in weights.values()))
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

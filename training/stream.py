@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
-from .batch import flatten, pinned, untrained
+from .batch import flatten, untrained
 from .loader import read_state
 from .order import Tail, detect_rank, divisible
 from .packed_rows import Chunk
@@ -47,7 +47,6 @@ class PackedStream:
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
             last.
         tail: see `Tail`. The number of steps is equal on every rank.
-        pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
 
     Raises:
@@ -68,15 +67,13 @@ class PackedStream:
         world_size: int | None = None,
         epochs: int = 1,
         tail: str = "drop",
-        pin_memory: bool = False,
         seq_idx: bool = False,
     ) -> None:
         self.place = detect_rank(rank, world_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
         if epochs < 1:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
-        self.epochs, self.tail = epochs, choice("tail", tail, Tail)
-        self.pin_memory, self.seq_idx = pin_memory, seq_idx
+        self.epochs, self.tail, self.seq_idx = epochs, choice("tail", tail, Tail), seq_idx
         # imported late, because a trainer's image may lack the pipeline
         from ..pipeline.stream.stream import LiveWindows
 
@@ -173,8 +170,7 @@ class PackedStream:
             window, at = step[number]
             row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
-        batch = flatten(rows, seq_idx=self.seq_idx)
-        return pinned(batch) if self.pin_memory else batch
+        return flatten(rows, seq_idx=self.seq_idx)
 
     def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""

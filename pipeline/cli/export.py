@@ -11,7 +11,6 @@ from ...schemas.units import plural, size
 from .output import show
 
 if TYPE_CHECKING:
-    from ...training.sharded import ExportedModel
     from ..export.export import Exported
     from ..export.publish import Published
     from ..observer import Observer
@@ -63,7 +62,9 @@ def export(
         fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
         raise ConfigError(fix)
     if kind == "model":
-        show(partial(_gather, Path(folder), Path(str(out))), partial(_model_lines, str(out)))
+        show(
+            partial(_gather, Path(folder), Path(str(out))), lambda _: iter([f"{out}: a model that transformers loads"])
+        )
     elif out is None:
         from ..export.publish import publish
 
@@ -95,16 +96,11 @@ def _published_lines(target: str, done: "Published") -> "Lines":
     yield f"{done.url}: commit {done.commit[:12]}" if done.commit is not None else "nothing was published: --dry-run"
 
 
-def _gather(checkpoint: Path, out: Path, observer: "Observer") -> "ExportedModel":
+def _gather(checkpoint: Path, out: Path, observer: "Observer") -> None:
     try:
         from ...training.sharded import export_checkpoint
     except ImportError as error:
         raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
     observer.begin("gather", 0, "B")
-    made = export_checkpoint(checkpoint, out)
+    export_checkpoint(checkpoint, out)
     observer.end()
-    return made
-
-
-def _model_lines(out: str, made: "ExportedModel") -> "Lines":
-    yield f"{out}: {plural(made.tensors, 'tensor')}, {size(made.bytes)}, in {plural(made.files, 'file')}"

@@ -60,10 +60,6 @@ def _lines(given: "PackedLoader", steps: int, opened: float) -> "Lines":
         rows.append([*_cells(given, number, batch), duration(waits[-1])])
     yield f"{every}, order {given.state_dict()['order']}"
     yield f"rank {given.place.rank} of {given.place.world_size} ({given.place.origin})", "dim"
-    grouped = (
-        f"rows are in groups of {given.steps.balance} by cost" if given.steps.balance else "rows are in plain order"
-    )
-    yield grouped, "dim"
     yield ""
     yield Grid("What this rank gets", _HEAD, rows, 0)
     yield ""

@@ -173,9 +173,9 @@ def _probe_lines(found: "Probed") -> "Lines":
     rows = [(one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks]
     yield Grid("", ("check", "", "found", "should be", " "), rows, 5)
     yield ""
-    yield report.verdict
-    if report.hint:
-        yield f"  fix: {report.hint}"
+    yield (
+        "isolated" if report.isolated else f"NOT isolated. Fix: {report.hint or 'what the check says, or give weights'}"
+    )
 
 
 def doctor() -> None:

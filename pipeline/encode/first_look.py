@@ -81,7 +81,7 @@ class LookTask:
         encoder = make_encoder(spec, engine, look=True)
         endings: tuple[str, ...] = ()
         if encoder.renderer is not None and any(task.source.conversational for task in self.tasks):
-            endings = encoder.renderer.stop_tokens
+            endings = encoder.renderer.manner.stop_tokens
         stops, _ = spec.stop_ids(endings)
         counts = tuple(EncodeCounts() for _ in self.tasks)
         with rows_of(self.at):
@@ -132,6 +132,6 @@ def _count_turns(
         return
     made = {(one.line, one.sub): one for one in examples}
     places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
-    for proof in prove(batch, [made[place] for place in places], encoder.renderer, encoder.engine, stops):
+    for proof in prove(batch, [made[place] for place in places], encoder.renderer.template, encoder.engine, stops):
         kind = EARLIER if proof.earlier else SAMPLED
         counts.add(kind, proof.outcome.value, *places[proof.document], str(proof.message + 1))

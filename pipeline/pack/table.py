@@ -20,7 +20,8 @@ from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
-from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns
+from ...stages.mask.policy import Mask, supervised_turns
+from ...stages.mask.run_index import RunIndex
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Runs
@@ -301,15 +302,14 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *,
 
 def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
     """What the limits keep of documents."""
-    offsets = runs.offsets.astype(np.int64)
-    low, high = limits.stretch(here.length)
-    here.low[:], here.high[:] = low, high
-    here.asked[:], head = supervised_tokens(runs.supervised, runs.ends, offsets)
-    here.flags[head] |= HEAD
-    here.asked_kept[:], heads = here.asked, head
-    if (high - low < here.length).any():
-        here.asked_kept[:], heads = supervised_tokens(runs.supervised, runs.ends, offsets, low, high)
-    here.labels[:] = here.asked_kept - heads
+    index = RunIndex.of(here.length, here.run_count, runs.ends, runs.kind, runs.turn, runs.supervised)
+    here.low[:], here.high[:] = limits.stretch(here.length)
+    begins, before = index.bases[:-1], index.supervised_before
+    low, high = begins + here.low, begins + here.high
+    here.asked[:] = before(begins + here.length) - before(begins)
+    here.asked_kept[:] = before(high) - before(low)
+    here.flags[index.supervised_at(begins) & (here.length > 0)] |= HEAD
+    here.labels[:] = here.asked_kept - (index.supervised_at(low) & (low < high))
 
 
 def _cut_pairs(here: Documents, limits: Limits, runs: Runs) -> None:

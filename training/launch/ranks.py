@@ -29,21 +29,20 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 VARIABLES = (*NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_PROCID", "SLURM_NODEID", "SLURM_NNODES")
 """Variables that identify a process, in display order."""
 SECONDS = 60.0
-"""Seconds that a rank may take, unless PACKTRAIN_RANK_CHECK_SECONDS is set."""
+"""Seconds that a rank may take."""
 _GRACE = 10.0
 """Additional seconds that the others wait for rank 0's verdict."""
 _OPEN: list[Any] = []
 """Keeps rank 0's stores alive: otherwise its server would end before the process group connects."""
 
 
-def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+def read_launch(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Rank and number of ranks, from the environment; None for a process alone.
 
     Raises:
         ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks without them:
             each process would silently train by itself.
     """
-    environ = os.environ if environ is None else environ
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
             raise ConfigError(
@@ -70,14 +69,11 @@ def read_launch(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
     return int(rank), int(size)
 
 
-def rank_check(timeout: float | None = None) -> None:
+def rank_check() -> None:
     """Wait until every rank has reported, or say which has not. A single process returns at once.
 
     Call it before `init_process_group` and before anything collective; as often on every rank. The store stays open
-    for the process group.
-
-    Args:
-        timeout: seconds that a rank may come after this one; PACKTRAIN_RANK_CHECK_SECONDS, else 60.
+    for the process group. A rank may come `SECONDS` after this one, or PACKTRAIN_RANK_CHECK_SECONDS.
 
     Raises:
         ConfigError: the launcher's variables are incomplete or contradict each other.
@@ -87,7 +83,7 @@ def rank_check(timeout: float | None = None) -> None:
     if launch is None:
         return
     rank, ranks = launch
-    seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
+    seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS)
     mine = f"rank {rank} of {ranks} on {socket.gethostname()}, process {os.getpid()}"
     saw = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     _LOG.info("%s: %s", mine, saw)

@@ -90,7 +90,4 @@ def _announce(trainer: "PackedTrainer", resume: Path | None, say: Say) -> None:
     rows = f"{steps * loader.rows_per_step:,} of {plural(loader.total_rows, 'row')}"
     say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
     say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
-    begins = "starting at the beginning" if resume is None else f"resuming from {resume}"
-    often = {"no": "never", "epoch": "every epoch", "steps": f"every {plural(trainer.args.save_steps, 'step')}"}
-    saved = f"checkpoints: {often.get(str(trainer.args.save_strategy.value), 'as transformers decides')}"
-    say(f"{begins}; {saved}")
+    say("starting at the beginning" if resume is None else f"resuming from {resume}")

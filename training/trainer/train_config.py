@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -25,7 +25,6 @@ OWNED = {
     "output_dir": "use out",
     "per_device_train_batch_size": "use rows_per_device",
     "gradient_accumulation_steps": "it follows from rows_per_step / (ranks · rows_per_device)",
-    "auto_find_batch_size": "it would change which rows a step holds: lower rows_per_device",
     "num_train_epochs": "use epochs",
     **dict.fromkeys(("seed", "data_seed"), "use seed"),
     "resume_from_checkpoint": "the last whole checkpoint in out is resumed; delete later ones to take an earlier one",
@@ -33,8 +32,8 @@ OWNED = {
     **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"),
     **dict.fromkeys(
         (
-            "dataloader_num_workers", "dataloader_drop_last", "train_sampling_strategy", "accelerator_config",
-            "remove_unused_columns", "ignore_data_skip",
+            "auto_find_batch_size", "dataloader_num_workers", "dataloader_drop_last", "train_sampling_strategy",
+            "accelerator_config", "remove_unused_columns", "ignore_data_skip",
         ),
         "packtrain's own loader makes the batches: use loader",
     ),
@@ -60,7 +59,7 @@ class ModelConfig(ConfigModel):
     """A folder that `AutoModelForCausalLM.from_pretrained` loads."""
     config: dict[str, Any] | None = None
     """Instead of `path`: the contents of a config.json, with `model_type`. The weights are random."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the weights. `auto`: float32, which keeps an optimizer's small updates; with `trainer.bf16` the
     forward pass still computes in bfloat16. For a quantised model, `auto` is what its configuration says."""
     quantization: dict[str, Any] | None = None
@@ -80,14 +79,12 @@ class ModelConfig(ConfigModel):
 class LoaderConfig(ConfigModel):
     """Options of the loader that a training rarely needs; docs/loader.md explains them."""
 
-    order: Literal["full", "blocks", "sequential"] = "full"
-    """For remote shards that the cache cannot hold, `blocks`."""
-    balance: Literal["auto"] | Annotated[int, Field(ge=1)] | None = "auto"
-    """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
-    tail: Literal["drop", "pad", "repeat"] = "drop"
+    order: Literal["full", "sequential"] = "full"
+    """For remote shards that the cache cannot hold, `sequential`."""
+    balance: int = Field(default=1, ge=1)
+    """With one row a rank, the number of ranks: rows of similar cost are placed together."""
+    tail: Literal["drop", "pad"] = "drop"
     """What happens to the rows after the last full step."""
-    prefetch: int = Field(default=2, ge=0)
-    """Steps that a thread makes in advance; 0 makes them when they are needed."""
     static_shapes: bool = False
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False
@@ -178,20 +175,11 @@ class TrainConfig(ConfigModel):
                 f"rows_per_step ({self.rows_per_step}) must be a multiple of rows_per_device ({self.rows_per_device}); "
                 f"take {nearest(self.rows_per_step, self.rows_per_device)}"
             )
-        if self.offload_activations and self.loss_kernel == "liger":
+        if self.offload_activations and (self.loss_kernel == "liger" or "torch_compile_mode" in self.trainer):
             raise ValueError(
-                "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, "
-                "of which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
-            )
-        if self.offload_activations and "torch_compile_mode" in self.trainer:
-            raise ValueError(
-                "trainer.torch_compile_mode with offload_activations: modes that record CUDA graphs overwrite "
-                "activations while they are copied. Leave one of the two out"
-            )
-        if self.model.dtype == "float16" and self.lora is None:
-            raise ValueError(
-                "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
-                "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
+                "offload_activations holds copies of activations: Liger's cross-entropy (loss_kernel: liger) writes "
+                "gradients over them, and graphs of CUDA (trainer.torch_compile_mode) overwrite them while they are "
+                "copied. Leave offloading out, or take loss_kernel: chunked and no such mode"
             )
         return self
 
@@ -247,8 +235,11 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
             )
         # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
         new = key.replace("gradient_checkpointing", "activation_checkpointing")
-        if isinstance(value, str) and types[key] in (int, float):
-            value = _number(key, value)
+        if isinstance(value, str) and types[key] is float:  # YAML reads 1e-3 as text, which fails late
+            try:
+                value = float(value)
+            except ValueError:
+                raise ConfigError(f"trainer.{key}: {value!r} is not a number; write one") from None
         elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
             value = str(base / value)
         given[new if new in types else key] = value
@@ -271,12 +262,3 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
         raise ConfigError(
             f"trainer: transformers.TrainingArguments refuses it: {error}; fix that key, or leave it out"
         ) from error
-
-
-def _number(key: str, text: str) -> int | float:
-    """YAML reads 1e-3 as text, which transformers would take and fail on late."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ConfigError(f"trainer.{key}: {text!r} is not a number; write one") from None
-    return int(number) if number.is_integer() else number

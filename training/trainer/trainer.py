@@ -92,7 +92,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         args = training_arguments(config, base, detect_rank().world_size)
         cuda, parts = args.device.type == "cuda", args.gradient_accumulation_steps
         self.loader = PackedLoader(
-            config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts, pin_memory=cuda,
+            config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts,
             **config.loader_options(base),
         )  # fmt: skip
         self.beginning = self.loader.state_dict()

@@ -45,32 +45,27 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         """See transformers."""
         if not state.is_world_process_zero or not logs or "loss" not in logs or state.global_step > self._until:
             return
-        for kind, text in self._look(float(logs["loss"]), logs.get("grad_norm")):
-            if kind not in self.findings:
-                self.findings[kind] = f"step {state.global_step:,}: {text}"
-                _LOG.warning("%s", self.findings[kind])
-
-    def _look(self, loss: float, norm: float | None) -> Iterator[tuple[str, str]]:
-        """(kind, what is abnormal and its likely causes)."""
-        first = self._first
+        loss, norm, first = float(logs["loss"]), logs.get("grad_norm"), self._first
         if first is None:
             self._first = loss
             if loss > WORSE * self.guessing:
-                yield (
-                    "worse_than_guessing",
-                    f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}. Likely causes: another tokenizer than "
-                    f"the model's, damaged or missing weights, or {_RATE}",
-                )
+                self._warn(
+                    state, "worse_than_guessing", f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}",
+                    f"another tokenizer than the model's, damaged or missing weights, or {_RATE}",
+                )  # fmt: skip
         elif loss > RISEN * first and loss > first + 0.5:
-            yield "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first. Likely causes: {_RATE}"
-        if norm is None:
-            return
-        if not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1):
-            yield "steep", f"the gradient norm is {norm:.3g}. Likely causes: {_RATE}, or damaged weights or documents"
+            self._warn(state, "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first", _RATE)
         if norm == 0:
-            yield "nothing_trained", "the gradient norm is 0: no token is trained (packtrain inspect), or no weight"
-        elif math.isfinite(norm):
+            self._warn(state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect)")
+        elif norm is not None and (not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1)):
+            self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
+        elif norm is not None:
             self._least_norm = min(norm, self._least_norm)
+
+    def _warn(self, state: Any, kind: str, what: str, causes: str) -> None:
+        if kind not in self.findings:
+            self.findings[kind] = f"step {state.global_step:,}: {what}. Likely causes: {causes}"
+            _LOG.warning("%s", self.findings[kind])
 
 
 class Meter:
@@ -83,8 +78,7 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._begun: float | None = None
-        self._waited = self._paused = 0.0
-        self._tokens = 0
+        self._waited, self._tokens = 0.0, 0
 
     def batch(self, tokens: int, waited: float = 0.0) -> None:
         """Count a micro-batch, and the seconds that the trainer waited for it."""
@@ -100,7 +94,8 @@ class Meter:
         try:
             yield
         finally:
-            self._paused += self.clock() - began
+            if self._begun is not None:
+                self._begun += self.clock() - began
 
     def collect(self) -> dict[str, float]:
         """The figures since the last call, over all ranks; every rank must call it, after the same step.
@@ -112,11 +107,8 @@ class Meter:
         from accelerate.utils import gather_object
 
         now = self.clock()
-        elapsed = 0.0 if self._begun is None else now - self._begun - self._paused
-        ranks = gather_object([(elapsed, self._waited, self._tokens)])
-        self._begun = None if self._begun is None else now
-        self._waited = self._paused = 0.0
-        self._tokens = 0
+        ranks = gather_object([(0.0 if self._begun is None else now - self._begun, self._waited, self._tokens)])
+        self._begun, self._waited, self._tokens = None if self._begun is None else now, 0.0, 0
         (slowest, waited, _), tokens = map(max, zip(*ranks, strict=True)), sum(one[2] for one in ranks)
         if slowest <= 0 or not tokens:
             return {}

@@ -4,19 +4,18 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.launch.ranks import read_launch
 
 from tests.support import warm
 
-CALL = "launch.rank_check({seconds}); print('here')"
+CALL = "launch.rank_check(); print('here')"
 # Ends without waiting for threads of gloo, some of which abort an orderly end.
 RANK = """
 import os, sys, traceback
@@ -31,7 +30,9 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(0)
 """
-CLEAR = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PACKTRAIN_RANK_CHECK_SECONDS")
+
+
+Environ = dict[str, str]
 
 
 class Ended(NamedTuple):
@@ -41,23 +42,26 @@ class Ended(NamedTuple):
     err: str
 
 
-def run_ranks(program: str, environs: Sequence[Mapping[str, str]], limit: int = 240) -> list[Ended]:
-    """Run a program in a process for each environment, with `number`, its place in the list.
+def start(number: int, program: str, environ: Environ) -> warm.Process:
+    """Run a program as a rank, with `number`, its place among those that are started."""
+    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PACKTRAIN_RANK_CHECK_SECONDS": "240"}
+    words = ["python", "-c", RANK, number, program]
+    return warm.Process(words, env={**os.environ, **common, **environ}, modules=warm.TRAINING)
 
-    Processes that are stopped are ended as well, when no other can go on.
-    """
-    common = {name: value for name, value in os.environ.items() if name not in CLEAR}
-    common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        warm.Process(["python", "-c", RANK, number, program], env=common | dict(environ), modules=warm.TRAINING)
-        for number, environ in enumerate(environs)
-    ]
-    ends = time.monotonic() + limit
-    while time.monotonic() < ends and not all(map(_over, ranks)):
+
+def ended(ranks: Sequence[warm.Process]) -> list[Ended]:
+    """Wait for ranks. Those that are stopped are ended as well, when no other can go on."""
+    until = time.monotonic() + 300
+    while time.monotonic() < until and not all(map(_over, ranks)):
         time.sleep(0.05)
     for rank in ranks:
         rank.kill()
     return [Ended(*rank.communicate(timeout=120)) for rank in ranks]
+
+
+def run_ranks(program: str, environs: Sequence[Environ]) -> list[Ended]:
+    """Run a program in a process for each environment."""
+    return ended([start(number, program, environ) for number, environ in enumerate(environs)])
 
 
 def _over(process: warm.Process) -> bool:
@@ -70,36 +74,55 @@ def _over(process: warm.Process) -> bool:
         return True
 
 
-PORTS = count(20_000 + os.getpid() % 10_000)
-"""Below those that Linux gives to whoever asks for any, so that nobody takes one before a rank does."""
-
-
-def environs(world_size: int) -> list[dict[str, str]]:
+def environs(world_size: int, port: int) -> list[Environ]:
     """What a launcher would set for so many ranks of one node, which all meet at one port."""
     common = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(next(filter(_free, PORTS)))}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **common} for rank in range(world_size)]
 
 
-def _free(port: int) -> bool:
-    with socket.socket() as probing:
-        return probing.connect_ex(("127.0.0.1", port)) != 0
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Given by the kernel, and to nobody else while it is bound here; a store that shares addresses listens at it."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
-def test_all_there() -> None:
-    ended = run_ranks(CALL.format(seconds=240), environs(3))
-    assert [one.out for one in ended] == ["here\n"] * 3, ended
+def test_all_there(port: int) -> None:
+    found = run_ranks(CALL, environs(3, port))
+    assert [one.out for one in found] == ["here\n"] * 3, found
 
 
-def test_ranks_that_count_differently_many() -> None:
-    those = [one | {"WORLD_SIZE": "3" if one["RANK"] == "1" else "2"} for one in environs(2)]
-    ended = run_ranks(CALL.format(seconds=240), those)
-    assert (ended[0].out, ended[1].out) == ("here\n", "")
-    assert "all 2 ranks are there. This is rank 1 of 3 on " in ended[1].err
+def test_a_rank_that_never_comes_is_named_on_every_rank_that_did() -> None:
+    """The store is the launcher's, as under torchrun. Rank 0 comes when rank 3 has reported, and waits for a second."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    those = [one | {"TORCHELASTIC_USE_AGENT_STORE": "True"} for one in environs(4, store.port)]
+    before = store.num_keys()
+    last = start(3, CALL, those[3])
+    while store.num_keys() == before:
+        assert last.poll() is None, last.communicate()
+        time.sleep(0.05)
+    found = ended([start(0, CALL, those[0] | {"PACKTRAIN_RANK_CHECK_SECONDS": "1"}), last])
+    for one in found:
+        assert "here" not in one.out
+        assert "2 of 4 ranks did not report in 1 seconds: ranks 1-2. Present: ranks 0, 3 on " in one.err, one
+        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
 
 
-KEEPER = """
-import os, signal
+def test_ranks_that_count_differently_many(port: int) -> None:
+    those = [one | {"WORLD_SIZE": "3" if one["RANK"] == "1" else "2"} for one in environs(2, port)]
+    found = run_ranks(CALL, those)
+    assert (found[0].out, found[1].out) == ("here\n", "")
+    assert "all 2 ranks are there. This is rank 1 of 3 on " in found[1].err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["KILL", "STOP"])
+def test_the_keeper_of_the_store_ends_or_freezes(how: str, port: int) -> None:
+    program = f"""
+import os, signal, time
 if number == 0:  # as soon as the store is there
     import torch.distributed as dist
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, True, wait_for_workers=False)
@@ -107,31 +130,10 @@ if number == 0:  # as soon as the store is there
     os.kill(os.getpid(), signal.SIG{how})
 import torch.distributed as dist
 dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, False, wait_for_workers=False).set("there", "1")
-launch.rank_check(1)
+launch.rank_check()
 """
-
-
-@pytest.fixture(scope="module")
-def waited() -> dict[str, list[Ended]]:
-    """How ranks end that wait in vain, all at once, because each waits for long."""
-    groups = {"missing": (CALL.format(seconds=20), environs(4)[::3])}
-    groups |= {how: (KEEPER.format(how=how), environs(3)[:2]) for how in ("KILL", "STOP")}
-    with ThreadPoolExecutor() as threads:
-        return dict(zip(groups, threads.map(lambda one: run_ranks(one[0], one[1], 120), groups.values()), strict=True))
-
-
-@pytest.mark.slow
-def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(waited: dict[str, list[Ended]]) -> None:
-    for one in waited["missing"]:
-        assert "here" not in one.out
-        assert "2 of 4 ranks did not report in 20 seconds: ranks 1-2." in one.err
-        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["KILL", "STOP"])
-def test_the_keeper_of_the_store_ends_or_freezes(waited: dict[str, list[Ended]], how: str) -> None:
-    assert "which rank 0 or its launcher keeps, in 1 seconds, or lost it" in waited[how][1].err, waited[how]
+    found = run_ranks(program, [one | {"PACKTRAIN_RANK_CHECK_SECONDS": "1"} for one in environs(3, port)[:2]])
+    assert "which rank 0 or its launcher keeps, in 1 seconds, or lost it" in found[1].err, found[1]
 
 
 # A sharded model, where every forward pass is collective and ranks have different documents
@@ -163,8 +165,8 @@ torch.distributed.barrier()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "failed"), [("gpt_oss", True), ("llama", False)])
-def test_the_probe_on_two_ranks(kind: str, failed: bool) -> None:
-    for one in run_ranks(PROBED.format(root=str(Path(__file__).parents[3]), kind=kind), environs(2)):
+def test_the_probe_on_two_ranks(kind: str, failed: bool, port: int) -> None:
+    for one in run_ranks(PROBED.format(root=str(Path(__file__).parents[3]), kind=kind), environs(2, port)):
         assert ("isolation" in json.loads(one.out)) == failed, one
 
 

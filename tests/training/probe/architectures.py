@@ -10,7 +10,7 @@ from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
 from packtrain.training.attention import NAME, configs_of, use_packed
 from packtrain.training.probe import ProbeReport, probe
-from packtrain.training.probe_setup import WINDOW, shrink
+from packtrain.training.probe_setup import shrink
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)
@@ -34,23 +34,51 @@ VERDICTS: dict[tuple[str, str], str] = {
 }
 """What is expected of model_types of transformers, with their own attention, positions, no mask and no cache; and with
 `attention: auto`."""
+SIZES = {"num_hidden_layers": 2, "vocab_size": 512, "pad_token_id": 0}
+"""Of every model, by transformers' standard names, before its configuration is shrunk."""
+_MAMBA = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_state": 16}
+_INDEXED = {"q_lora_rank": 16, "index_n_heads": 2, "index_head_dim": 64}
 SETTINGS: dict[str, dict[str, Any]] = {
     "qwen2": {"use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": {"use_sliding_window": True, "max_window_layers": 1},
     "phimoe": {"sliding_window": 100},
+    **{kind: {"num_hidden_layers": 4} for kind in ("olmo3", "smollm3", "llama4_text", "afmoe")},
+    "gemma3_text": {"num_hidden_layers": 6},
+    "nemotron": {"num_key_value_heads": 2},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "deepseek_v3": {"first_k_dense_replace": 1},
+    "deepseek_v32": _INDEXED,
+    "glm_moe_dsa": _INDEXED,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "bamba": {**_MAMBA, "mamba_d_head": 16, "attn_layer_indices": [1]},
+    "falcon_h1": {**_MAMBA, "mamba_d_head": 8, "mamba_d_ssm": 64},
+    "mamba2": {"hidden_size": 64, "num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 16},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 64},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
+    "bart": {"decoder_layers": 2},
+    "pegasus": {"decoder_layers": 2},
 }
-"""Of a configuration, before it is shrunk."""
+"""What else it needs: layers of every kind, and sizes of names that are its own."""
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
 
 
-def build(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
-    """A tiny model with weights at random, the same ones every time, and no dropout of attention weights."""
-    config = shrink(CONFIG_MAPPING[kind](**settings))
-    for name in NO_DROPOUT:
-        for one in configs_of(config):
+def configure(kind: str, **settings: Any) -> Any:
+    """A tiny configuration, without dropout of attention weights."""
+    made = CONFIG_MAPPING[kind]
+    sizes = {made.attribute_map.get(name, name): size for name, size in SIZES.items()}
+    config = shrink(made(**{**sizes, **SETTINGS.get(kind, {}), **settings}))
+    for one in configs_of(config):
+        for name in NO_DROPOUT:
             if getattr(one, name, None) and name not in settings:
                 setattr(one, name, 0.0)
+    return config
+
+
+def build(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+    """A tiny model with weights at random, the same ones every time."""
+    config = configure(kind, **settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -118,8 +146,8 @@ def judge(model: Any, attention: str | None, change: Callable[[dict[str, Any]], 
 
 
 def alone(model: Any) -> torch.Tensor:
-    """Logits of one document that is longer than the tiny models' windows and chunks."""
-    given = batch(3 * WINDOW + 1)
+    """Logits of one document that is longer than three of the tiny models' windows and chunks."""
+    given = batch(25)
     if model.config._attn_implementation != NAME:
         given = {name: given[name] for name in ("input_ids", "position_ids", "use_cache")}
     with torch.no_grad():

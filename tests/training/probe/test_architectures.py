@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.training.probe.architectures import SETTINGS, VERDICTS, R, alone, build, judge, unlike
+from tests.training.probe.architectures import VERDICTS, R, alone, build, judge, unlike
 
 KINDS = [
     pytest.param(kind, *verdicts, id=kind, marks=[pytest.mark.slow] if number % 6 else [])
@@ -13,7 +13,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "own", "auto"), KINDS)
 def test_as_in_the_table(kind: str, own: str, auto: str) -> None:
-    model = build(kind, **SETTINGS.get(kind, {}))
+    model = build(kind)
     assert judge(model, None)[0] == own
     before = alone(model)
     assert judge(model, "auto")[0] == auto

@@ -29,11 +29,8 @@ GRAPHS = {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}
     [
         ({"trainer": GRAPHS, "loss_kernel": "liger"}, None),
         ({"trainer": {"gradient_checkpointing": True, "bf16": True}, "offload_activations": True}, None),
-        ({"model": {"path": "model", "dtype": "bfloat16"}}, None),
-        ({"model": {"path": "model", "dtype": "float16"}, "lora": {}}, None),
-        ({"loss_kernel": "liger", "offload_activations": True}, "loss_kernel: liger with offload_activations"),
-        ({"trainer": GRAPHS, "offload_activations": True}, "trainer.torch_compile_mode with offload_activations"),
-        ({"model": {"path": "model", "dtype": "float16"}}, "model.dtype: float16"),
+        ({"loss_kernel": "liger", "offload_activations": True}, "loss_kernel: liger.* writes"),
+        ({"trainer": GRAPHS, "offload_activations": True}, "trainer.torch_compile_mode.* overwrite"),
     ],
 )
 def test_combinations_that_would_train_wrongly_are_refused_and_no_others(keys: dict[str, Any], says: str) -> None:

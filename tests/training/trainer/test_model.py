@@ -68,13 +68,13 @@ def test_quantisation_without_its_package_is_refused(tmp_path: Path) -> None:
         load({"path": str(tmp_path), "quantization": four_bits})
 
 
-def test_positions_are_looked_up_or_computed() -> None:
+def test_the_longest_document_is_what_its_configuration_says() -> None:
     gpt2 = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 48}
     opt = {"model_type": "opt", "vocab_size": 64, "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1,
            "num_attention_heads": 2, "word_embed_proj_dim": 16, "max_position_embeddings": 40}  # fmt: skip
     models = [load({"config": one}) for one in (gpt2, opt, LLAMA)]
     limits = [longest_document(model) for model in models]
-    assert [one and one.tokens for one in limits] == [48, 40, None]
+    assert [one and one.tokens for one in limits] == [48, 40, 2048]
 
 
 def test_experts_may_go_without_a_token() -> None:
