@@ -17,7 +17,7 @@ import numpy as np
 from ..schemas.config.config import DecontaminateConfig, SourceConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ..schemas.escape import escape_json
-from ..schemas.fingerprint import fingerprint
+from ..schemas.fingerprint import fingerprint, version
 from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
 from ..stages.overlap.examples import ANSWER, PROMPT, evaluation_texts, search_examples
@@ -29,11 +29,11 @@ from .inputs.blocks import Block, InputFile
 from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
-from .inputs.source_formats import SourceFormat, polars_version
+from .inputs.source_formats import SourceFormat
 from .observer import Observer
-from .store.checksummed import get_note, put_note
 from .store.local import LocalStore
 from .store.open_store import Store, ask_all
+from .store.sealed_notes import get_note, put_note
 
 NAME = "contamination.jsonl"
 FORMAT = 6
@@ -289,7 +289,7 @@ def compare(
     blocks, tasks = [], dict[str, OverlapTask]()
     for file in files:
         source, form = by_name[file.source], formats[file.source]
-        where = (source.where, polars_version()) if source.where is not None else None
+        where = (source.where, version("polars")) if source.where is not None else None
         for block in file.blocks:
             how = (form.name, form.options)
             task = OverlapTask(file.path, block, how, source.max_row_bytes, cache, evaluation, where)

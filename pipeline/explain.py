@@ -19,7 +19,7 @@ from ..stages.arrays import view
 from .dataset.decode import pieces
 from .dataset.documents import Address, parse_id
 from .dataset.open_dataset import Finished
-from .inputs.blocks import split_name
+from .inputs.file_kinds import split_name
 from .pack.outcomes import REASONS
 from .pack.table import NAME as TABLE
 from .pack.table import Documents, open_table

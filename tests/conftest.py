@@ -25,8 +25,9 @@ from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
 from tests import kit
-from tests.support import tasks, warm
+from tests.support import tasks, warm, whole_run
 from tests.support.examples import examples
+from tests.support.whole_run import Whole
 
 if TYPE_CHECKING:
     from tests.support.faulty import Faulty
@@ -216,6 +217,19 @@ def make_tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: N
 def tiny_tokenizer(tokenizer_loader: None) -> Path:
     """A folder with a small byte-level tokenizer and a ChatML template: the demo's."""
     return kit.demo_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def wholes(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> dict[str, Whole]:
+    """Runs by the name of their function in `whole_run`, made when they are first wanted."""
+
+    class Made(dict[str, Whole]):
+        def __missing__(self, name: str) -> Whole:
+            folder: Path = tmp_path_factory.mktemp(name)
+            self[name] = whole_run.whole_run(folder, getattr(whole_run, name)(folder))
+            return self[name]
+
+    return Made()
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,15 @@ TOOLS = (
     "{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+LATE_SYSTEM = (
+    "{% for message in messages %}{% if message.role != 'system' %}"
+    "{% if loop.last and messages[0].role == 'system' %}{{ '[' + messages[0].content + ']' }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Writes the system message before the last message, and so renders a prompt differently alone."""
+REFUSE = "{% for m in messages if 'FORBIDDEN' in m.content %}{{ raise_exception('a forbidden word') }}{% endfor %}"
+"""Before a template, it refuses conversations with that word."""
 SPECIAL = ("<pad>", "<s>", "<|im_start|>", "<|im_end|>")
 
 

@@ -64,14 +64,6 @@ ELSEWHERE = ("neighbours", "stream")
 HELD = [{"question": row["text"]} for row in kit.corpus("texts", 40)[1:40:4]]
 """Evaluation rows of which the texts have been seen."""
 
-LATE_SYSTEM = (
-    "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
-    "{% set system = messages[0].content %}{% set turns = messages[1:] %}{% endif %}"
-    "{% for m in turns %}{% if m.role == 'user' %}[ASK]{% if loop.last and system %} {{ system }}\n\n{% endif %}"
-    " {{ m.content }}[/ASK]{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
-)
-"""The system message stands before the last message only, and only if that is a question: prompts render otherwise."""
-
 CASES: dict[str, Case] = {
     "bfd": case(),
     "bfd_split": case(pack={"strategy": "bfd_split"}, truncate=SMALL),
@@ -93,9 +85,7 @@ CASES: dict[str, Case] = {
         mask={"policy": "assistant", "thoughts": "last", "tool_calls": "mask"},
         tokenizer={"chat_template": kit.TOOLS},
     ),
-    "late system": case(
-        "chats", tokenizer={"chat_template": LATE_SYSTEM, "allow_lost": ["system"]}, truncate={"max_length": 512}
-    ),
+    "late system": case("chats", tokenizer={"chat_template": kit.LATE_SYSTEM}, truncate={"max_length": 512}),
     "split at turns": case(truncate=SMALL | {"overlong": "split", "split": {"at": "turns", "overlap": 3}}),
     "split at paragraphs": case(
         "texts", "pairs", truncate=SMALL | {"overlong": "split", "split": {"at": "paragraphs"}}

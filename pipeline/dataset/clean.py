@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
-from ..store.cache_tag import FOLDERS, TAG, is_cache
 from ..store.local import LocalStore, explain
+from ..store.open_store import FOLDERS, TAG, is_cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[
     """
     rows, path = 0, store.where(shard.name)
     try:
-        file = store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
+        file = store.local(shard)
         with pa.memory_map(str(file)) as source:
             for batch in pa.ipc.open_stream(source):
                 rows += batch.num_rows

@@ -11,8 +11,8 @@ import msgspec
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import StoreError
 from ..encode.tokenizer import find_tokenizer
-from ..store.checksummed import get_note, put_note
 from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
 
 RUN = "_run/run.json"
 

@@ -1,22 +1,78 @@
-"""The encoding step: finds missing parts, and has them made."""
+"""The encoding step: what a run encodes, and how; the first look at new rows; and the parts that are missing."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError
-from ..contamination import Contamination
+from ...schemas.fingerprint import fingerprint, version
+from ...schemas.manifest import FileRecord
+from ...stages.tokenize.engine_check import difference
+from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
+from ..contamination import Contamination, Evaluation
 from ..execute.executor import Executor, perform
+from ..inputs.blocks import InputFile
+from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open_store import Store, StoredFile, scratch_of
-from .encode_spec import EncodeSpec
-from .first_look import LOOKS
-from .known_parts import KnownParts
-from .parts import PartPlace, PartRecord
+from ..store.open_store import Store
+from ..store.sealed_notes import get_note, put_note
+from .first_look import FORMAT, Look, LookTask
+from .parts import EncodeResult, KnownParts, PartPlace, PartRecord
 from .preload import share_tokenizer
-from .prepared import Prepared
-from .task import EncodeResult
+from .task import OF_TEMPLATES, EncodeSpec, EncodeTask, SourceSettings
+
+_LOOKS = "engines"
+"""The folder of the cache that keeps what first looks found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Scanned inputs with known formats, and how their rows become tokens: the input of all later steps."""
+
+    sources: tuple[SourceConfig, ...]
+    files: tuple[InputFile, ...]
+    """Input files, hashed and cut into blocks, in the order of the sources."""
+    joined: tuple[InputFile, ...]
+    """The same as they are encoded: small files may be joined, see `join_small`."""
+    formats: Mapping[str, SourceFormat]
+    """The format of each source."""
+    pairs: bool
+    """Whether all sources are preference data."""
+    spec: EncodeSpec
+    """The encoding specification, with the chosen engine."""
+    look: Look
+    """What the first look at the rows found."""
+    evaluation: Evaluation | None = None
+    """The evaluation data to compare with."""
+
+    def tasks(self, cache: Store, files: Sequence[InputFile] | None = None) -> list[EncodeTask]:
+        """One task for each block, in the order of sources, files and blocks.
+
+        Args:
+            cache: the store for parts; before the tasks run, the specification must be saved there.
+            files: those whose blocks are meant; None for `joined`.
+        """
+        settings = {source.name: self._settings(source) for source in self.sources}
+        return [
+            EncodeTask(file.path, block, settings[file.source], cache)
+            for file in (self.joined if files is None else files)
+            for block in file.blocks
+        ]
+
+    def _settings(self, source: SourceConfig) -> SourceSettings:
+        form, where = self.formats[source.name], source.where
+        conversational = not form.make().is_plain
+        depends = {
+            **form.payload(),
+            "max_row_bytes": source.max_row_bytes,
+            "encode": {k: v for k, v in self.spec.payload().items() if conversational or k not in OF_TEMPLATES},
+            "where": [where, version("polars")] if where is not None else None,
+            "pairs": self.pairs,
+        }
+        how = (form.name, form.options), source.max_row_bytes, where, conversational, self.pairs
+        return SourceSettings(*how, self.spec.name, fingerprint(depends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +91,38 @@ class Encoded:
     """What the examples share with evaluation rows; None if they are not compared."""
 
 
+def first_blocks(files: Sequence[InputFile]) -> list[InputFile]:
+    """The first file of each source, with only its first block: what the first look sees."""
+    first = {file.source: file for file in reversed(files)}
+    return [replace(one, blocks=one.blocks[:1]) for one in reversed(first.values())]
+
+
+def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: Observer) -> Look:
+    """Return what the cache says about these inputs, or look at them.
+
+    Args:
+        prepared: inputs and tokenizer, with the engine to try first.
+
+    Raises:
+        TokenizerError: see `LookTask.run`.
+    """
+    tasks = prepared.tasks(cache, first_blocks(prepared.joined))
+    about = [FORMAT, version(REFERENCE), *[task.key for task in tasks]]
+    name = f"{_LOOKS}/{fingerprint(about)}.json"
+    if (known := get_note(cache, name, Look)) is not None:
+        return known
+    observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
+    prepared.spec.save(cache)
+    share_tokenizer(prepared.spec, cache.scratch)
+    (look,) = executor.map(perform, [LookTask(tuple(tasks))])
+    assert isinstance(look, Look)
+    observer.end()
+    if look.why:
+        observer.note(f"{REFERENCE} encodes, which takes several times as long as the fast engine: {look.why}")
+    put_note(cache, name, look)
+    return look
+
+
 def encode(
     prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
@@ -49,46 +137,53 @@ def encode(
     """
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
     prepared.spec.save(cache)
-    found = parts.intact(tasks, observer)
-    first = {task.key: task for task in reversed(tasks)}  # of equal blocks only the first is encoded
+    first: dict[str, EncodeTask] = {}  # of equal blocks only the first is encoded
+    for task in tasks:
+        first.setdefault(task.key, task)
+    found = parts.intact(first, observer)
     missing = {key: task for key, task in first.items() if key not in found}
-    for folder in ("specs", LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
+    for folder in ("specs", _LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     if missing:
-        share_tokenizer(prepared.spec, scratch_of(cache))
+        share_tokenizer(prepared.spec, cache.scratch)
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
-        # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
+        # Others that share the work or the cache may be encoding the same blocks. For a remote store this costs a
+        # request per block, which is only worth it if other drivers share the work.
         look = shared or isinstance(cache, LocalStore)
-        # Others that share the work or the cache may be encoding the same blocks.
-        every = list({task.key: task for task in tasks}.values())
         for result in executor.map(
-            perform, every, lambda task: task.key not in missing or (look and parts.holds(task))
+            perform,
+            first.values(),
+            lambda task: task.key not in missing or (look and parts.record(task.key) is not None),
         ):
             assert isinstance(result, EncodeResult)
-            parts.add(result, prepared.spec)
+            _check(result, prepared.spec)
+            parts.add(result)
             record = result.record
             observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         observer.end()
-        found = parts.records(tasks)
+        found = parts.records(first)
     for task in tasks:
         if task.key not in found:
             raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
-    records = tuple(found[task.key] for task in tasks)
     not_taken = Counter[str]()
     for file in prepared.files:
         not_taken[file.source] += file.not_taken
-    return Encoded(prepared.spec, cache, _places(prepared, cache, records), records, dict(not_taken))
-
-
-def _places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> tuple[PartPlace, ...]:
     numbers = {source.name: number for number, source in enumerate(prepared.sources)}
-    blocks = [(file, block) for file in prepared.joined for block in file.blocks]
-    return tuple(
-        PartPlace(
-            cache,
-            StoredFile(record.part, record.bytes, record.hash),
-            numbers[file.source],
-            file.lines_of(block),
-        )
+    blocks = ((file, block) for file in prepared.joined for block in file.blocks)
+    records = tuple(found[task.key] for task in tasks)
+    places = tuple(
+        PartPlace(cache, FileRecord(record.part, record.bytes, record.hash), numbers[file.source], file.lines_of(block))
         for (file, block), record in zip(blocks, records, strict=True)
     )
+    return Encoded(prepared.spec, cache, places, records, dict(not_taken))
+
+
+def _check(result: EncodeResult, spec: EncodeSpec) -> None:
+    """Raise IntegrityError if a sample of a part differs from what the reference gives; the part is not used then."""
+    if spec.engine != REFERENCE and result.samples:
+        found = difference(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
+        if found:
+            raise IntegrityError(
+                f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference "
+                f"{found}; please report it, and use tokenizer.engine={REFERENCE}"
+            )

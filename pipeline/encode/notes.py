@@ -15,15 +15,13 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.tokenize.encode import UNPROVED
-from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.unknown_roles import MOST, OTHERS, ROLES
+from ...stages.tokenize.encode_counts import MOST_ROLES, OTHERS, ROLES, EncodeCounts
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
-from .driver import Encoded
-from .first_look import EARLIER, SAMPLED, first_blocks
+from .driver import Encoded, Prepared, first_blocks
+from .first_look import EARLIER, SAMPLED
 from .parts import PartRecord
-from .prepared import Prepared
 
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -56,11 +54,13 @@ def _seen(config: RunConfig, files: Sequence[InputFile], counts: Iterable[Encode
 
 def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[str]:
     """Yield sentences about conversations that are not trained as the user may expect."""
+    if (said := unlocated(config, prepared.joined, encoded)) is not None:
+        yield said
     seen = _seen(config, prepared.joined, (record.counts for record in encoded.records))
-    yield from _unlocated(seen)
-    roles, first, _ = found(seen, ROLES)
+    roles, first, _ = _found(seen, ROLES)
     if roles:
-        said = "; ".join(f"{plural(n, 'row')}: role {name!r}{_meant(name)}" for name, n in roles.most_common(MOST))
+        each = roles.most_common(MOST_ROLES)
+        said = "; ".join(f"{plural(number, 'row')}: role {name!r}{_meant(name)}" for name, number in each)
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
     looked = _seen(config, first_blocks(prepared.joined), prepared.look.counts)
@@ -74,27 +74,23 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
     """A sentence about conversations that the mask leaves out because their turns are not located; None if there are
     none.
     """
-    return next(_unlocated(_seen(config, files, (record.counts for record in encoded.records))), None)
-
-
-def _unlocated(seen: Iterable[Seen]) -> Iterator[str]:
+    seen = _seen(config, files, (record.counts for record in encoded.records))
     needing = [one for one in seen if Mask.of(one.mask).needs_turns]
-    count, first, why = found(needing, UNPROVED)
-    if count:
-        key = next(one.key for one in needing if UNPROVED in one.counts.found)
-        yield (
-            "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
-            f"{plural(count.total(), 'conversation')}, which the mask needs. The first: {first}: {why}. They are left "
-            "out; to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
-            f"{key}=completion"
-        )
+    count, first, why = _found(needing, UNPROVED)
+    if not count:
+        return None
+    key = next(one.key for one in needing if UNPROVED in one.counts.found)
+    return (
+        "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
+        f"{plural(count.total(), 'conversation')}, which the mask needs. The first: {first}: {why}. They are left "
+        "out; to use them, put {% generation %} and {% endgeneration %} around turns in the template, or take "
+        f"{key}=completion"
+    )
 
 
-def found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
-    """The names that some kinds were found under, with their counts; the first place in words; and its detail.
-
-    Args:
-        names: those that count; None for all.
+def _found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = None) -> tuple[Counter[str], str, str]:
+    """The names that some kinds were found under, if they are among `names`, with their counts; the first place in
+    words; and its detail.
     """
     total, first, detail = Counter[str](), "", ""
     for one in seen:
@@ -117,19 +113,17 @@ def _meant(role: str) -> str:
 
 
 def _not_sampled(trained: Sequence[Seen]) -> Iterator[str]:
-    """Describe the turns of the first rows that are not what a model would sample, if there are any.
-
-    Args:
-        trained: what is trained in turns: all of them if the policy is `assistant`, else those of completions.
+    """Describe the turns of the first rows that are not what a model would sample: of all if the policy is `assistant`,
+    else of those of completions.
     """
     every = [one for one in trained if one.mask.policy == "assistant"]
     for seen, kinds in ((every, (SAMPLED, EARLIER)), ([one for one in trained if one not in every], (SAMPLED,))):
-        tried, _, _ = found(seen, *kinds)
+        tried, _, _ = _found(seen, *kinds)
         wrong = [one for one in _NOT_SAMPLED if tried[one]]
         if not wrong:
             continue
         said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
-        _, first, message = found(seen, *kinds, names=wrong)
+        _, first, message = _found(seen, *kinds, names=wrong)
         advice = ""
         if Outcome.PREFIX in wrong:
             own = "expand=per_turn" + (f" with {seen[0].key}=completion" if EARLIER in kinds else "")

@@ -1,7 +1,10 @@
-"""Encoded parts, read back through a memory map."""
+"""Encoded parts: the records that make them count, which of them a cache has, and what they hold, mapped."""
 
+import os
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ...schemas.names import check_hash, check_name
+from ...schemas.manifest import FileRecord
+from ...schemas.names import check_hash, check_name, record_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
+from ...stages.tokenize.engine_check import EngineSample
 from ..inputs.blocks import FileLines
-from ..store.checksummed import get_note
-from ..store.open_store import Store, StoredFile
+from ..observer import Observer
+from ..store.local import LocalStore
+from ..store.open_store import Store, ask_all, damaged
+from ..store.sealed_notes import get_note, put_note
+
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +60,79 @@ class PartRecord:
                 yield last, -1, "more", f"and {more:,} more {name or kind}, counted only"
 
 
-def read_record(cache: Store, name: str) -> PartRecord | None:
-    """The record of this name; None if it is missing or damaged, or names a part outside the cache."""
-    record = get_note(cache, name, PartRecord)
-    try:
-        if record is not None:
+@dataclass(frozen=True, slots=True)
+class EncodeResult:
+    """An encoded part without a record yet."""
+
+    key: str
+    """Of its task."""
+    record: PartRecord
+    samples: list[EngineSample]
+    """Texts to compare with the reference before the record is written."""
+
+
+class KnownParts:
+    """Reads, checks and writes the records of parts, by the keys of their tasks. A part counts as complete if it has a
+    record.
+    """
+
+    def __init__(self, cache: Store) -> None:
+        self.cache = cache
+        self._whole: set[str] = set()
+        """Parts that this process has made or checked."""
+
+    def records(self, keys: Collection[str]) -> dict[str, PartRecord]:
+        """The records of parts, by key; parts that are not in the cache have none."""
+        asked = zip(keys, ask_all(self.cache, self.record, keys), strict=True)
+        return {key: record for key, record in asked if record is not None}
+
+    def intact(self, keys: Collection[str], observer: Observer) -> dict[str, PartRecord]:
+        """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
+        records = self.records(keys)
+        unchecked = {
+            FileRecord(record.part, record.bytes, record.hash): key
+            for key, record in records.items()
+            if record.part not in self._whole
+        }
+        found = damaged(self.cache, unchecked)
+        for file, key in unchecked.items():
+            if file.name in found:
+                self.cache.remove(record_name(key))
+                del records[key]
+                observer.note(f"{self.cache.where(file.name)} is damaged, and is made again")
+            else:
+                self._whole.add(file.name)
+        return records
+
+    def add(self, result: EncodeResult) -> None:
+        """Write a new part's record."""
+        put_note(self.cache, record_name(result.key), result.record)
+        self._whole.add(result.record.part)
+
+    def record(self, key: str) -> PartRecord | None:
+        """The record of a part; None if it is missing or damaged, or does not match the part: that is made again."""
+        name = record_name(key)
+        record = get_note(self.cache, name, PartRecord)
+        if record is None:
+            return None
+        try:
             check_name(record.part)
             check_hash(record.hash)
-    except ValueError:
-        return None
-    return record
+        except ValueError:  # it names a part outside the cache
+            return None
+        if self.cache.size(record.part) != record.bytes:
+            return None
+        if isinstance(self.cache, LocalStore):
+            for used in (record.part, name):
+                _note_use(self.cache.path(used))
+        return record
+
+
+def _note_use(path: Path) -> None:
+    """Keep a file from being cleaned by its age. Its time is good to a day, to save writes."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > _DAY:
+            os.utime(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +140,7 @@ class PartPlace:
     """One part in the order of the run, and the position of its block."""
 
     cache: Store
-    part: StoredFile
+    part: FileRecord
     source: int
     """Index of the source in the configuration."""
     lines: FileLines
@@ -79,7 +151,7 @@ class PartPlace:
     @property
     def path(self) -> Path:
         """Return the path of a local file with the part."""
-        return self.part.path(self.cache)
+        return self.cache.local(self.part)
 
 
 class EncodedPart:

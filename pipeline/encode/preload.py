@@ -14,8 +14,7 @@ from ...stages.tokenize.engines import load_engine, reference_tokenizer
 from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
-from .encode_spec import EncodeSpec
-from .task import load_spec
+from .task import EncodeSpec, load_spec
 
 _FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
 

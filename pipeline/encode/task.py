@@ -1,22 +1,25 @@
-"""The encode task: one block of one input file → one encoded part in the cache."""
+"""The encode task: one block of one input file → one encoded part in the cache. What all tasks of a run share they find
+in the cache, too.
+"""
 
 import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
-from ...schemas.errors import TokenizerError
+from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import ENCODED, Example
-from ...stages.prep import Options, PreparedBlock
+from ...stages.prep import Options
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, REJECTED, EncodeCounts
-from ...stages.tokenize.engine_check import EngineSample
 from ...stages.tokenize.engines import Engine, load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
@@ -24,9 +27,114 @@ from ..execute.template_watchdog import note_row, rows_of, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
 from ..store.open_store import Store
-from ..store.store import Put
-from .encode_spec import EncodeSpec
-from .parts import PartRecord
+from ..store.sealed_notes import get_note, put_note
+from .parts import EncodeResult, PartRecord
+from .tokenizer import TokenizerSpec
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import TokenizerConfig  # which a worker does not need
+
+FORMAT = 17
+"""Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
+OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops"})
+"""Keys of an EncodeSpec's payload that matter only for conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSpec:
+    """Everything that an encoded part depends on, except the block and its format."""
+
+    tokenizer: TokenizerSpec
+    engine: str
+    engine_version: str
+    jinja2_version: str
+    """Version of jinja2, which renders templates; other versions may render differently."""
+    variables: dict[str, Any]
+    """Those that templates get."""
+    date: str | None
+    trace: bool
+    allow_lost: tuple[str, ...] = ()
+    """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerSpec, section: "TokenizerConfig", engine: str) -> "EncodeSpec":
+        """The specification of a run's encoding, with this engine, whatever the section says."""
+        return cls(
+            tokenizer,
+            engine,
+            version(engine),
+            version("jinja2"),
+            {**tokenizer.special_tokens, **section.variables},
+            section.date,
+            section.trace,
+            tuple(sorted(set(section.allow_lost))),
+        )
+
+    def payload(self) -> dict[str, Any]:
+        """The fields for a part's key, with hashes instead of long texts."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        hashed = {
+            "format": FORMAT,
+            "tokenizer": self.tokenizer.hash,
+            "template": fingerprint([self.tokenizer.chat_template, fields.pop("variables")]),
+            "generation_stops": list(self.tokenizer.generation_stops),
+        }
+        return fields | hashed
+
+    def stop_ids(self, template: Iterable[str]) -> tuple[frozenset[int], tuple[int, ...]]:
+        """The ids that end a generation: those of the template and of generation_config.json, or the end-of-sequence
+        token if neither names one; and those of the template at which a generation would not stop.
+
+        Args:
+            template: the special tokens with which the chat template ends turns.
+        """
+        added = {token.content: token.id for token in tokenizer_head(self.tokenizer.json).added_tokens}
+        own = [added[text] for text in template if text in added]
+        given, eos = self.tokenizer.generation_stops, self.tokenizer.eos_id
+        others = given or (() if eos is None else (eos,))
+        return frozenset((*own, *given) or others), tuple(id for id in own if others and id not in others)
+
+    @property
+    def name(self) -> str:
+        """The specification's name in a store: a fingerprint of its content."""
+        return f"specs/{fingerprint(self.payload())}.json"
+
+    def save(self, store: Store) -> str:
+        """Put the specification into the store for the tasks; return its name."""
+        if get_note(store, self.name, EncodeSpec) is None:
+            put_note(store, self.name, self)
+        return self.name
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> "EncodeSpec":
+        """Load the specification saved under a name.
+
+        Raises:
+            IntegrityError: the specification is missing or damaged.
+        """
+        found = get_note(store, name, cls)
+        if found is None:
+            raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """How the blocks of a source are read and encoded."""
+
+    form: tuple[str, Options]
+    """Name and options of the format."""
+    max_row_bytes: int
+    where: str | None
+    """Condition that selects examples."""
+    conversational: bool
+    """Whether the rows can be conversations; plain texts do not depend on a template."""
+    pairs: bool
+    """Whether the examples are preference pairs."""
+    spec: str
+    """Name of the EncodeSpec in the cache."""
+    hash: str
+    """Of all of this that a part depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +143,20 @@ class EncodeTask:
 
     path: Path
     block: Block
-    format: str
-    options: Options
-    max_row_bytes: int
+    source: SourceSettings
     cache: Store
-    spec: str
-    """Name of the EncodeSpec in the cache."""
-    settings: str
-    """Hash of how rows are read and encoded."""
-    conversational: bool
-    """Whether the rows can be conversations; plain texts do not depend on a template."""
-    where: str | None = None
-    """Condition that selects examples."""
-    pairs: bool = False
-    """Whether the examples are preference pairs."""
 
     @property
     def key(self) -> str:
         """The part's address in the cache: a hash of the block's bytes, and of how rows are read and encoded."""
-        return fingerprint([self.block.hash, self.settings])
+        return fingerprint([self.block.hash, self.source.hash])
 
-    def run(self) -> "EncodeResult":
-        """Read, prepare, render and tokenize the rows, and put the part. The caller puts the record."""
+    def run(self) -> EncodeResult:
+        """Read, prepare, render and tokenize the rows, and put the part. The caller puts the record.
+
+        Raises:
+            IntegrityError: rows were rendered differently by a fast way than by jinja2.
+        """
         # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times
         # as much.
         gc.disable()
@@ -79,49 +179,51 @@ class EncodeTask:
         return self.block.named(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeResult:
-    """An encoded part without a record yet."""
-
-    key: str
-    record: PartRecord
-    samples: list[EngineSample]
-    """Texts to compare with the reference before the record is written."""
-    mistaken: bool
-    """Whether rows were rendered differently by a fast way than by jinja2; if so, the part must not be used."""
-    source: str
-    """The block, as named in messages."""
-
-
 def _encode_block(task: EncodeTask) -> EncodeResult:
-    store = task.cache
-    encoder = load_encoder(store, task.spec)
-    key = task.key
-    prepared = block_examples(task.path, task.block, (task.format, task.options), task.max_row_bytes, task.where)
-    counts, encoder.samples = EncodeCounts(), []
+    store, key, source, block = task.cache, task.key, task.source, task.block
+    encoder, counts = load_encoder(store, source.spec), EncodeCounts()
+    prepared = block_examples(task.path, block, source.form, source.max_row_bytes, source.where)
+    encoder.samples = []
     before = encoder.renderer.mismatches if encoder.renderer is not None else 0  # of other blocks
     folder = f"encoded/{key[:2]}"
     with store.draft(folder) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
-            examples = noted(task.block.first_line, prepared.examples)
-            for batch in encode_pairs(encoder, examples, counts) if task.pairs else encoder.encode(examples, counts):
+            for batch in encoded(encoder, prepared.examples, counts, block.first_line, pairs=source.pairs):
                 writer.write_batch(batch)
+        if encoder.renderer is not None and encoder.renderer.mismatches > before:
+            raise IntegrityError(
+                f"{task}: the chat template gave another text by the fast way than by jinja2; please report the "
+                "template, and meanwhile use tokenizer.trace=false"
+            )
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name)
-    mistaken = encoder.renderer is not None and encoder.renderer.mismatches > before
-    return EncodeResult(key, _record(task, prepared, counts, name, put), encoder.samples, mistaken, str(task))
+    used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
+    for line, reason, detail in prepared.rejects:
+        counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
+    counts.found |= {"rows_filtered": dict(prepared.filtered), "examples_skipped": dict(prepared.skipped)}
+    counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
+    counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
+    rows, size = prepared.rows + prepared.blank, block.end - block.start
+    record = PartRecord(name, put.bytes, put.hash, rows, prepared.blank, size, used, counts)
+    return EncodeResult(key, record, encoder.samples)
 
 
-def noted(first: int, examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples, after noting each one's row, which errors of its template name.
+def encoded(
+    encoder: Encoder, examples: Iterable[Example], counts: EncodeCounts, first: int, *, pairs: bool
+) -> Iterator[pa.RecordBatch]:
+    """Encode examples, after noting each one's row, which errors of its template name.
 
     Args:
         first: the number of line 0 of their block.
     """
-    for example in examples:
-        note_row(first + example.line)
-        yield example
+
+    def noted() -> Iterator[Example]:
+        for example in examples:
+            note_row(first + example.line)
+            yield example
+
+    return encode_pairs(encoder, noted(), counts) if pairs else encoder.encode(noted(), counts)
 
 
 load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
@@ -137,11 +239,8 @@ def load_encoder(store: Store, name: str) -> Encoder:
     """
     spec = load_spec(store, name)
     engine = load_engine(spec.engine, spec.tokenizer.json)
-    for package, here, wanted in (
-        (spec.engine, engine.version, spec.engine_version),
-        ("jinja2", version("jinja2"), spec.jinja2_version),
-    ):
-        if here != wanted:
+    for package, wanted in ((spec.engine, spec.engine_version), ("jinja2", spec.jinja2_version)):
+        if (here := version(package)) != wanted:
             raise TokenizerError(
                 f"this worker has {package} {here}, but the run was planned with {wanted}; install the same version "
                 "everywhere"
@@ -157,7 +256,7 @@ def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Enc
     """
     template = spec.tokenizer.chat_template
     renderer = make_renderer(spec, template) if template is not None else None
-    return Encoder(spec.tokenizer.json, engine, renderer, spec.around, every=look)
+    return Encoder(spec.tokenizer.json, engine, renderer, spec.tokenizer.around, every=look)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
@@ -170,23 +269,4 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
         allow_lost=spec.allow_lost,
-    )
-
-
-def _record(task: EncodeTask, prepared: PreparedBlock, counts: EncodeCounts, name: str, put: Put) -> PartRecord:
-    used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
-    for line, reason, detail in prepared.rejects:
-        counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
-    counts.found |= {"rows_filtered": dict(prepared.filtered), "examples_skipped": dict(prepared.skipped)}
-    counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
-    counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
-    return PartRecord(
-        part=name,
-        bytes=put.bytes,
-        hash=put.hash,
-        rows=prepared.rows + prepared.blank,
-        blank=prepared.blank,
-        bytes_read=task.block.end - task.block.start,
-        rows_used=used,
-        counts=counts,
     )

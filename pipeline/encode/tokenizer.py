@@ -1,15 +1,16 @@
 """The tokenizer that `transformers.AutoTokenizer.from_pretrained(folder)` gives, without its import.
 
 transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always the tokenizer that is
-used with the model. A child process asks transformers once. Its answer is kept in the user's cache, under a hash of the
+used with the model. A child process asks transformers once: its import takes seconds, and whatever it prints must not
+reach our output. The child runs this module as a program. Its answer is kept in the user's cache, under a hash of the
 folder's content and the versions, where later runs read it in milliseconds.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,15 +18,91 @@ import msgspec
 
 from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
+from ...stages.tokenize.vocabulary import SpecialTokenAffixes
 from ..execute.executor import exit_reason, out_of_memory_kills
-from ..store.checksummed import get_user_note, put_user_note
-from . import ask_transformers
-from .ask_transformers import FORMAT, Answer
+from ..store.sealed_notes import get_user_note, put_user_note
 
+FORMAT = 3
+"""Version of the answer; increase it whenever the answer changes."""
 GENERATION_CONFIG = "generation_config.json"
 _MAX_BYTES = 1 << 20
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Environment variables of the process that asks transformers, besides this one's."""
+_SUFFIXES = {".json", ".jinja", ".model", ".txt", ".bpe", ".tiktoken"}
+"""Files that can decide a tokenizer. A model's folder also holds weights: many gigabytes that do not."""
+_SUBFOLDERS = ("additional_chat_templates",)
 
-_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """Everything that packtrain needs to know about a tokenizer. Can be pickled; workers build engines from it."""
+
+    json: str = field(repr=False)
+    """Content of a tokenizer.json without truncation and padding."""
+    chat_template: str | None = field(repr=False)
+    """Source of the chat template, or None; read it with `require_template`."""
+    special_tokens: dict[str, str]
+    """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
+    variables.
+    """
+    around: SpecialTokenAffixes
+    """The tokens around a plain text."""
+    eos_id: int | None
+    pad_id: int | None
+    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
+    hash: str
+    """BLAKE3 hash, hexadecimal, of everything except the template, the stops and names."""
+    name: str = ""
+    """The folder's name, or the repository's, for messages; it does not identify the tokenizer."""
+    template_name: str = ""
+    """What messages call the template: the name of its file, the configuration key, or the tokenizer's name."""
+    template_hash: str = ""
+    """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; () if no generation_config.json names them."""
+
+    def require_template(self) -> str:
+        """Return the chat template.
+
+        Raises:
+            TokenizerError: there is none.
+        """
+        if self.chat_template is None:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has no chat template, which conversations need (of several, none is called "
+                "default); give a file with a jinja template: tokenizer.chat_template=template.jinja"
+            )
+        return self.chat_template
+
+
+def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | Path | None = None) -> TokenizerSpec:
+    """Load a tokenizer. A new one takes seconds, one that the user's cache knows takes milliseconds.
+
+    Args:
+        path, base: see `find_tokenizer`.
+        chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself, which is a string
+            with `{{` or `{%` in it.
+
+    Raises:
+        TokenizerError: there is no such folder or template, or transformers cannot load it.
+        TaskError: the process that asks transformers was killed by a signal.
+    """
+    folder = find_tokenizer(str(path), base)
+    note = f"tokenizers/{_folder_key(folder)}.json"
+    spec = get_user_note(note, TokenizerSpec)
+    if spec is None:
+        spec = _ask(folder)
+        put_user_note(note, spec)
+    name = _name(folder)
+    template, origin = (spec.chat_template, name) if chat_template is None else _template(chat_template, base)
+    return replace(
+        spec,
+        name=name,
+        chat_template=template,
+        template_name=origin,
+        template_hash=hash_bytes(template.encode()) if template is not None else "",
+        generation_stops=generation_stops(folder),
+    )
 
 
 def find_tokenizer(path: str, base: Path) -> Path:
@@ -46,8 +123,8 @@ def find_tokenizer(path: str, base: Path) -> Path:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    with suppress(ValueError):  # no possible name
-        for name in _FILES:
+    with contextlib.suppress(ValueError):  # no possible name
+        for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"):
             found = try_to_load_from_cache(path, name)
             if isinstance(found, str):
                 return Path(found).parent
@@ -58,13 +135,28 @@ def find_tokenizer(path: str, base: Path) -> Path:
     )
 
 
-def tokenizer_name(folder: Path) -> str:
-    """The tokenizer's name for messages: the folder's, or the repository's if it is a hub snapshot."""
+def _name(folder: Path) -> str:
+    """The folder's name, or the repository's if it is a hub snapshot."""
     folder = folder.resolve()
     repository = folder.parents[1].name if len(folder.parents) > 1 else ""
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.removeprefix("models--").replace("--", "/")
     return folder.name
+
+
+def _template(given: str | Path, base: Path) -> tuple[str, str]:
+    """A template that replaces the tokenizer's, and where it comes from, for messages."""
+    if isinstance(given, str) and ("{{" in given or "{%" in given):
+        return given, "tokenizer.chat_template"
+    path = base / given
+    try:
+        return path.read_text(encoding="utf-8"), path.name
+    except (OSError, ValueError) as error:  # no possible path, or no text
+        why = getattr(error, "strerror", None) or error
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, or the "
+            "template itself"
+        ) from error
 
 
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -88,116 +180,22 @@ def generation_stops(folder: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
 
 
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONWARNINGS": "ignore",
-    "PYTHONIOENCODING": "utf-8",
-}
-"""Environment variables of the process that asks transformers, besides this one's."""
-# A model's folder also holds weights: many gigabytes that do not affect the tokenizer.
-_NOT_TOKENIZER = {
-    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx", ".npz", ".npy",
-    ".parquet", ".arrow", ".msgpack", ".tar", ".gz", ".zip", ".zst", ".lock", ".tmp",
-}  # fmt: skip
-_SUBFOLDERS = ("additional_chat_templates",)
+def _folder_key(folder: Path) -> str:
+    """A hash of the folder's own files, without weights, and of the versions that read them."""
+    files = [
+        [path.relative_to(folder).as_posix(), hash_bytes(path.read_bytes())]
+        for base in (folder, *(folder / name for name in _SUBFOLDERS))
+        for path in (sorted(base.iterdir()) if base.is_dir() else ())
+        if path.is_file() and path.suffix in _SUFFIXES
+    ]
+    return fingerprint([FORMAT, version("transformers"), version("tokenizers"), files])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerSpec:
-    """Everything that packtrain needs to know about a tokenizer. Can be pickled; workers build engines from it."""
-
-    name: str
-    """The folder's name, for messages; it does not identify the tokenizer."""
-    json: str = field(repr=False)
-    """Content of a tokenizer.json without truncation and padding."""
-    chat_template: str | None = field(repr=False)
-    """Source of the chat template, or None; read it with `require_template`."""
-    template_name: str
-    """What messages call the template: the name of its file, the configuration key, or the tokenizer's name."""
-    special_tokens: dict[str, str]
-    """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
-    variables.
-    """
-    bos_id: int | None
-    eos_id: int | None
-    pad_id: int | None
-    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
-    prefix_ids: tuple[int, ...]
-    """Tokens that `tokenizer(text)` puts before a plain text. They are never put before a rendered conversation."""
-    suffix_ids: tuple[int, ...]
-    """Tokens that `tokenizer(text)` puts after a plain text."""
-    hash: str
-    """BLAKE3 hash, hexadecimal, of everything except the name and the template."""
-    template_hash: str
-    """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
-    generation_stops: tuple[int, ...] = ()
-    """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
-
-    def require_template(self) -> str:
-        """Return the chat template.
-
-        Raises:
-            TokenizerError: there is none.
-        """
-        if self.chat_template is None:
-            raise TokenizerError(
-                f"the tokenizer {self.name} has no chat template, which conversations need (of several, none is called "
-                "default); give a file with a jinja template: tokenizer.chat_template=template.jinja"
-            )
-        return self.chat_template
-
-
-def load_tokenizer(folder: Path, *, chat_template: str | Path | None = None, base: Path = Path()) -> TokenizerSpec:
-    """Load a tokenizer. A new one takes seconds, one that the user's cache knows takes milliseconds.
-
-    Args:
-        folder: a local folder that AutoTokenizer can load; nothing is downloaded.
-        chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself, which is a string
-            with `{{` or `{%` in it.
-        base: where relative paths of a template start.
-
-    Raises:
-        TokenizerError: there is no such folder or template, or transformers cannot load it.
-        TaskError: the process that asks transformers was killed by a signal.
-    """
-    folder = find_tokenizer(str(folder.absolute()), Path())
-    note = f"tokenizers/{_folder_key(folder)}.json"
-    answer = get_user_note(note, Answer)
-    if answer is None:
-        answer = _ask(folder)
-        put_user_note(note, answer)
-    given, special, pad = answer["chat_template"], answer["special_tokens"], answer["pad_id"]
-    name = origin = tokenizer_name(folder)
-    template = given.get("default") if isinstance(given, dict) else given
-    if chat_template is not None:
-        template, origin = _template(chat_template, base)
-    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "json")}
-    return TokenizerSpec(
-        name=name,
-        json=answer["json"],
-        chat_template=template,
-        template_name=origin,
-        special_tokens=dict(special),
-        bos_id=answer["bos_id"],
-        eos_id=answer["eos_id"],
-        pad_id=pad if pad is not None else answer["eos_id"],
-        prefix_ids=tuple(answer["prefix_ids"]),
-        suffix_ids=tuple(answer["suffix_ids"]),
-        hash=hash_bytes(answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")),
-        template_hash=hash_bytes(template.encode()) if template is not None else "",
-        generation_stops=generation_stops(folder),
-    )
-
-
-def _ask(folder: Path) -> Answer:
-    """Ask transformers about a folder."""
+def _ask(folder: Path) -> TokenizerSpec:
+    """Ask transformers about a folder, in a child process."""
     kills = out_of_memory_kills()
     # -P prevents the import of a folder called transformers in the working directory.
-    command = [sys.executable, "-P", "-m", ask_transformers.__name__, str(folder)]
+    command = [sys.executable, "-P", "-m", __name__, str(folder)]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=os.environ | ENVIRONMENT
     )
@@ -216,34 +214,64 @@ def _ask(folder: Path) -> Answer:
         raise TokenizerError(
             f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}: {said['error']}"
         )
-    return msgspec.convert(said, Answer)
+    return msgspec.convert(said, TokenizerSpec)
 
 
-def _template(given: str | Path, base: Path) -> tuple[str, str]:
-    """A template that replaces the tokenizer's, and where it comes from, for messages.
-
-    Raises:
-        TokenizerError: there is no such file.
-    """
-    if isinstance(given, str) and ("{{" in given or "{%" in given):
-        return given, "tokenizer.chat_template"
-    path = base / given
-    try:
-        return path.read_text(encoding="utf-8"), path.name
-    except (OSError, ValueError) as error:  # no possible path, or no text
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TokenizerError(
-            f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, or the "
-            "template itself"
-        ) from error
+# The child process
 
 
-def _folder_key(folder: Path) -> str:
-    """Return a hash of the folder's own files, without weights, and of the versions that read them."""
-    files = [
-        [path.relative_to(folder).as_posix(), hash_bytes(path.read_bytes())]
-        for base in (folder, *(folder / name for name in _SUBFOLDERS))
-        for path in (sorted(base.iterdir()) if base.is_dir() else ())
-        if path.is_file() and path.suffix not in _NOT_TOKENIZER
-    ]
-    return fingerprint([FORMAT, version("transformers"), version("tokenizers"), files])
+def _resolve(folder: str) -> TokenizerSpec:
+    """What transformers knows of a folder."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # a tokenizer needs none, and its import takes seconds
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
+    whole = tokenizer("a")["input_ids"]
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), None)
+    if at is None:
+        raise ValueError(f"its special tokens are not only before and after the text: {inner} becomes {whole}")
+    backend.no_truncation()
+    backend.no_padding()
+    # Older versions of transformers also list the additional tokens here; templates do not use them by name.
+    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)}
+    prefix, suffix = tuple(whole[:at]), tuple(whole[at + len(inner) :])
+    eos, pad, eos_id = special.get("eos_token", ""), tokenizer.pad_token_id, tokenizer.eos_token_id
+    around = SpecialTokenAffixes(
+        prefix,
+        suffix,
+        special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
+        eos if suffix == (eos_id,) else "",
+        eos,
+    )
+    json, template = backend.to_str(), tokenizer.chat_template
+    rest = msgspec.json.encode([special, around, eos_id, pad], order="sorted")
+    return TokenizerSpec(
+        json,
+        template.get("default") if isinstance(template, dict) else template,
+        special,
+        around,
+        eos_id,
+        eos_id if pad is None else pad,
+        hash_bytes(json.encode() + b"\0" + rest),
+    )
+
+
+def _main(folder: str) -> None:
+    """Print what transformers knows of a folder, or why it cannot load it, as JSON."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries may print; standard output holds only the answer
+        try:
+            answer: Any = _resolve(folder)
+        except Exception as error:
+            if "trust_remote_code" in str(error):
+                error = ValueError("it needs code from the folder, which packtrain never runs")
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answer = {"error": f"{type(error).__name__}: {' '.join(lines)[:600]}".rstrip(".: ")}
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

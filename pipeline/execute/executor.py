@@ -5,10 +5,13 @@ argument, so it is harmless to run it again after a death, twice at once, or on 
 """
 
 import os
+import pickle
 import signal
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...schemas.errors import PacktrainError, StoppedTemplateError, TaskError
 
@@ -19,16 +22,6 @@ TRIES = 3
 """Number of workers that may die over a task before the run gives up."""
 RENDERING_KILLED = signal.SIGVTALRM
 """The signal by which the kernel kills a worker whose chat template does not respond; see `template_watchdog`."""
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Environment variables for one tokenizer thread per process, because processes run in parallel. Engines read them when
-they are loaded.
-"""
-
-
-def limit_threads() -> None:
-    """Limit the tokenizer engines of this process to one thread each. Call before loading them."""
-    os.environ.update(ENGINE_THREADS)
 
 
 def never(_task: object) -> bool:
@@ -36,22 +29,15 @@ def never(_task: object) -> bool:
     return False
 
 
-class Work(Protocol):
-    """The interface of a run's tasks."""
-
-    def run(self) -> object:
-        """Do the task; a pure function of its fields."""
-        ...
-
-
-def perform(task: Work) -> object:
-    """Run a task. This is the function passed to executors."""
+def perform(task: Any) -> object:
+    """Run a task of a run: its `run` is a pure function of its fields. This is the function passed to executors."""
     return task.run()
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs tasks somewhere."""
 
+    @abstractmethod
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
     ) -> Generator[Result, None, None]:
@@ -66,15 +52,13 @@ class Executor(Protocol):
         Raises:
             TaskError: several workers died over a task; the message says which. Errors of tasks are raised too.
         """
-        ...
 
-    def renew(self) -> None:
-        """End idle workers: the next task starts others, without what these had loaded."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """Free the workers."""
-        ...
+
+    def renew(self) -> None:  # noqa: B027  # an executor may have no workers of its own
+        """End idle workers: the next task starts others, without what these had loaded."""
 
 
 def lost(task: object, why: str) -> TaskError:
@@ -103,7 +87,27 @@ def named(error: Exception, task: object) -> Exception:
     )
 
 
-# How workers end
+# Workers: what they do, and how they end
+
+
+def limit_threads() -> None:
+    """Limit the tokenizer engines of this process to one thread each, because processes run in parallel. Call before
+    loading them.
+    """
+    os.environ.update(FASTOKENS_BPE_THREADS="1", RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+
+
+def attempt(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
+    """Run a task; return its result or its error, which can be pickled."""
+    try:
+        return function(task), None
+    except Exception as error:
+        error.add_note("in a worker:\n" + traceback.format_exc())
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return None, RuntimeError(f"{type(error).__name__}: {error}")
+        return None, error
 
 
 def exit_reason(code: int, kills_before: int | None) -> str:
@@ -115,17 +119,12 @@ def exit_reason(code: int, kills_before: int | None) -> str:
     """
     if code >= 0:
         return f"it ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = signal.Signals(-code).name
     if -code == signal.SIGKILL:
         killed = out_of_memory_kills()
         if killed is not None and kills_before is not None and killed > kills_before:
             return f"killed by {name}: out of memory, according to the kernel's count of such kills"
         return f"killed by {name}, usually by the kernel when memory runs out"
-    if -code in _CRASHES:
-        return f"killed by {name}, a crash in a native library"
     return f"killed by {name}"
 
 

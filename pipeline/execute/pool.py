@@ -8,13 +8,11 @@ others.
 
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +31,7 @@ from .executor import (
     Executor,
     Result,
     Task,
+    attempt,
     exit_reason,
     limit_threads,
     lost,
@@ -95,20 +94,20 @@ class Pool(Executor):
         if self._share is not None:
             every = list(tasks)
             tasks = (every[position] for position in turns(len(every), *self._share))
-        source, ahead, suspects = iter(tasks), deque[Task](), deque[tuple[Task, int]]()
+        source, ahead, suspects = iter(tasks), list[Task](), deque[tuple[Task, int]]()
         try:
             while True:
                 while self._has_room(alone=bool(suspects)):
                     if suspects:
                         self._give(function, *suspects.popleft())
-                    elif ahead or (ahead := deque(islice(source, 1))):
-                        if not made(task := ahead.popleft()):
+                    elif ahead := ahead or list(islice(source, 1)):
+                        if not made(task := ahead.pop()):
                             self._give(function, task, 0)
                     else:
                         break
                 if not self._busy():
                     return
-                ahead = ahead or deque(islice(source, 1))  # it is prepared while the workers work
+                ahead = ahead or list(islice(source, 1))  # it is prepared while the workers work
                 for worker in self._ready():
                     answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
                     worker.task, worker.busy, worker.tries = None, False, 0
@@ -118,17 +117,13 @@ class Pool(Executor):
                             raise lost(task, why)
                         suspects.append((task, tries))
                         continue
-                    well, result = answer
-                    if not well:
-                        raise named(result, task) from result
+                    result, error = answer
+                    if error is not None:
+                        raise named(error, task) from error
                     yield result
         finally:
             if self._busy():
                 self.close()
-
-    def renew(self) -> None:
-        """See `Executor`."""
-        self.close()
 
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C ends the waiting, and they end with us."""
@@ -142,6 +137,10 @@ class Pool(Executor):
                 worker.process.kill()
                 worker.process.join()
             worker.pipe.close()
+
+    def renew(self) -> None:
+        """See `Executor`."""
+        self.close()
 
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self._pool if worker.busy]
@@ -198,8 +197,8 @@ class Pool(Executor):
                 worker.process.kill()
         return found
 
-    def _answer(self, worker: _Worker) -> tuple[bool, Any] | None:
-        """What a worker has sent: whether its task succeeded, and the result or the error; None if it died."""
+    def _answer(self, worker: _Worker) -> tuple[Any, Exception | None] | None:
+        """What a worker has sent: the result or the error of its task; None if it died."""
         try:
             return worker.pipe.recv() if worker.pipe.poll() else None
         except (EOFError, OSError):
@@ -278,23 +277,9 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            data = pipe.recv_bytes()
+            function, task = pipe.recv()
             begin_task(row)
-            pipe.send_bytes(_run(data))
-
-
-def _run(data: bytes) -> bytes:
-    try:
-        function, task = pickle.loads(data)
-        return pickle.dumps((True, function(task)))
-    except Exception as error:
-        error.add_note("in a worker:\n" + traceback.format_exc())
-        try:
-            answer = pickle.dumps((False, error))
-            pickle.loads(answer)
-        except Exception:  # the error cannot be pickled
-            answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
-        return answer
+            pipe.send(attempt(function, task))
 
 
 def _end_with(sentinel: int) -> None:

@@ -10,7 +10,6 @@ the same number of tries as on one machine, and a lost machine costs each of its
 
 import logging
 import os
-import pickle
 import signal
 import socket
 import threading
@@ -18,10 +17,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from ...schemas.errors import ConfigError, TaskError
-from .executor import TRIES, Executor, Result, Task, limit_threads, lost, named, never
+from ...schemas.errors import ConfigError
+from .executor import TRIES, Executor, Result, Task, attempt, limit_threads, lost, named, never
 
-_REACH_SECONDS = 10.0
 _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -82,9 +80,6 @@ class RayExecutor(Executor):
                     raise named(error, task) from error
                 yield answer
 
-    def renew(self) -> None:
-        """See `Executor`. Does nothing: Ray manages its workers."""
-
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
         if self._ours:
@@ -98,7 +93,7 @@ class RayExecutor(Executor):
         try:
             host, colon, port = (address or "").rpartition(":")
             if colon and "://" not in host:  # Ray itself would retry for minutes, and print messages
-                socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             self._ray.init(**there, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
@@ -110,7 +105,7 @@ class RayExecutor(Executor):
 
 
 def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
-    """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
+    """Run a task in a Ray worker. An error is returned, because Ray would wrap what is raised."""
     from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
@@ -119,12 +114,6 @@ def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -
     timer.daemon = True
     timer.start()
     try:
-        return function(task), None
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # it cannot be pickled: keep only its text
-            return None, TaskError(f"{type(error).__name__}: {error}")
-        return None, error
+        return attempt(function, task)
     finally:
         timer.cancel()

@@ -77,7 +77,7 @@ class Watched:
             return
         self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         _Process.space = now = _Process.space or _address_space()
-        if now and (soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft):
+        if soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft:
             resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
         _Process.rendering = True
         if _Process.kills:
@@ -95,12 +95,9 @@ class Watched:
 
 
 def _address_space() -> int:
-    """Bytes of address space of the process; 0 if unknown."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - asked often
-            return int(file.read().split()[0]) * _PAGE
-    except OSError:
-        return 0
+    """Bytes of address space of the process."""
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  # asked often
+        return int(file.read().split()[0]) * _PAGE
 
 
 def watch_templates() -> None:

@@ -86,7 +86,7 @@ def publish(
         changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale]
         changes.append(hub.CommitOperationAdd(CARD, card))
         for name, shard in shards.items():
-            path = source.store.local(name, bytes=shard.bytes, hash=shard.hash)
+            path = source.store.local(shard)
             changes.append(hub.CommitOperationAdd(name, path))
         observer.note(f"uploading {len(sizes):,} files to {url}")
         made = api.create_commit(

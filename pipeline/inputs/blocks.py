@@ -1,18 +1,22 @@
-"""The results of a scan: files, and blocks of which each is encoded by one task. All of it is plain data."""
+"""What a source consists of: inputs that were found, files that were scanned, and blocks, each encoded by one task. All
+of it is plain data.
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from os.path import splitext
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.errors import InputError
+from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import hash_bytes
+from ..store.open_store import is_url
+from .file_kinds import split_name
 
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
@@ -23,11 +27,50 @@ Reject = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """One input, not opened yet."""
+
+    name: str
+    """A path or a URL."""
+    size: int
+    """Bytes."""
+    stamp: int
+    """Changes with the input: its change time (ctime, in ns), or a hash of a server's metadata; 0 if unknown."""
+    alias: str = ""
+    """The path that its label is made from, if it is another one."""
+    origin: str = ""
+    """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
+
+    @property
+    def place(self) -> str:
+        """The path of a local file; of a URL, its host and path."""
+        if not is_url(self.name):
+            return self.name
+        parts = urlsplit(self.name)
+        return f"/{parts.hostname}{parts.path}"
+
+
+def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
+    """The split to use.
+
+    Raises:
+        ConfigError: it does not exist, or there are several and none is given.
+    """
+    if wanted is None and len(splits) == 1:
+        return splits[0]
+    if wanted is None or wanted not in splits:
+        names = ", ".join(splits) or "(none)"
+        said = f"no split {wanted!r}; it has {names}" if wanted else f"the splits {names}; say which one"
+        raise ConfigError(f"{where.removesuffix('path')}split: {what} has {said}")
+    return wanted
+
+
+@dataclass(frozen=True, slots=True)
 class BlockRows:
     """The rows of one block, as lines or as records."""
 
-    lines: Lines | None = None
-    records: Records | None = None
+    lines: Lines = field(default_factory=list)
+    records: Records = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
 
 
@@ -49,10 +92,8 @@ class Block(msgspec.Struct, frozen=True):
     """Whether the block is one row longer than `max_row_bytes`, which is rejected without reading it into memory."""
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
-    first: int = 0
-    """The first row group."""
-    last: int = 0
-    """One past the last, taken or not."""
+    groups: tuple[int, int] = (0, 0)
+    """The first row group, and one past the last, taken or not."""
     take: int | None = None
     """Use only this many first rows, if `max_rows` ends within the block."""
     members: tuple[tuple[Path, "Block"], ...] = ()
@@ -171,18 +212,6 @@ class InputFile:
         """The file, and the number of the line in it, from 1, of a row of a block, counted from 0."""
         index, number = self.lines_of(block).find(line)
         return (self.members or (self,))[index], number
-
-
-_COMPRESSED = (".gz", ".zst", ".zstd", ".gzip")
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """A file's name without its suffix, and the suffix; `.jsonl.gz` is one suffix."""
-    stem, suffix = splitext(name)
-    if suffix not in _COMPRESSED:
-        return stem, suffix
-    inner, more = splitext(stem)
-    return inner, more + suffix
 
 
 def changed(path: Path, block: Block) -> InputError:

@@ -1,7 +1,9 @@
 """Detects the kind of an input file by its first bytes, and by its name if these do not suffice."""
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
+from os.path import splitext
 
 from ...schemas.errors import InputError
 
@@ -15,13 +17,7 @@ class Container(StrEnum):
     CSV = "CSV"
     TSV = "TSV"
     PARQUET = "Parquet"
-    ARROW_FILE = "Arrow file"
-    ARROW_STREAM = "Arrow stream"
-
-    @property
-    def separator(self) -> str:
-        """The separator between fields."""
-        return "\t" if self is Container.TSV else ","
+    ARROW = "Arrow"
 
 
 class Compression(StrEnum):
@@ -41,10 +37,7 @@ _NAMED = {
     ".tsv": Container.TSV,
     ".txt": Container.TEXT,
     ".parquet": Container.PARQUET,
-    ".arrow": Container.ARROW_FILE,
-    ".feather": Container.ARROW_FILE,
-    ".ipc": Container.ARROW_FILE,
-    ".arrows": Container.ARROW_STREAM,
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), Container.ARROW),
 }
 """Suffixes of data files; those of text may be followed by one of `_PACKED`."""
 _PACKED = {".gz": Compression.GZIP, ".gzip": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
@@ -53,22 +46,32 @@ _BEGIN: dict[bytes, Container | Compression] = {
     b"\x28\xb5\x2f\xfd": Compression.ZSTD,
     b"\x50\x2a\x4d\x18": Compression.ZSTD,
     b"PAR1": Container.PARQUET,
-    b"ARROW1": Container.ARROW_FILE,
-    b"\xff\xff\xff\xff": Container.ARROW_STREAM,
+    b"ARROW1": Container.ARROW,
+    b"\xff\xff\xff\xff": Container.ARROW,  # a stream
 }
 """What files begin with that are not text."""
 _TEXTS = (Container.JSONL, Container.CSV, Container.TSV, Container.TEXT)
 _OBJECT = re.compile(rb'\s*\{\s*"')
 
 
-def is_data(name: str) -> bool:
-    """Whether a file's name looks like a data file other than plain text."""
-    return _suffix(_bare(name)) in _NAMED and not is_text(name)
+def data_files(folder: str, names: Iterable[str]) -> list[str]:
+    """The data files of a folder, by their names; if there are none, its .txt files. Those are skipped that begin, or
+    are in a folder that begins, with a dot or an underscore.
+    """
+    above = len(folder.rstrip("/"))
+    seen = [name for name in names if not any(part.startswith((".", "_")) for part in name[above:].split("/"))]
+    kinds = {name: _NAMED.get(_suffix(_bare(name))) for name in seen}
+    data = [name for name, kind in kinds.items() if kind not in (None, Container.TEXT)]
+    return data or [name for name, kind in kinds.items() if kind is Container.TEXT]
 
 
-def is_text(name: str) -> bool:
-    """Whether a file's name looks like plain text. In a folder, such files are data only if there are no others."""
-    return _bare(name).endswith(".txt")
+def split_name(name: str) -> tuple[str, str]:
+    """A file's name without its suffix, and the suffix; `.jsonl.gz` is one suffix."""
+    stem, suffix = splitext(name)
+    if suffix not in _PACKED:
+        return stem, suffix
+    inner, more = splitext(stem)
+    return inner, more + suffix
 
 
 def _suffix(name: str) -> str:
@@ -117,19 +120,11 @@ def _begin(head: bytes) -> Container | Compression | None:
 
 def settled(container: Container, head: bytes) -> Container:
     """The kind of a text file by its first (decompressed) bytes."""
-    if container is Container.JSONL and _is_array(head[:HEAD].removeprefix(b"\xef\xbb\xbf")):
+    if container is Container.JSONL and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         return Container.JSON_ARRAY
     if container is Container.TEXT and _OBJECT.match(head):
         return Container.JSONL
     return container
-
-
-def _is_array(head: bytes) -> bool:
-    """Whether it is one array, not one per line."""
-    lines = head.lstrip().split(b"\n")
-    if lines[0].strip() == b"[":
-        return True
-    return lines[0].startswith(b"[") and not (len(lines) > 1 and lines[1].startswith(b"["))
 
 
 def refuse_inner(shown: str, head: bytes) -> None:

@@ -1,8 +1,7 @@
 """Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
 
-Only regular files are inputs. Links are followed, and every folder is entered once: a link to a folder that was already
-entered is an error, because its files would be read twice, or endlessly. Paths are texts here, because there may be
-many.
+Only regular files are inputs. Links to files are followed; a link to a folder that is met on the way is an error,
+because its files might be read twice, or endlessly. Paths are texts here, because there may be many.
 """
 
 import fnmatch
@@ -11,25 +10,24 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.jsontext import parse_json
-from .blocks import split_name
-from .file_kinds import is_data, is_text
-from .found import URL, Found, choose_split
+from ..store.open_store import is_url
+from .blocks import Found, choose_split
+from .fetch import find_urls
+from .file_kinds import data_files, split_name
+from .hub import load
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
-HUB = "hf://"
+_HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
 _ANY_DEPTH = "**"
-_PACKED = ("manifest.json", "documents.parquet")
-"""Files that every dataset of packtrain has."""
 
 
 def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
@@ -55,7 +53,7 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
         found[key] = one
 
     for text in source.path:
-        if URL.match(text):
+        if is_url(text):
             for one in _far(text, source, where, cache):
                 add(one.name, one)
             continue
@@ -66,30 +64,27 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
 
 
 def _far(text: str, source: "SourceConfig", where: str, cache: Path) -> list[Found]:
-    if text.startswith(HUB) and not text.startswith(_HUB_FILES):
-        from .hub import load
-
-        name = text.removeprefix(HUB)
+    if text.startswith(_HUB) and not text.startswith(_HUB_FILES):
+        name = text.removeprefix(_HUB)
         if not name.strip("/") or name.startswith((".", "/")):
-            raise ConfigError(f"{where}: {text} names no dataset of the hub; write {HUB}owner/name, or a folder's path")
+            raise ConfigError(f"{where}: {text} names no dataset of the hub; write hf://owner/name, or a folder's path")
         return load(name, source.subset, source.split, cache, where)
     _refuse_split(source, text)
-    from .fetch import find_urls
-
     return find_urls(text, where)
 
 
 def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
     path = str(base / text)
     is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
-    if is_folder:
-        _refuse_own(path, where)
-    if is_folder and os.path.isfile(os.path.join(path, _DICT)):
-        splits = _json(Path(path) / _DICT).get("splits", [])
-        return _saved(_within(Path(path), choose_split(splits, source.split, where, path), _DICT))
+    if is_folder and (Path(path) / _DICT).is_file():
+        splits = sorted(one.parent.name for one in Path(path).glob(f"*/{_STATE}"))
+        return _saved(Path(path) / choose_split(splits, source.split, where, path))
     _refuse_split(source, text)
     if is_folder:
-        files = _saved(Path(path)) if _is_saved(path) else _data_files(path, where)
+        if (Path(path) / _STATE).is_file():
+            return _saved(Path(path))
+        found = sorted(_matches(path, (_ANY_DEPTH, "*"), where), key=lambda name: name.split("/"))
+        files = data_files(path, found)
         if not files:
             raise ConfigError(
                 f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
@@ -109,48 +104,15 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[st
     return files
 
 
-def _refuse_own(path: str, where: str) -> None:
-    """Refuse packed datasets, whose files are not what they seem."""
-    for folder in (Path(path), Path(path).parent):
-        if all((folder / name).is_file() for name in _PACKED) and (folder == Path(path) or _is_saved(path)):
-            raise ConfigError(
-                f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in "
-                "another way, `packtrain export --to trl` writes files that format tokenized reads"
-            )
-
-
-def _is_saved(folder: str) -> bool:
-    """Whether `datasets.Dataset.save_to_disk` wrote a folder."""
-    return (Path(folder) / _STATE).is_file()
-
-
 def _saved(folder: Path) -> list[str]:
-    """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
-    found = _json(folder / _STATE).get("_data_files") or []
-    paths = [_within(folder, one.get("filename"), _STATE) for one in found if isinstance(one, dict)]
-    if not paths:
-        raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
-    for path in paths:
-        if not path.exists():
-            raise InputError(f"{folder} is incomplete: its {_STATE} names {path.name}, which is missing; copy it again")
-    return [str(path) for path in paths]
-
-
-def _within(folder: Path, name: object, file: str) -> Path:
-    """A path in a folder. Refuses a name that leads out of it."""
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise InputError(f"{folder / file} names {name!r}, which lies outside of its folder; save the dataset again")
-    return folder / name
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = parse_json(path.read_bytes())
-        if isinstance(data, dict):
-            return data
-        raise ValueError("it is not an object")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
+    """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote: their names say how many there are."""
+    files = sorted(map(str, folder.glob("data-*-of-*.arrow")))
+    if not files or files[-1].removesuffix(".arrow").rpartition("-")[2] != f"{len(files):05}":
+        raise InputError(
+            f"{folder} has a {_STATE}, but not all files data-00000-of-N.arrow of a saved dataset; copy or save it "
+            "again. Of a packed dataset, give the sources that it was made from"
+        )
+    return files
 
 
 def _refuse_split(source: "SourceConfig", text: str) -> None:
@@ -215,33 +177,14 @@ def _of_the_kernel() -> set[int]:
     return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
-def _data_files(folder: str, where: str) -> list[str]:
-    """The data files below a folder, sorted; if there are none, its .txt files.
-
-    Names that begin with a dot or an underscore are skipped.
-
-    Raises:
-        ConfigError: a link leads to a folder that was already entered.
-        InputError: a folder cannot be read.
-    """
-    hidden = (".", "_")
-    inner = [one for each in _folders(folder, where, {}, hidden) for one in _entries(each)]
-    found = [path for name, path, is_folder in inner if not is_folder and not name.startswith(hidden)]
-    return sorted(list(filter(is_data, found)) or filter(is_text, found), key=lambda path: path.split("/"))
-
-
 def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:
     """The files in a folder that match the names of a pattern: `*`, `?` and `[]` within a name, `**` for any folders.
 
     A name that begins with a dot only matches a pattern that does.
-
-    Raises:
-        ConfigError: a link leads to a folder that was already entered.
-        InputError: a folder cannot be read.
     """
     first, rest = names[0], names[1:]
     if first == _ANY_DEPTH:
-        for inner in _folders(folder, where, {}, (".",)):
+        for inner in _folders(folder, where):
             yield from _matches(inner, rest, where)
         return
     for name, path, is_folder in _entries(folder):
@@ -250,24 +193,19 @@ def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:
             yield from _matches(path, rest, where) if rest else [path]
 
 
-def _folders(folder: str, where: str, entered: dict[tuple[int, int], str], hidden: tuple[str, ...]) -> Iterator[str]:
-    """A folder and those below it.
+def _folders(folder: str, where: str) -> Iterator[str]:
+    """A folder and those below it, but none whose name begins with a dot.
 
-    Args:
-        entered: those of before, by device and inode.
-        hidden: folders whose names begin with one of these are not entered.
+    Raises:
+        ConfigError: one is a link.
+        InputError: one cannot be read.
     """
-    about = os.stat(folder or ".")
-    first = entered.setdefault((about.st_dev, about.st_ino), folder)
-    if first != folder:
-        raise ConfigError(
-            f"{where}: {folder} leads to {first}, which is already read: one of them is a link; remove it, or name the "
-            "files"
-        )
     yield folder
     for name, path, is_folder in _entries(folder):
-        if is_folder and not name.startswith(hidden):
-            yield from _folders(path, where, entered, hidden)
+        if is_folder and not name.startswith("."):
+            if os.path.islink(path):
+                raise ConfigError(f"{where}: {path} is a link to a folder; name the folder itself, and the others")
+            yield from _folders(path, where)
 
 
 def _entries(folder: str) -> list[tuple[str, str, bool]]:

@@ -1,7 +1,6 @@
-"""Reads blocks: their rows, the examples that a format makes of them, and the ids that rows give themselves."""
+"""Reads blocks: their rows, and the examples that a format makes of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
-from .blocks import Block, BlockRows, InputFile, Lines, Records, Reject
+from .blocks import Block, BlockRows, InputFile
 from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
-
-ID_COLUMN = "id"
-"""The column of the id that rows give themselves."""
 
 
 def read_rows(
@@ -57,17 +53,17 @@ def read_rows(
 
 def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
-    lines, records, rejects, before = Lines(), Records(), list[Reject](), 0
+    every, before = BlockRows(), 0
     for path, member in block.members:
         if limit is not None and before >= limit:
             break
         left = None if limit is None else limit - before
         found = read_rows(path, member, max_row_bytes, columns, left)
-        lines += [(before + number, line) for number, line in found.lines or ()]
-        records += [(before + number, row) for number, row in found.records or ()]
-        rejects += [(before + number, reason, detail) for number, reason, detail in found.rejects]
+        every.lines.extend((before + number, line) for number, line in found.lines)
+        every.records.extend((before + number, row) for number, row in found.records)
+        every.rejects.extend((before + number, reason, detail) for number, reason, detail in found.rejects)
         before += member.lines
-    return BlockRows(lines, None, rejects) if block.kind in ("lines", "rows") else BlockRows(None, records, rejects)
+    return every
 
 
 def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
@@ -81,7 +77,7 @@ def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) ->
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     """As `prepare_block`, for rows already read with all columns that the format uses."""
-    prepared = form.prepare((rows.lines or []) if rows.records is None else rows.records)
+    prepared = form.prepare(rows.records or rows.lines)
     if not rows.rejects:
         return prepared
     rejects = sorted([*prepared.rejects, *rows.rejects])
@@ -118,8 +114,8 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
     out: list[dict[str, Any]] = []
     for block in file.blocks:
         rows = read_rows(file.path, block, max_row_bytes, limit=count - len(out))
-        out += [dict(row) for _, row in rows.records or ()]
-        for _, line in rows.lines or ():
+        out += [dict(row) for _, row in rows.records]
+        for _, line in rows.lines:
             try:
                 row = msgspec.json.decode(line.removeprefix(BOM))
                 require_shallow(row, "the row")
@@ -132,16 +128,6 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
     return out[:count]
 
 
-# Which row of the data a prompt came from, so that a model's answers find their problem again
-
-
-class _Given(msgspec.Struct):
-    id: Any = None
-
-
-_decode = msgspec.json.Decoder(_Given).decode
-
-
 def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Block, int]]:
     """Every block of a source, with the number of its first row: from 0, over all files. Blank lines count."""
     before = 0
@@ -149,12 +135,3 @@ def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Blo
         for block in file.blocks:
             yield file, block, before + block.first_line
         before += file.lines + file.not_taken
-
-
-def given_ids(rows: BlockRows) -> dict[int, str]:
-    """The `id` of rows that have one, a text or a whole number, by their number within the block."""
-    given = {number: row.get(ID_COLUMN) for number, row in rows.records or ()}
-    for number, line in rows.lines or ():
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the format says what is wrong with it
-            given[number] = _decode(line.removeprefix(BOM)).id
-    return {number: str(id) for number, id in given.items() if isinstance(id, str | int) and not isinstance(id, bool)}

@@ -28,14 +28,15 @@ import msgspec
 from ... import __version__
 from ...schemas.errors import InputError, StoreError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
-from ..store.checksummed import get_note, put_note
 from ..store.local import LocalStore, hash_file, open_regular
-from .blocks import Block, InputFile
-from .file_kinds import HEAD, Compression, Container, detect
+from ..store.open_store import is_url
+from ..store.sealed_notes import get_note, put_note
+from .blocks import Block, Found, InputFile
+from .fetch import fetch
+from .file_kinds import HEAD, Container, detect
 from .find import find_inputs, labels
-from .found import Found
 from .lines import scan_lines
-from .spool import spool_name
+from .spool import scan_spooled, spool_name
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -49,7 +50,7 @@ MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
-FORMAT = 11
+FORMAT = 12
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Large files scanned at once: hashing and decompressing release Python's lock."""
@@ -83,7 +84,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([about, how])}.json"
     with ThreadPoolExecutor(_THREADS) as pool:
-        copies = {one.name: pool.submit(_copy, one, scratch.root) for one in inputs if one.is_url}
+        copies = {one.name: pool.submit(fetch, one, scratch.root) for one in inputs if is_url(one.name)}
         paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
         files = _noted(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
@@ -91,7 +92,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
             large = {n: pool.submit(todo[n]) for n, one in enumerate(inputs) if one.size > SMALL_BYTES}
             files = [large[n].result() if n in large else scanned() for n, scanned in enumerate(todo)]
             # Else a file may change unnoticed, and the note would be wrong.
-            if all(found.is_url or began - found.stamp > _SETTLED for found in inputs):
+            if all(is_url(found.name) or began - found.stamp > _SETTLED for found in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
     names = labels([found.alias or found.place for found in inputs])
@@ -99,13 +100,6 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
         replace(file, source=source.name, label=label, origin=found.origin)
         for file, found, label in zip(files, inputs, names, strict=True)
     ]
-
-
-def _copy(found: Found, cache: Path) -> Path:
-    """The copy of a URL's file."""
-    from .fetch import fetch
-
-    return fetch(found.name, found.size, found.stamp, cache)
 
 
 def _scanned(source: "SourceConfig", found: Found, path: Path, cache: Path) -> InputFile:
@@ -124,16 +118,12 @@ def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> li
         return None
     out = list[InputFile]()
     for file, path in zip(note.files, paths, strict=True):
-        blocks = list[Block]()
-        for block in file.blocks:
-            if block.spooled is None:
-                blocks.append(block)
-                continue
-            kept = scratch.path(spool_name(block.content))
-            if not kept.is_file():
-                return None
-            blocks.append(msgspec.structs.replace(block, spooled=kept))
-        out.append(replace(file, path=path, blocks=tuple(blocks)))
+        kept = [one.spooled and scratch.path(spool_name(one.content)) for one in file.blocks]
+        if not all(where is None or where.is_file() for where in kept):
+            return None
+        each = zip(file.blocks, kept, strict=True)
+        blocks = tuple(msgspec.structs.replace(block, spooled=where) for block, where in each)
+        out.append(replace(file, path=path, blocks=blocks))
     return out
 
 
@@ -156,7 +146,12 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
             else:
                 whole = hash_file(path)
                 size, digest = whole.bytes, whole.hash
-                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+                if container in (Container.PARQUET, Container.ARROW):
+                    from .tables import scan_table  # imported late, because most inputs need no Parquet
+
+                    blocks = scan_table(path, container, BLOCK_BYTES, cache)
+                else:
+                    blocks = scan_spooled(file, str(path), container, packing, BLOCK_BYTES, max_row_bytes, cache)
                 after = path.stat()
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
@@ -167,20 +162,8 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
             f"{path} cannot be read: {error.strerror or error}; fix that, or leave it out of sources.{source}.path"
         ) from error
     if not blocks:
-        separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
-        what = "has a header but no rows" if separated else "is empty"
-        raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
+        raise InputError(f"{path} has no rows; remove it from sources.{source}.path, or fill it")
     return InputFile(source, "", path, size, digest, tuple(blocks))
-
-
-def _cut(path: Path, container: Container, packing: Compression | None, max_row_bytes: int, cache: Path) -> list[Block]:
-    if packing is None and container in (Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM):
-        from .tables import scan_table
-
-        return scan_table(path, container, BLOCK_BYTES, cache)
-    from .spool import scan_spooled
-
-    return scan_spooled(path, container, packing, BLOCK_BYTES, max_row_bytes, cache)
 
 
 def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
@@ -205,9 +188,9 @@ def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
 def join_small(files: Sequence[InputFile], readers: Collection[str] = ()) -> list[InputFile]:
     """The files, with groups of small neighbours joined. Depends only on what the files contain.
 
-    Where a group ends depends on the content of its last file: each file ends a group with a probability that grows
-    with its size (content-defined chunking; Muthitacharoen, Chen and Mazières, LBFS, 2001). So a file that is added,
-    changed or removed changes its own group, and at most the neighbours up to the next such end.
+    Each file ends a group with a probability that grows with its size, decided by its content (content-defined
+    chunking; Muthitacharoen, Chen and Mazières, LBFS, 2001). So a file that is added, changed or removed changes its
+    own group, and at most the neighbours up to the next such end.
 
     Args:
         readers: sources that a user's function reads. Their files are not joined, because a function that ends its
@@ -244,17 +227,10 @@ def _weight(file: InputFile) -> int:
 
 
 def _joined(files: list[InputFile]) -> InputFile:
-    blocks = [file.blocks[0] for file in files]
-    members = "".join(f"{block.hash} {block.lines}\n" for block in blocks)
-    block = Block(
-        start=0,
-        end=sum(block.end - block.start for block in blocks),
-        first_line=0,
-        lines=sum(block.lines for block in blocks),
-        content=hash_bytes(f"joined files:\n{members}".encode()),
-        kind=blocks[0].kind,
-        members=tuple((file.path, block) for file, block in zip(files, blocks, strict=True)),
-    )
-    first = files[0]
+    first, blocks = files[0], [file.blocks[0] for file in files]
+    size, lines = sum(block.end - block.start for block in blocks), sum(block.lines for block in blocks)
+    content = "joined files:\n" + "".join(f"{block.hash} {block.lines}\n" for block in blocks)
+    members = tuple((file.path, block) for file, block in zip(files, blocks, strict=True))
+    block = Block(0, size, 0, lines, hash_bytes(content.encode()), blocks[0].kind, members=members)
     size = sum(file.size for file in files)
     return InputFile(first.source, first.label, first.path, size, block.hash, (block,), members=tuple(files))

@@ -1,8 +1,8 @@
 """The format of each source and its options, from the configuration or from its first rows."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,17 @@ from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.mask import SourceMaskConfig
-from ...schemas.config.source import AUTO, FORMAT_KEYS
+from ...schemas.config.source import AUTO, FORMAT_KEYS, PYTHON
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.fingerprint import version
-from ...stages.prep import Format, Options, make_format
+from ...stages.prep import Format, Options, ReaderCode, make_format
 from ...stages.prep.detect import detect
+from ...stages.prep.reader import reader_of
 from ...stages.select.where import Where
 from ..configfile import with_format
 from .blocks import InputFile
 from .read import prepare_rows, read_rows, sample_rows
-from .user_reader import is_reader, reader_options
 
-SAMPLE_ROWS = 200
+_SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
 _CONDITION_ROWS = 100
 _MISFITS = ("missing_key", "wrong_type")
@@ -74,14 +73,6 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     return replace(options, style=make_format(source.format, options).style)
 
 
-def polars_version() -> str:
-    """The installed version of polars, which conditions need, for the keys of parts; empty if it is not installed."""
-    try:
-        return version("polars")
-    except PackageNotFoundError:
-        return ""
-
-
 def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
     """The format of every source, by the source's name.
 
@@ -125,9 +116,11 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat("python", options)
     if source.format != AUTO:
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
-    rows = sample_rows(file, SAMPLE_ROWS)
+    rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
-        raise _no_rows(source, file)
+        seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes), make_format("text"))
+        first = seen.rejects[0] if seen.rejects else (0, "blank", "the first lines are blank")
+        raise _unusable(source, file, first, f"No row can be used.{what_it_is(file, first[1])}")
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
     except ConfigError as error:
@@ -137,12 +130,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
     except ConfigError as error:
         raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
     said = f"source {source.name}: format {found.format}, because {found.why}, in {file.shown}"
-    prompt = found.keys.get("prompt", "prompt")
-    if (
-        found.format in ("prompt_completion", _PREFERENCE)
-        and resolved.style is None
-        and any(isinstance(row.get(prompt), str) for row in rows)
-    ):
+    if found.format in ("prompt_completion", _PREFERENCE) and resolved.style is None:
         said += "; texts are joined as they are (style=chat makes turns of them)"
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
 
@@ -153,22 +141,13 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     Raises:
         InputError: says what the first row lacks.
     """
-    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes, limit=SAMPLE_ROWS), form.make())
+    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
     if misfits and len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) == seen.rows:
         keys = FORMAT_KEYS[source.format]
         fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
         fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"
         raise _unusable(source, file, misfits[0], fix)
-
-
-def _no_rows(source: SourceConfig, file: InputFile) -> InputError:
-    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes), make_format("text"))
-    if not seen.rejects:
-        return InputError(
-            f"sources.{source.name}: {file.origin or file.path}: every line is blank; remove it, or fill it"
-        )
-    return _unusable(source, file, seen.rejects[0], f"No row can be used.{what_it_is(file, seen.rejects[0][1])}")
 
 
 def _unusable(source: SourceConfig, file: InputFile, first: tuple[int, str, str], fix: str) -> InputError:
@@ -185,6 +164,42 @@ def what_it_is(file: InputFile, reason: str) -> str:
         ' In JSONL each line is an object, such as {"text": "x"}: `jq -c .` makes such lines of other JSON. Call the '
         "file .csv, .tsv or .txt if it is one."
     )
+
+
+# A user's own reader
+
+
+def is_reader(format: str) -> bool:
+    """Whether a format names a user's own function."""
+    return format.startswith(PYTHON)
+
+
+def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Options:
+    """The options of a reader, including its module's source, which is found without importing it. Runs the module once
+    as a check.
+
+    Raises:
+        ConfigError: it cannot be found, read or run, or has no such function.
+    """
+    _, module, function = format.split(":")
+    relative = Path(*module.split("."))
+    places = (folder / relative for folder in (base, *map(Path, sys.path)))
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    file = next((file.absolute() for file in files if file.is_file()), None)
+    if file is None:
+        raise ConfigError(
+            f"{where}: the module {module} is neither in {base} nor on Python's path; check its name, or put "
+            f"{relative}.py beside the configuration"
+        )
+    try:
+        code = file.read_text(encoding="utf-8")
+        reader = ReaderCode(function=function, code=code, path=str(file), folder=str(base.absolute()))
+        reader_of(reader)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error.__cause__
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: {file} cannot be read: {error}; fix that, or name another reader") from None
+    return Options(per_turn=per_turn, reader=reader)
 
 
 # Preference pairs
@@ -222,5 +237,5 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
     """Whether a source gives pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE
-    first = form.make().prepare(enumerate(sample_rows(file, SAMPLE_ROWS))).examples
+    first = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS))).examples
     return first[0].rejected is not None if first else None

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import blake3
 import msgspec
@@ -37,7 +37,13 @@ _FIX = "write the file again with a program's CSV writer, which doubles quotes w
 
 
 def scan_spooled(
-    path: Path, kind: Container, packing: Compression | None, size: int, max_row_bytes: int, cache: Path
+    file: "BufferedReader[Any]",
+    shown: str,
+    kind: Container,
+    packing: Compression | None,
+    size: int,
+    max_row_bytes: int,
+    cache: Path,
 ) -> list[Block]:
     """The blocks of a compressed file of lines, separated values or text, of a JSON array, or of separated values, each
     kept in the cache.
@@ -47,37 +53,33 @@ def scan_spooled(
         OSError: it cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    store, shown, blocks = LocalStore(cache), str(path), list[Block]()
+    store, blocks = LocalStore(cache), list[Block]()
     try:
-        with path.open("rb") as file:
-            stream = file
-            if packing is not None:
-                packed = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value)
-                stream = BufferedReader(packed, _CHUNK)
-            head = stream.peek(HEAD)[:HEAD]
-            if packing is not None:
-                refuse_inner(shown, head)
-            kind, start = settled(kind, head), after_mark(stream)
-            if kind is Container.JSONL:
-                pieces = cut(stream, size, max_row_bytes, start=start)
-            elif kind is Container.TEXT:
-                pieces = _text(stream, start, max_row_bytes)
-            elif kind is Container.JSON_ARRAY:
-                pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
-            else:
-                pieces = _grouped(_separated(stream, shown, kind.separator, max_row_bytes), size)
-            for block, data in pieces:
-                kept = None if block.too_long else spool(store, block.content, data)
-                blocks.append(msgspec.structs.replace(block, spooled=kept))
+        stream = file
+        if packing is not None:
+            stream = BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value), _CHUNK)
+            refuse_inner(shown, stream.peek(HEAD)[:HEAD])
+        kind, start = settled(kind, stream.peek(HEAD)[:HEAD]), after_mark(stream)
+        if kind is Container.JSONL:
+            pieces = cut(stream, size, max_row_bytes, start=start)
+        elif kind is Container.TEXT:
+            pieces = _text(stream, start, max_row_bytes)
+        elif kind is Container.JSON_ARRAY:
+            pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
+        else:
+            pieces = _grouped(_separated(stream, shown, "\t" if kind is Container.TSV else ",", max_row_bytes), size)
+        for block, data in pieces:
+            kept = None if block.too_long else spool(store, block.content, data)
+            blocks.append(msgspec.structs.replace(block, spooled=kept))
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException) as error:
         if packing is None:
             raise
-        what = f"is damaged: it cannot be decompressed by {packing.value} ({error})"
-        if "Truncated" in str(error):
-            what = "is cut short: its compressed stream has no end"
-        raise InputError(f"{path} {what}; copy or download it again, and check it with `{packing.value} -t`") from error
+        raise InputError(
+            f"{shown} is damaged or cut short: it cannot be decompressed by {packing.value} ({error}); copy or "
+            f"download it again, and check it with `{packing.value} -t`"
+        ) from error
     return blocks
 
 
@@ -142,7 +144,7 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Pat
                 file.flush()
             except OSError as error:
                 raise explain(error, cache) from error
-        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # not closed here: elements still refer to it
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # not closed: elements still refer to it
     try:
         elements = msgspec.json.decode(whole, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -217,15 +219,13 @@ def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes
 def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
     """The names of the columns; none for an empty file."""
     try:
-        columns, why = next(rows, None), ""
-        "".join(columns or ()).encode()
+        if (names := next(rows, None)) is None:
+            return []
+        "".join(names).encode()
+        twice = [name for name in names if names.count(name) > 1]
+        why = f"two columns are called {twice[0]!r}" if twice else "" if names else "it is blank"
     except (csv.Error, UnicodeEncodeError) as error:
-        columns, why = None, str(error)
-    names = columns or []
-    if columns == []:
-        why = "it is blank"
-    elif twice := [name for name in names if names.count(name) > 1]:
-        why = f"two columns are called {twice[0]!r}"
+        names, why = [], str(error)
     if why:
         raise InputError(
             f"{shown}: the first row is not a header ({why}); it must give each column its own name, in UTF-8, with a "
@@ -264,13 +264,11 @@ def unspool(block: Block) -> bytes:
     try:
         data = path.read_bytes()
         out: bytes = pa.Codec("zstd").decompress(data[8:], int.from_bytes(data[:8], "little"), asbytes=True)
-    except FileNotFoundError:
-        raise IntegrityError(
-            f"{path} is not in the cache, or not on this machine; run again, and it will be made again. With several "
-            "machines, run.scratch must be a folder that all of them share"
-        ) from None
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
         out = b""
     if blake3.blake3(out).hexdigest() != block.content:
-        raise IntegrityError(f"{path} is damaged; delete it and run again, and it will be made again")
+        raise IntegrityError(
+            f"{path} is missing or damaged; delete it and run again, and it will be made again. With several machines, "
+            "run.scratch must be a folder that all of them share"
+        )
     return out

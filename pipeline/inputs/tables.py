@@ -21,12 +21,13 @@ from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
 from .spool import spool, unspool
 
-TOO_LARGE = 4
+_TOO_LARGE = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
-STEP = 64
-"""Blocks are cut at multiples of this many rows."""
-UNREADABLE = "unreadable_value"
+_STEP = 64
+"""Kept blocks are cut at multiples of this many rows of a batch."""
 _BATCH_ROWS = 1024
+_FILE, _END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+"""What begins an Arrow file, and what ends a stream."""
 _ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
 _UNREADABLE = (ValueError, OverflowError, pa.ArrowException, ImportError)
 """What Arrow raises for damaged files, and for values that Python cannot hold."""
@@ -43,8 +44,7 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         if kind is Container.PARQUET:
             return _scan_parquet(path, size, cache)
         with pa.memory_map(str(path)) as source:
-            batches = _batches_of_file(source) if kind is Container.ARROW_FILE else _batches_of_stream(path, source)
-            return list(_kept(_checked(path, batches), size, cache))
+            return list(_kept(_checked(path, _batches(source)), size, cache))
 
 
 def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
@@ -70,13 +70,11 @@ def _damage(path: Path, kind: str) -> Iterator[None]:
         yield
     except PacktrainError:
         raise
-    except FileNotFoundError as error:  # Arrow's own words hold the path once more
-        raise InputError(f"{path} cannot be read: No such file or directory; put it back, or give its path") from error
     except _ERRORS as error:
         said = str(error).rstrip(". ")
         raise InputError(
-            f"{path} is damaged or cut short: as {kind} it cannot be read ({said}); copy it again, or write it again "
-            "and close its writer"
+            f"{path} is gone, damaged or cut short: as {kind} it cannot be read ({said}); copy it again, or write it "
+            "again and close its writer"
         ) from error
 
 
@@ -96,13 +94,13 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     with pq.ParquetFile(path, memory_map=True) as file:
         _check_columns(path, file.schema_arrow.names)
         for first, last in _groups(file.metadata, size):
-            groups = [file.metadata.row_group(number) for number in range(first, last)]
-            rows, count = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-            if count > TOO_LARGE * size:
+            every = [file.metadata.row_group(number) for number in range(first, last)]
+            rows, count = sum(group.num_rows for group in every), sum(group.total_byte_size for group in every)
+            if count > _TOO_LARGE * size:
                 return list(_kept(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size, cache))
             if rows:
                 digest = _hash_groups(path, file, first, last)
-                blocks.append(Block(at, at + count, line, rows, digest, "groups", first=first, last=last))
+                blocks.append(Block(at, at + count, line, rows, digest, "groups", groups=(first, last)))
                 at, line = at + count, line + rows
     return blocks
 
@@ -110,11 +108,10 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
 def _read_groups(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
     import pyarrow.parquet as pq
 
-    groups = list(range(block.first, block.last))
     with pq.ParquetFile(path, memory_map=True) as file:
-        if _hash_groups(path, file, block.first, block.last) != block.content:
+        if _hash_groups(path, file, *block.groups) != block.content:
             raise changed(path, block)
-        return file.read_row_groups(groups, columns=columns, use_threads=False)
+        return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
 
 
 def _groups(metadata: Any, size: int) -> Iterator[tuple[int, int]]:
@@ -155,30 +152,20 @@ def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
 # Arrow
 
 
-def _batches_of_file(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    reader = pa.ipc.open_file(source)
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
+def _batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    """The record batches of a file or a stream.
 
-
-def _batches_of_stream(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """
     Raises:
-        InputError: the stream has no end marker, so that record batches may be missing.
-        ValueError: something follows the end.
+        ValueError: a stream has no end marker, so that record batches may be missing, or something follows it.
     """
-    end = 0
-    for _ in pa.ipc.MessageReader.open_stream(source):
-        end = source.tell()
-    if source.tell() == end:
-        raise InputError(
-            f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
-            "copy it again, or write it again and close its writer"
-        )
-    if source.tell() != source.size():
-        raise ValueError(f"{source.size() - source.tell():,} bytes follow the end of the stream")
-    source.seek(0)
+    if source.read_at(len(_FILE), 0) == _FILE:
+        reader = pa.ipc.open_file(source)
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+        return
     yield from pa.ipc.open_stream(source)
+    end = source.tell()
+    if end != source.size() or source.read_at(len(_END), end - len(_END)) != _END:
+        raise ValueError("there is no end marker at its end, so record batches may be missing, or be behind it")
 
 
 def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -201,10 +188,7 @@ def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path) -> Iterator[Block]:
-    """Keep rows in the cache, in blocks of about `size` bytes.
-
-    Where a block begins depends only on the rows before it, not on batches: appending rows changes only the last block.
-    """
+    """Keep rows in the cache, in blocks of about `size` bytes. Where one begins depends on the rows before it."""
     rows, total, at, line = list[pa.RecordBatch](), 0, 0, 0
 
     def block() -> Block:
@@ -213,32 +197,14 @@ def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path) -> Iterator
         kept = spool(LocalStore(cache), digest, data)
         return Block(at, at + total, line, sum(one.num_rows for one in rows), digest, "batches", spooled=kept)
 
-    for step in _steps(batches):
-        count = sum(one.nbytes for one in step)
-        if rows and total + count > size:
+    for step in (batch.slice(first, _STEP) for batch in batches for first in range(0, batch.num_rows, _STEP)):
+        if rows and total + step.nbytes > size:
             yield (made := block())
             at, line, rows, total = made.end, line + made.lines, [], 0
-        rows += step
-        total += count
+        rows.append(step)
+        total += step.nbytes
     if rows:
         yield block()
-
-
-def _steps(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """All rows, STEP at a time."""
-    step, left = list[pa.RecordBatch](), STEP
-    for batch in batches:
-        at = 0
-        while at < batch.num_rows:
-            rows = batch.slice(at, left)
-            step.append(rows)
-            at += rows.num_rows
-            left -= rows.num_rows
-            if not left:
-                yield step
-                step, left = [], STEP
-    if step:
-        yield step
 
 
 def _to_stream(table: pa.Table) -> pa.Buffer:
@@ -276,7 +242,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
             except UnicodeDecodeError as error:
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except _UNREADABLE as error:
-                rejects.append((number, UNREADABLE, f"a value of the row cannot be read by Python ({error})"))
+                rejects.append((number, "unreadable_value", f"a value of the row cannot be read by Python ({error})"))
     # A reader of its own (None) gets each value as it is.
     repairs = [(one.name, repair) for one in table.schema if (repair := _repair(one, columns is not None))]
     repaired = Records()

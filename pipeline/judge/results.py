@@ -1,6 +1,6 @@
 """The results of an evaluation: one line a sample, in no order."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,11 +56,7 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
         raise OutputError(f"--out {folder} holds something else ({held}); choose another folder")
     file = AppendedFile(folder / NAME, options)
     try:
-        with file.reader() as reader:
-            whole, end, cut = reader.read().rpartition(b"\n")
-        if cut:  # by a kill; judged again
-            file.cut(len(whole) + len(end))
-        return file, _parsed(file.path, whole, ids)
+        return file, _parsed(file.path, file.lines(), ids)
     except BaseException:
         file.close()
         raise
@@ -75,16 +71,16 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
     path = folder / NAME
     try:
         with open_regular(path) as file:
-            return _parsed(path, file.read().rpartition(b"\n")[0], ids)
+            return _parsed(path, file.read().rpartition(b"\n")[0].splitlines(), ids)
     except OSError as error:
         raise OutputError(
             f"{path} cannot be read: {error.strerror or error}; give the --out of a `packtrain eval-apps`"
         ) from None
 
 
-def _parsed(path: Path, whole: bytes, ids: Mapping[int, str]) -> Results:
+def _parsed(path: Path, lines: Iterable[bytes], ids: Mapping[int, str]) -> Results:
     results: Results = {}
-    for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             result = decode_note(line, SampleResult)
             if ids.get(result.row) != result.id:

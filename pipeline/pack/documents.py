@@ -44,7 +44,7 @@ class DocumentsTask:
         documents, origins = open_table(self.out.local(TABLE))
         first = 0
         for stored, owner, lines in zip(origins.parts, origins.sources, origins.lines, strict=True):
-            for batch in EncodedPart(stored.path(self.cache)).batches:
+            for batch in EncodedPart(self.cache.local(stored)).batches:
                 rows = np.flatnonzero(documents.copies[first : first + batch.num_rows])
                 doc_ids, name = rows + first, self.sources[owner]
                 first += batch.num_rows

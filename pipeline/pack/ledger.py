@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
-from ...stages.tokenize.encode_counts import DROPPED, REJECTED
-from ...stages.tokenize.unknown_roles import MOST, OTHERS, ROLES
+from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
@@ -39,7 +38,7 @@ def open_ledger(
         counts = record.counts
         for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
             _add(getattr(entry, kind), counts.found.get(kind, {}))
-        _add(entry.unknown_roles, counts.found.get(ROLES, {}), MOST)
+        _add(entry.unknown_roles, counts.found.get(ROLES, {}), MOST_ROLES)
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})

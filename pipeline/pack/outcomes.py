@@ -66,7 +66,7 @@ def mixes(config: "RunConfig") -> bool:
     return any(source.weight is not None or source.repeat is not None for source in config.sources)
 
 
-def select(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
+def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
     """Decide about all documents, in place.
 
     Args:
@@ -101,7 +101,7 @@ def select(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         table.pieces = np.memmap(pieces, PIECE, "r")
 
 
-def select_pairs(table: Table, config: "RunConfig") -> None:
+def decide_pairs(table: Table, config: "RunConfig") -> None:
     """Decide about all preference pairs, in place. Each becomes one row.
 
     Raises:

@@ -1,7 +1,7 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`).
 
     encoded parts ─ table.read_table ─► the table, a line a document
-                  ─ outcomes.select, in place ─► what is packed of each, how often, or why not
+                  ─ outcomes.decide, in place ─► what is packed of each, how often, or why not
                   ─ window_plan.plan_window ─► a layout: the pieces of each row, and which rows are in which shard
                   ─ shard.ShardTask, in workers ─► shards, by rows.PlannedRows, and what they hold of each source
                   ─ ledger.account_rows ─► the ledger, which closes if that is what the table says
@@ -35,8 +35,7 @@ from ..observer import Observer, Silent
 from ..store.open_store import Store
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
-from .outcomes import limits_of, select_pairs
-from .outcomes import select as select_documents
+from .outcomes import decide, decide_pairs, limits_of
 from .rows import LossWeights, PlannedRows, RowForm, Written
 from .segments import Segments
 from .shard import FinishedShards, PackResult, ShardTask
@@ -108,10 +107,10 @@ def select(
     limits = limits_of(config, pairs=pairs)
     table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs)
     if pairs:
-        select_pairs(table, config)
+        decide_pairs(table, config)
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
-        select_documents(table, config, encoded.spec.tokenizer.json, scratch, only=only)
+        decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
         form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
     ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)

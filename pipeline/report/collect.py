@@ -17,7 +17,7 @@ import yaml
 from ...schemas.alignment import why_padded
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError, PacktrainError
-from ...schemas.files.clients import shown
+from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import parse_json
 from ...schemas.ledger import Ledger, SourceLedger

@@ -200,7 +200,7 @@ def _table(dataset: Finished) -> pa.Table:
     try:
         if record is None:
             raise FileNotFoundError(NAME)
-        path = dataset.store.local(NAME, bytes=record.bytes, hash=record.hash)
+        path = dataset.store.local(record)
         with pq.ParquetFile(path) as file:
             return file.read(columns=["doc_id", "id", "tokens"])
     except (pa.ArrowException, OSError) as error:

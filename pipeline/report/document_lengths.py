@@ -20,7 +20,7 @@ from ...stages.mask.policy import Mask
 from ..dataset.documents import Address
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart, PartPlace, Runs
-from ..pack.outcomes import REASONS, limits_of, mixes, select, set_copies
+from ..pack.outcomes import REASONS, decide, limits_of, mixes, set_copies
 from ..pack.table import HELD_OUT, Table, read_table
 
 MOST = 1_000_000
@@ -95,11 +95,11 @@ def _selected(
     """
     without = _unlimited(config)
     whole = read_table(places, sizes, without, limits_of(without), scratch)
-    select(whole, without, tokenizer_json, scratch)
+    decide(whole, without, tokenizer_json, scratch)
     if mixes(config):
         once = config.model_copy(update={"duplicates": "keep", "sources": _once(config)})
         cut = read_table(places, sizes, once, limits_of(once), scratch)
-        select(cut, once, tokenizer_json, scratch)
+        decide(cut, once, tokenizer_json, scratch)
         same = REASONS.index("duplicate")
         cut.documents.outcome[(whole.documents.outcome == same) & (cut.documents.outcome == 0)] = same
         set_copies(cut, config, whole)

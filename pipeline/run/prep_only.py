@@ -16,7 +16,7 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.read import ID_COLUMN, columns_of, given_ids, numbered_blocks, prepare_rows, read_rows
+from ..inputs.read import columns_of, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format
 from ..observer import Observer, Silent
@@ -43,8 +43,8 @@ def prepare_source(
 ) -> PrepCounts:
     """Write a source's examples to one file, as JSON lines. The file appears only when it is complete.
 
-    Prompts alone have an `id` (the row's own; of an APPS problem without one, a digest of its question; else the row's
-    number) and a `row`, the number of the source row from 0, so that what a model answers finds its row again.
+    Prompts alone have a `row`, the number of the source row from 0, so that what a model answers finds its row again,
+    and an `id`: of an APPS problem its own, or a digest of its question; else its group, or the number.
 
     Raises:
         ConfigError: the suffix is not .jsonl, or an input is missing.
@@ -92,12 +92,8 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
     prompts = form.options.prompt_only
-    columns = columns_of(form)
-    if prompts and columns is not None:
-        columns = (*columns, ID_COLUMN)
     for file, block, first in numbered_blocks(files):
-        rows = read_rows(file.path, block, source.max_row_bytes, columns)
-        prepared = prepare_rows(rows, form)
+        prepared = prepare_rows(read_rows(file.path, block, source.max_row_bytes, columns_of(form)), form)
         if where is not None:
             prepared = where.wanted(prepared)
         counts.rows += prepared.rows
@@ -109,11 +105,10 @@ def _rows(
             line, reason, detail = prepared.rejects[0]
             place = f"{file.origin or file.path}, line {block.first_line + line + 1}"
             counts.first_reject = f"{place}: {reason}: {detail}"
-        ids = given_ids(rows) if prompts else {}
         for example in prepared.examples:
             row = form.public_row(example)
             if prompts:
                 number = first + example.line
-                row = {"id": example.group or ids.get(example.line) or str(number), "row": number, **row}
+                row = {"id": example.group or str(number), "row": number, **row}
             yield row
         observer.advance(block.end - block.start, rows=prepared.rows)

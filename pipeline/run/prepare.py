@@ -6,15 +6,14 @@ from dataclasses import replace
 from ...schemas.config.config import RunConfig
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination import prepare_evaluation
-from ..encode.encode_spec import EncodeSpec, Look
-from ..encode.first_look import first_look
-from ..encode.prepared import Prepared
-from ..encode.tokenizer import find_tokenizer, load_tokenizer
+from ..encode.driver import Prepared, first_look
+from ..encode.first_look import Look
+from ..encode.task import EncodeSpec
+from ..encode.tokenizer import load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.scan import join_small, scan_inputs
-from ..inputs.source_formats import is_preference, resolve_formats
-from ..inputs.user_reader import is_reader
+from ..inputs.source_formats import is_preference, is_reader, resolve_formats
 from .workers import Workspace
 
 
@@ -35,8 +34,7 @@ def prepare(
     """
     section, cache = config.tokenizer, work.cache
     work.observer.begin("load inputs and tokenizer", 0, "")
-    folder = find_tokenizer(section.path, work.base)
-    tokenizer = load_tokenizer(folder, chat_template=section.chat_template, base=work.base)
+    tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
     whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
     formats = resolve_formats(config, work.base, files)
     for form in formats.values():
@@ -48,15 +46,13 @@ def prepare(
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
-    engine, version = preferred_engine(section.engine)
     if any(form.make().needs_template for form in formats.values()):
         tokenizer.require_template()
-    spec = EncodeSpec.of(tokenizer, section, engine, version)
+    spec = EncodeSpec.of(tokenizer, section, preferred_engine(section.engine))
     readers = [one.name for one in config.sources if is_reader(one.format)]
     files = tuple(files)
     joined = tuple(join_small(files, readers)) if whole else files
-    guess = Look(engine, version)
-    prepared = Prepared(config.sources, files, joined, formats, pairs, spec, guess, evaluation)
+    prepared = Prepared(config.sources, files, joined, formats, pairs, spec, Look(spec.engine), evaluation)
     look = first_look(prepared, cache, executor, work.observer)
     work.observer.end()
-    return replace(prepared, spec=replace(spec, engine=look.engine, engine_version=look.version), look=look)
+    return replace(prepared, spec=EncodeSpec.of(tokenizer, section, look.engine), look=look)

@@ -30,12 +30,10 @@ from ..dataset.manifests import read_manifest
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
 from ..dataset.run_notes import remember
-from ..encode.driver import Encoded, encode
-from ..encode.encode_spec import PAIRS_FORMAT
+from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import first_reject, notes, reject_lines
-from ..encode.prepared import Prepared
 from ..execute.executor import Executor
-from ..inputs.in_memory import called, written
+from ..inputs.fetch import called, written
 from ..observer import Observer, Printed, Silent
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
@@ -218,7 +216,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
-        "encode": prepared.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+        "encode": prepared.spec.payload(),
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
         "versions": versions | {"packtrain": packtrain_version()},
     }

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
-from ..encode.known_parts import KnownParts
+from ..encode.parts import KnownParts
 from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
-from ..store.cache_tag import mark_cache
 from ..store.local import LocalStore
-from ..store.open_store import Store, cache_root, is_url, open_store, require_writable, resolve_place, scratch_of
+from ..store.open_store import Store, cache_root, is_url, mark_cache, open_store, require_writable, resolve_place
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
@@ -51,7 +50,7 @@ class Workspace:
     @property
     def scratch(self) -> LocalStore:
         """A local folder for temporary files: the cache itself if it is local."""
-        return scratch_of(self.cache)
+        return self.cache.scratch
 
 
 def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspace:
@@ -68,7 +67,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
     require_writable(cache)
     if not is_url(cache) and Path(cache).is_file():
         raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
-    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
+    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch)), observer)
 
 
 @contextmanager

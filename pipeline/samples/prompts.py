@@ -17,13 +17,11 @@ import msgspec
 from ...schemas.config.config import TokenizerConfig
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.escape import escape_line
-from ...schemas.fingerprint import version
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
-from ..encode.encode_spec import EncodeSpec
-from ..encode.task import make_renderer
-from ..encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
+from ..encode.task import EncodeSpec, make_renderer
+from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..execute.pool import Pool
 from ..inputs.find import regular
 
@@ -76,8 +74,8 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
         ConfigError, InputError, TokenizerError, TemplateError: the data, or one of its rows, cannot be used.
     """
     regular(data, "--data")
-    tokenizer = load_tokenizer(find_tokenizer(section.path, base), chat_template=section.chat_template, base=base)
-    spec = EncodeSpec.of(tokenizer, section, "tokenizers", version("tokenizers"))
+    tokenizer = load_tokenizer(section.path, base, section.chat_template)
+    spec = EncodeSpec.of(tokenizer, section, "tokenizers")
     found: dict[int, SamplePrompt] = {}
     ends: list[str | None] = []
     # A template may have no end, and a process can be killed.
@@ -127,11 +125,11 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             raise RowRejectedError(*prepared.rejects[0][1:])
         for example in prepared.examples:
             at = example.line
-            given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.around.prefix
+            given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.tokenizer.around.prefix
             if not isinstance(prompt, str):
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
                 prompt, prefix = renderer.prompt(prompt or [], example.tools), ()
-            elif spec.around.prefix_text and prompt.startswith(spec.around.prefix_text):
+            elif (own := spec.tokenizer.around.prefix_text) and prompt.startswith(own):
                 prefix = ()
             ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
             prompts.append(SamplePrompt(given.id, given.row, ids))
@@ -140,7 +138,7 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             f"--data {task.path}, line {at + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
             "writes: id, row and prompt"
         ) from None
-    return prompts, renderer.stop if renderer is not None else None
+    return prompts, renderer.manner.stop if renderer is not None else None
 
 
 @lru_cache(maxsize=1)

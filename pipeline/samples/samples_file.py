@@ -6,7 +6,7 @@ was in, and the next one goes on with it.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +58,8 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def open_samples(path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[AppendedFile, int]:
-    """A samples file to write or to continue, and how many of the groups it has. What a killed process had begun to
-    write is cut off.
+    """A samples file to write or to continue, and how many of the groups it has. A group that a killed process had
+    begun to write is cut off.
 
     Args:
         path: the file, made if needed.
@@ -70,17 +70,11 @@ def open_samples(path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -
         BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
     """
     file, groups = AppendedFile(path, options), [0, *accumulate(sizes)]
-    try:
-        with file.reader() as reader:
-            whole = takewhile(lambda line: line.endswith(b"\n"), reader)
-            ends = [0, *accumulate(map(len, whole))]
-        if len(ends) > groups[-1] + 1:
-            raise OutputError(f"--out {path} holds more samples than this command makes; choose another file")
-        done = bisect_right(groups, len(ends) - 1) - 1
-        file.cut(ends[groups[done]])
-    except BaseException:
+    if file.count > groups[-1]:
         file.close()
-        raise
+        raise OutputError(f"--out {path} holds more samples than this command makes; choose another file")
+    done = bisect_right(groups, file.count) - 1
+    file.keep(groups[done])
     return file, done
 
 

@@ -7,8 +7,8 @@ is recorded beside it, in `NAME.run.json`.
 import json
 import os
 import stat
-from collections.abc import Mapping
-from io import BufferedReader
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,8 +50,7 @@ def read_record(path: Path) -> dict[str, Any]:
     store, name = LocalStore(path.absolute().parent), path.name + RECORD
     try:
         found = parse_json(store.read(name) or b"")
-        made_by: dict[str, Any] = found["options"] if found["format"] == _FORMAT else {}
-        return made_by | {}
+        return dict(found["options"]) if found["format"] == _FORMAT else {}
     except (ValueError, KeyError, TypeError):
         raise OutputError(f"{store.where(name)} is missing or damaged; choose another place") from None
 
@@ -69,6 +68,8 @@ def _short(value: Any) -> str:
 
 class AppendedFile:
     """A file in the place that `--out` names, made with its folder if it is missing. A context manager.
+
+    What a killed process had begun to write, a line without its end, is cut off.
 
     Args:
         options: everything that decides what the file holds, as plain data. A file without a whole line binds no
@@ -94,13 +95,14 @@ class AppendedFile:
         try:
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
+            self._ends = [0, *accumulate(len(line) for line in self.lines())]
             self._keep_record(options)
+            self.keep(self.count)
             sync_folder(path.absolute().parent)
-        except OSError as error:
+        except BaseException as error:
             lock.release(self._descriptor)
-            raise explain(error, path) from error
-        except BaseException:
-            lock.release(self._descriptor)
+            if isinstance(error, OSError):
+                raise explain(error, path) from error
             raise
 
     def __enter__(self) -> Self:
@@ -114,9 +116,7 @@ class AppendedFile:
         lock.release(self._descriptor)
 
     def _keep_record(self, options: Mapping[str, Any]) -> None:
-        with self.reader() as file:
-            whole = any(b"\n" in part for part in iter(lambda: file.read(1 << 20), b""))
-        if not whole:
+        if not self.count:
             data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
             LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD, data)
         elif differs := differences(read_record(self.path), options):
@@ -124,16 +124,21 @@ class AppendedFile:
                 f"--out {self.path} is of another command ({differs}); choose another place, or repeat that command"
             )
 
-    def reader(self) -> BufferedReader:
-        """What it holds, from its beginning."""
-        file = os.fdopen(os.dup(self._descriptor), "rb")
-        file.seek(0)
-        return file
+    @property
+    def count(self) -> int:
+        """The number of lines that it held when it was opened."""
+        return len(self._ends) - 1
 
-    def cut(self, size: int) -> None:
-        """Keep its first bytes alone, as after a kill in the middle of a line."""
+    def lines(self) -> Iterator[bytes]:
+        """Its whole lines, with their ends."""
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            yield from takewhile(lambda line: line.endswith(b"\n"), file)
+
+    def keep(self, count: int) -> None:
+        """Keep the first lines alone."""
         try:
-            os.ftruncate(self._descriptor, size)
+            os.ftruncate(self._descriptor, self._ends[count])
         except OSError as error:
             raise explain(error, self.path) from error
 

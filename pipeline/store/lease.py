@@ -4,8 +4,8 @@ The lease does not protect the data: two drivers of one run write the same bytes
 shows users and `packtrain wait` whether a driver is at work.
 
 It is a lock of the file `_run/lease`: exclusive, or shared by drivers with a share of the work (`--shard`). The kernel
-releases it when its driver ends, in whatever way. The file says who holds it, or how the last one failed. Object
-stores and some network file systems have no locks: there, two drivers do the work twice.
+releases it when its driver ends, in whatever way. The file says who holds it, or how the last one failed; after a
+success it is empty. Object stores and some network file systems have no locks: there, two drivers do the work twice.
 """
 
 import os
@@ -18,8 +18,7 @@ import msgspec
 
 from ...schemas.errors import BusyError, OutputError
 from ...schemas.files import lock
-from .local import LocalStore, explain
-from .store import Store
+from .local import LocalStore, Store, explain
 
 NAME = "_run/lease"
 _TRIES, _PAUSE_SECONDS = 5, 0.1
@@ -46,7 +45,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 @contextmanager
 def leased(out: Store, *, shard: str | None = None) -> Iterator[None]:
-    """Hold the lease of an output folder. If the work fails, the file stays, and says why.
+    """Hold the lease of an output folder. If the work fails, the file says why.
 
     Args:
         shard: `i/N` for a driver that shares the work with others.
@@ -59,22 +58,19 @@ def leased(out: Store, *, shard: str | None = None) -> Iterator[None]:
         yield
         return
     mine = Lease(os.uname().nodename, os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"), shard)
-    path, descriptor = out.path(NAME), _taken(out, shared=shard is not None)
+    descriptor, left = _taken(out, shared=shard is not None), b""
     try:
-        _write(descriptor, mine)
+        _write(descriptor, msgspec.json.encode(mine))
         yield
-        with suppress(OSError):  # the folder is gone
-            path.unlink(missing_ok=True)
     except OutputError:  # the folder belongs to another run, of which this one says nothing
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
         raise
     except (Exception, KeyboardInterrupt) as error:
         said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-        with suppress(OSError):  # the disk is full
-            _write(descriptor, msgspec.structs.replace(mine, error=said))
+        left = msgspec.json.encode(msgspec.structs.replace(mine, error=said))
         raise
     finally:
+        with suppress(OSError):  # the disk is full
+            _write(descriptor, left)
         lock.release(descriptor)
 
 
@@ -97,20 +93,18 @@ def look(out: Store) -> tuple[Lease | None, bool | None]:
 
 def _taken(out: LocalStore, *, shared: bool) -> int:
     """The locked file."""
-    path, other = out.path(NAME), None
+    path = out.path(NAME)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise explain(error, out.root) from error
     for _ in range(_TRIES):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise explain(error, out.root) from error
         if lock.lock(descriptor, wait=False, shared=shared) is not False:
-            with suppress(FileNotFoundError):  # its driver has just finished
-                if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                    return descriptor
-        other = _read(descriptor)
-        lock.release(descriptor)
+            return descriptor
         time.sleep(_PAUSE_SECONDS)
+    other = _read(descriptor)
+    lock.release(descriptor)
     raise BusyError(
         f"out: {other or 'another run'} works on {out.url}. Let it finish, stop it, or name another folder with --out; "
         "only runs that all have --shard share a folder"
@@ -124,7 +118,6 @@ def _read(descriptor: int) -> Lease | None:
         return None
 
 
-def _write(descriptor: int, lease: Lease) -> None:
-    data = msgspec.json.encode(lease)
+def _write(descriptor: int, data: bytes) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, data, 0)

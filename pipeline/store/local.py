@@ -1,8 +1,12 @@
-"""A store in a local folder, in which half-written files cannot be mistaken for finished ones.
+"""The interface of stores, which map names to contents, and the store in a local or shared folder.
 
-The protocol needs only one operation: a put that creates a name, or fails because the name exists. On a local disk that
-is a temporary file in the same folder, fsync, `os.link`, and fsync of the folder. Object stores offer this as a
-conditional put. What can only have one content is renamed instead.
+A run writes to two stores, `out` and the cache of encoded parts. Tasks carry stores, not paths: a store is pickled as
+its address, and opens nothing before its first use.
+
+The protocol needs only one operation: a put that creates a name, or fails because the name exists; so half-written
+files cannot be mistaken for finished ones. On a local disk that is a temporary file in the same folder, fsync,
+`os.link`, and fsync of the folder. Object stores offer this as a conditional put. What can only have one content is
+renamed instead.
 """
 
 import errno
@@ -10,8 +14,11 @@ import os
 import secrets
 import stat
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import IO
@@ -19,12 +26,124 @@ from typing import IO
 import blake3
 
 from ...schemas.errors import IntegrityError, StoreError, UnwritableError
-from ...schemas.files.lock import process_runs
+from ...schemas.manifest import FileRecord
 from ...schemas.names import check_found
-from .store import Draft, Put, Store
 
 _TEMPORARY = ".tmp-"
 _READ, _LARGEST_NOTE = 1 << 22, 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What was written: size and BLAKE3 of the bytes."""
+
+    bytes: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A file under a temporary name, until it is complete and gets its real name."""
+
+    path: Path
+    file: IO[bytes]
+
+    @cached_property
+    def result(self) -> Put:
+        """What was written, once all is."""
+        self.file.flush()
+        return Put(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
+
+
+class Store(ABC):
+    """Maps names to contents. Stores with the same address are equal."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The folder or URL, for messages and for `open_store`."""
+
+    @property
+    @abstractmethod
+    def scratch(self) -> "LocalStore":
+        """The local folder for copies and other temporary files: the store itself if it is local."""
+
+    @abstractmethod
+    def where(self, name: str) -> str:
+        """The path or URL of a name, for messages."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Size in bytes, or None if there is no such name."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file, or None if there is no such name."""
+
+    @abstractmethod
+    def names(self, folder: str = "") -> list[str]:
+        """The names of complete files below a folder, sorted. The listing of a remote store may be outdated, so a run
+        checks the names that it relies on."""
+
+    @abstractmethod
+    def hash(self, name: str) -> Put | None:
+        """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
+
+    @abstractmethod
+    def local(self, file: str | FileRecord) -> Path:
+        """A local file with the content of a name, for mapping into memory: the file itself, unchecked, or a copy that
+        is fetched once, and compared with its record if one is given.
+
+        Raises:
+            FileNotFoundError: there is no such name.
+            IntegrityError: the content differs.
+        """
+
+    @abstractmethod
+    def draft(self, folder: str) -> AbstractContextManager[Draft]:
+        """A file for writing in a folder; deleted at the end of the block unless it was put.
+
+        Raises:
+            StoreError: the folder cannot be written, or the disk is full.
+        """
+
+    @abstractmethod
+    def put(self, draft: Draft, name: str) -> None:
+        """Give a draft its name, which can only have these bytes: what it may have had is replaced.
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+
+    @abstractmethod
+    def put_bytes(self, name: str, data: bytes) -> bool:
+        """Create a name with this content. False if the name already exists."""
+
+    @abstractmethod
+    def replace_bytes(self, name: str, data: bytes) -> None:
+        """Write a name, replacing any content: only for notes beside the data, such as progress and reports."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a name, if it exists."""
+
+    @abstractmethod
+    def sweep(self, folder: str = "") -> None:
+        """Remove temporary files of killed processes of this machine."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a name."""
+        return self.size(name) is not None
+
+    def top(self) -> list[str]:
+        """Top-level entries: names without a folder, and folders."""
+        return list(dict.fromkeys(name.partition("/")[0] for name in self.names()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Store) and self.url == other.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
 
 
 class LocalStore(Store):
@@ -37,6 +156,10 @@ class LocalStore(Store):
     def url(self) -> str:
         return str(self.root)
 
+    @property
+    def scratch(self) -> "LocalStore":
+        return self
+
     def where(self, name: str) -> str:
         return str(self.path(name))
 
@@ -46,8 +169,8 @@ class LocalStore(Store):
             raise IntegrityError(f"{name[:80]!r} is not a name below {self.root}")
         return self.root / name
 
-    def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
-        return self.path(name)
+    def local(self, file: str | FileRecord) -> Path:
+        return self.path(file if isinstance(file, str) else file.name)
 
     def size(self, name: str) -> int | None:
         try:
@@ -82,16 +205,9 @@ class LocalStore(Store):
     def _unreadable(self, name: str, error: OSError) -> StoreError:
         return StoreError(f"{self.path(name)} cannot be read: {error.strerror}; fix that, or remove it, then run again")
 
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        base = self.path(folder)
-        if not base.is_dir():
-            return {}
-        found = {}
-        for path in base.rglob("*"):
-            with suppress(FileNotFoundError):  # removed meanwhile
-                if path.is_file() and not path.name.startswith(_TEMPORARY):
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-        return {name: found[name] for name in sorted(found)}
+    def names(self, folder: str = "") -> list[str]:
+        files = (path for path in self.path(folder).rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.root).as_posix() for path in files if not path.name.startswith(_TEMPORARY))
 
     @contextmanager
     def draft(self, folder: str) -> Iterator[Draft]:
@@ -151,9 +267,17 @@ class LocalStore(Store):
         mine = f"{_TEMPORARY}{os.uname().nodename}-"
         for path in self.path(folder).rglob(f"{_TEMPORARY}*"):
             writer = path.name.removeprefix(mine).partition("-")[0]
-            if path.name.startswith(mine) and writer.isdecimal() and not process_runs(int(writer)):
+            if path.name.startswith(mine) and writer.isdecimal() and not _runs(writer):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
+
+
+def _runs(process: str) -> bool:
+    """Whether a process of this machine runs; a zombie does not."""
+    try:
+        return Path("/proc", process, "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
 
 
 def open_regular(path: Path) -> FileIO:

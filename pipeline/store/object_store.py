@@ -16,8 +16,8 @@ from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from .local import LocalStore
-from .store import Draft, Put, Store
+from ...schemas.manifest import FileRecord
+from .local import Draft, LocalStore, Put, Store
 
 _LARGEST_NOTE = 1 << 30
 """Maximum bytes of an object that is read into memory."""
@@ -34,12 +34,10 @@ class ObjectStore(Store):
     Args:
         url: of a folder in a bucket.
         scratch: local folder for drafts and copies. None: `user_folder()` of the machine that uses the store.
-        keep: whether to keep put objects as local copies, because they will be read here.
     """
 
-    def __init__(self, url: str, scratch: Path | None = None, *, keep: bool = False) -> None:
+    def __init__(self, url: str, scratch: Path | None = None) -> None:
         self.objects = Remote(url.rstrip("/"))
-        self.keep = keep
         self._scratch = scratch
 
     @property
@@ -48,7 +46,6 @@ class ObjectStore(Store):
 
     @property
     def scratch(self) -> LocalStore:
-        """The local folder for drafts and copies."""
         return LocalStore(self._scratch or user_folder())
 
     def where(self, name: str) -> str:
@@ -64,20 +61,17 @@ class ObjectStore(Store):
         except FileNotFoundError:
             return None
 
-    def sizes(self, folder: str = "") -> dict[str, int]:
+    def names(self, folder: str = "") -> list[str]:
         key, above = self.objects.key(folder), len(f"{self.objects.key('')}/".lstrip("/"))
 
-        def listed() -> dict[str, int]:
+        def listed() -> list[str]:
             pages = _client().list(self.objects.bucket(), key or None)
-            return {one["path"][above:]: one["size"] for page in pages for one in page}
+            return sorted(one["path"][above:] for page in pages for one in page)
 
         try:
-            found = self.objects.ask(folder, listed)
+            return self.objects.ask(folder, listed)
         except FileNotFoundError:  # there is no such bucket
-            return {}
-        folders = {name.rpartition("/")[0] for name in found}
-        # Some tools represent a folder by an empty object of its name.
-        return {name: found[name] for name in sorted(found) if found[name] or name not in folders}
+            return []
 
     def hash(self, name: str) -> Put | None:
         digest, count = blake3(), 0
@@ -89,16 +83,17 @@ class ObjectStore(Store):
             return None
         return Put(count, digest.hexdigest())
 
-    def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
-        key, size = hash, bytes
-        if key is None or size is None:
-            found = self._head(name)
-            if found is None:
-                raise FileNotFoundError(f"there is no {self.where(name)}")
-            size = int(found["size"])
-            key = fingerprint([self.url, name, size, found["e_tag"] or str(found["last_modified"])])
-        fetch = lambda path: self.objects.download(name, path, size, hash)  # noqa: E731
-        return Copies(self.scratch.root).copy(key, size, fetch, named=hash is not None)
+    def local(self, file: str | FileRecord) -> Path:
+        copies = Copies(self.scratch.root)
+        if not isinstance(file, str):
+            fetch = lambda path: self.objects.download(file.name, path, file.bytes, file.hash)  # noqa: E731
+            return copies.copy(file.hash, file.bytes, fetch, named=True)
+        found = self._head(file)
+        if found is None:
+            raise FileNotFoundError(f"there is no {self.where(file)}")
+        size = int(found["size"])
+        key = fingerprint([self.url, file, size, found["e_tag"] or str(found["last_modified"])])
+        return copies.copy(key, size, lambda path: self.objects.download(file, path, size, None))
 
     @contextmanager
     def draft(self, folder: str) -> Iterator[Draft]:
@@ -108,18 +103,13 @@ class ObjectStore(Store):
     def put(self, draft: Draft, name: str) -> None:
         draft.file.flush()
         self._overwrite(name, draft.path)
-        if self.keep:
-            Copies(self.scratch.root).keep(draft.path, draft.result.hash)
 
     def put_bytes(self, name: str, data: bytes) -> bool:
         """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""
-        key, once = self.objects.key(name), {"mode": "create", "use_multipart": False}
         try:
-            self.objects.ask(name, lambda: _client().put(self.objects.bucket(), key, data, **once))
+            self._put(name, data, mode="create", use_multipart=False)
         except TakenError:
             return self.read(name) == data
-        except FileNotFoundError as error:
-            raise self._no_bucket() from error
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
@@ -143,12 +133,14 @@ class ObjectStore(Store):
     def _overwrite(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file, replacing any content."""
         size = data.stat().st_size if isinstance(data, Path) else len(data)
-        several, chunk = size >= 2 * CHUNK, max(CHUNK, -(-size // _MOST_PARTS))
-        parts = {"use_multipart": several, "chunk_size": chunk, "max_concurrency": _PARTS_AT_ONCE}
+        chunk = max(CHUNK, -(-size // _MOST_PARTS))
+        self._put(name, data, use_multipart=size >= 2 * CHUNK, chunk_size=chunk, max_concurrency=_PARTS_AT_ONCE)
 
+    def _put(self, name: str, data: bytes | Path, *, use_multipart: bool, **options: Any) -> None:
         def call() -> None:
+            bucket = self.objects.bucket(parts=use_multipart)
             try:
-                _client().put(self.objects.bucket(parts=several), self.objects.key(name), data, **parts)
+                _client().put(bucket, self.objects.key(name), data, use_multipart=use_multipart, **options)
             except FileNotFoundError as error:
                 if "NoSuchUpload" in str(error):
                     raise ConnectionError("the upload has ended, and the answer was lost") from error
@@ -157,10 +149,7 @@ class ObjectStore(Store):
         try:
             self.objects.ask(name, call)
         except FileNotFoundError as error:
-            raise self._no_bucket() from error
-
-    def _no_bucket(self) -> StoreError:
-        return StoreError(f"{self.where('')}: there is no such bucket; create it, or check the spelling")
+            raise StoreError(f"{self.where('')}: there is no such bucket; create it, or check the spelling") from error
 
 
 def _client() -> Any:

@@ -1,25 +1,34 @@
-"""Opens a place, a path or a URL, as a store."""
+"""Opens a place, a path or a URL, as a store, and marks caches as such: only a marked folder is cleaned."""
 
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
-from ...schemas.files.clients import STORES, shown
-from .local import LocalStore
+from ...schemas.files.remote import STORES, shown
+from ...schemas.manifest import FileRecord
+from .local import LocalStore, Put, open_regular
+from .local import Store as Store
 from .object_store import ObjectStore
-from .store import Put
-from .store import Store as Store
-from .store import StoredFile as StoredFile
 
-ASKED_AT_ONCE = 32
+_ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
 _THREADS = 4
 """Files hashed at once; hashing and reading leave the interpreter to other threads."""
 _CACHE = ".packtrain-cache"
+TAG = "CACHEDIR.TAG"
+"""Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
+FOLDERS = (
+    *("blocks", "copies", "data", "drafts", "encoded", "engines", "hub"),
+    *("locks", "overlaps", "scans", "specs", "tokenizers"),
+)
+"""The folders that packtrain makes in a cache. A folder with anything else is not marked."""
+_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
+_CLEAN = b" Everything in it can be made again: packtrain clean --cache removes what is not needed.\n"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
@@ -66,27 +75,31 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
     return f"{above}/{_CACHE}"
 
 
-def scratch_of(store: Store) -> LocalStore:
-    """Return the local folder for copies and other temporary files: the store itself if it is local."""
-    if isinstance(store, LocalStore):
-        return store
-    assert isinstance(store, ObjectStore)
-    return store.scratch
+def is_cache(folder: Path) -> bool:
+    """Whether packtrain has marked a folder as its cache."""
+    try:
+        with open_regular(folder / TAG) as file:
+            return bool(file.read(len(_SIGNATURE)) == _SIGNATURE)
+    except OSError:
+        return False
 
 
-def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = False) -> Store:
+def mark_cache(cache: LocalStore) -> None:
+    """Mark the cache folder, unless it contains anything else. Does nothing if it is read-only."""
+    with suppress(OSError):
+        top = cache.top()
+        if TAG not in top and all(name in FOLDERS or name.startswith(".") for name in top):
+            cache.put_bytes(TAG, _SIGNATURE + _CLEAN)
+
+
+def open_store(place: str | Path, *, scratch: Path | None = None) -> Store:
     """The store at a place.
 
     Args:
         place: as returned by `resolve_place`.
         scratch: for URLs: the local folder for drafts and copies; by default `user_folder`.
-        keep: for URLs: keep put objects as local copies. Useful for stores that are read on the machine that writes
-        them.
     """
-    text = str(place)
-    if not is_url(text):
-        return LocalStore(Path(place))
-    return ObjectStore(text, scratch, keep=keep)
+    return ObjectStore(str(place), scratch) if is_url(str(place)) else LocalStore(Path(place))
 
 
 def require_writable(place: str) -> None:
@@ -111,11 +124,11 @@ def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[It
     """
     if isinstance(store, LocalStore):
         return [question(item) for item in items]
-    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
         return list(pool.map(question, items))
 
 
-def damaged(store: Store, files: Iterable[StoredFile]) -> set[str]:
+def damaged(store: Store, files: Iterable[FileRecord]) -> set[str]:
     """The names of the files that earlier runs left, and that do not match their hash: disks and memory flip bits.
 
     Files of remote stores are not read here, because copies are checked when they are fetched.

@@ -35,7 +35,7 @@ from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate, plan_of
 from ..run.workers import open_workspace
-from ..store.cache_tag import mark_cache
+from ..store.open_store import mark_cache
 from .window import Blocks, PlannedWindow
 
 FORMAT = 1

@@ -19,7 +19,6 @@ from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
 from ..pack.pack import loss_weights, select, weighs
 from ..pack.window_plan import compose, window_seed
-from ..store.open_store import scratch_of
 
 BLOCK_ORDER = 2**63
 """Number that seeds an epoch's order of blocks. It differs from all window numbers, which seed the order of rows."""
@@ -101,7 +100,7 @@ class PlannedWindow:
         split: str,
         seed: int,
     ) -> None:
-        selected = select(config, encoded, scratch_of(encoded.cache).root, pad_id=pad_id, only=split)
+        selected = select(config, encoded, encoded.cache.scratch.root, pad_id=pad_id, only=split)
         # As those of a run, but decided without looking at the data.
         weighted = weighs(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:

@@ -19,7 +19,7 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
     "prompt_completion": ("prompt", "completion", "tools", "weight"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
-    "tokenized": ("ids", "labels", "mask", "weight"),
+    "tokenized": ("ids", "labels", "weight"),
     "text": ("text", "weight"),
     "apps": ("weight",),
 }
@@ -40,7 +40,7 @@ CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "mask", "weight",
+    "history", "chosen", "rejected", "ids", "labels", "weight",
 ]  # fmt: skip
 """The columns that `keys` can rename; see `FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"

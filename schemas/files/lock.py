@@ -48,15 +48,3 @@ def alone(path: Path) -> Iterator[bool]:
         yield lock(descriptor) is not None
     finally:
         release(descriptor)
-
-
-def process_runs(pid: int) -> bool:
-    """Whether a process of this machine is running; a zombie is not."""
-    import psutil  # here, because few callers need it
-
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True  # another user's

@@ -1,8 +1,8 @@
 """Objects below a URL: of S3, Google Cloud and Azure, which are read and written, of the web, and of other places that
 fsspec knows, which are only read.
 
-All remote inputs, outputs, caches and shards are accessed here, so that errors and retries are handled in one place.
-Every request is limited in time, repeated if that may help, and a broken download continues where it broke.
+All remote inputs, outputs, caches and shards are accessed here. Every request is limited in time, repeated if that may
+help, and a broken download continues where it broke.
 """
 
 import logging
@@ -10,29 +10,38 @@ import os
 import random
 import re
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
 
 from blake3 import blake3
 
 from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
-from .clients import STORES, WEB, bucket, filesystem, shown, web
 
+STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Protocols of object stores that can be written: their server decides whether a name is free."""
+WEB = ("http", "https")
+CONNECT_SECONDS, REQUEST_SECONDS = 10.0, 60.0
+"""Without a connection, or without a byte, for so long, a request has failed."""
 ATTEMPTS = 8
 """Failures in a row after which a request is given up."""
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
-"""Pauses between attempts, in seconds. Each is random, below a limit: 0.2 s at first, three times as much after each
-failure, at most 20 s. Together they take about a minute at most.
-"""
+"""Pauses between attempts are random, below a limit in seconds that grows by the factor. Together: at most a minute."""
 PIECE = 1 << 20
 """Bytes that are read at once."""
 _PART_RETRIES = 3
 _STATUS = re.compile(r"status code: (\d{3})")
+_LOGIN = re.compile("(?<=://)[^/@]*@")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
+_used_by: int | None = None
+"""The process that has used obstore, whose threads do not survive a fork: a child would wait for them forever."""
 
 Answer = TypeVar("Answer")
 
@@ -50,7 +59,7 @@ class ShortError(RemoteError):
 
 
 class TakenError(Exception):
-    """The name already exists. The object may be from this very call: an answer may have been lost."""
+    """The name exists already, perhaps by this very call: an answer may have been lost."""
 
 
 class CutError(Exception):
@@ -66,9 +75,6 @@ class Remote:
             web, `headers`; for other places, what fsspec's file system takes.
         attempts: failures in a row after which a request is given up; by default `ATTEMPTS`.
         resume: what to do after a temporary failure, for messages.
-
-    Raises:
-        ConfigError: no attempt is allowed.
     """
 
     def __init__(
@@ -81,10 +87,8 @@ class Remote:
     ) -> None:
         self.url, self.options, self.resume = url, options or {}, resume
         self.attempts = ATTEMPTS if attempts is None else attempts
-        if self.attempts < 1:
-            raise ConfigError(f"attempts={attempts}: at least one")
         self.protocol = urlsplit(url).scheme
-        self._opened: dict[bool, tuple[int, Any]] = {}
+        self._opened: dict[bool, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": {}}
@@ -221,9 +225,9 @@ class Remote:
         Args:
             parts: whether it repeats requests by itself, so that a fault does not cost the earlier parts of an upload.
         """
-        if self._opened.get(parts, (0, None))[0] != os.getpid():
-            self._opened[parts] = os.getpid(), bucket(self.url, self.options, _PART_RETRIES if parts else 0)
-        return self._opened[parts][1]
+        if parts not in self._opened or _used_by != os.getpid():
+            self._opened[parts] = bucket(self.url, self.options, _PART_RETRIES if parts else 0)
+        return self._opened[parts]
 
     def key(self, name: str) -> str:
         """The key of an object in its bucket; for object stores."""
@@ -244,23 +248,17 @@ class Remote:
             ) from error
         short = isinstance(error, CutError) or status == 416
         if not short and not _passes(error, status):
-            raise RemoteError(
-                f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
-            ) from error
+            said = f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
+            raise RemoteError(said) from error
         if failures < self.attempts:
             pause = _RANDOM.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR ** (failures - 1)))
             _LOG.info("%s: %s; again in %.1f s", where, describe(error), pause)
             error.__traceback__ = None  # it would keep what all callers hold alive
             time.sleep(pause)
             return
-        if short:
-            raise ShortError(
-                f"{where} has the wrong length, in {failures} attempts: {describe(error)}; it was truncated, "
-                f"or replaced: put it there again, then {self.resume}"
-            ) from error
-        raise RemoteError(
+        raise (ShortError if short else RemoteError)(
             f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store can be "
-            f"reached from here and is not overloaded, then {self.resume}"
+            f"reached from here and that the object is whole, then {self.resume}"
         ) from error
 
 
@@ -274,9 +272,8 @@ def _status(error: BaseException) -> int | None:
     """The HTTP status of an error, wherever its client keeps it."""
     if isinstance(error, HTTPError):
         return error.code
-    status = getattr(error, "status", None)  # of aiohttp, which fsspec uses for the web
     found = _STATUS.search(str(error))
-    return status if isinstance(status, int) else int(found[1]) if found else None
+    return int(found[1]) if found else None
 
 
 def _passes(error: BaseException, status: int | None) -> bool:
@@ -287,3 +284,117 @@ def _passes(error: BaseException, status: int | None) -> bool:
         return status in (408, 409, 425, 429) or short
     permanent = (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
     return not isinstance(error, (*permanent, ValueError)) and type(error).__name__ != "NotSupportedError"
+
+
+def bucket(url: str, options: dict[str, Any], retries: int = 0) -> Any:
+    """obstore's store of a URL's bucket; see `Remote`.
+
+    Args:
+        retries: how often it repeats a request by itself.
+    """
+    global _used_by
+    where = shown(url)
+    if _used_by not in (None, os.getpid()):
+        raise ConfigError(
+            f"{where}: this process was forked from one that had used an object store, whose client does not survive "
+            'that; start processes by "spawn" or "forkserver", as in DataLoader(..., multiprocessing_context="spawn")'
+        )
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError as error:
+        raise ConfigError(f"{where}: obstore is missing; pip install 'packtrain[s3]'") from error
+    protocol, _, rest = url.partition("://")
+    address = f"{'gs' if protocol == 'gcs' else protocol}://{rest.partition('/')[0]}"
+    try:
+        store = from_url(address, **_arguments(protocol, options, retries))
+    except (BaseError, ValueError, TypeError) as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be opened: {said}; check the URL and storage_options") from error
+    _used_by = os.getpid()
+    return store
+
+
+def web(url: str, options: dict[str, Any], start: int = 0) -> HTTPResponse:
+    """The answer of a web server, whose body has not been read. Close it.
+
+    Args:
+        options: `headers` to send.
+        start: ask for the bytes from here on; a server may send all.
+
+    Raises:
+        OSError: the server cannot be reached, or answers with an error (HTTPError).
+    """
+    headers = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **options.get("headers", {})}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    parts = urlsplit(url)
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
+    answer: HTTPResponse = urlopen(Request(address, headers=headers), timeout=REQUEST_SECONDS)
+    return answer
+
+
+def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path in it: for searching, which differs from place to place.
+
+    Raises:
+        ConfigError: the protocol or the options are unknown, or a package is missing.
+    """
+    protocol, where = urlsplit(url).scheme, shown(url)
+    try:
+        if protocol in STORES:
+            bucket(url, options or {})
+            from obstore.fsspec import FsspecStore
+
+            arguments = _arguments(protocol, options or {}, retries=4)
+            return FsspecStore(protocol, skip_instance_cache=True, **arguments), url.partition("://")[2].rstrip("/")
+        from fsspec.core import url_to_fs
+
+        fs, path = url_to_fs(url, **(options or {}))
+        return fs, path
+    except ImportError as error:
+        raise ConfigError(f"{where}: a package is missing for {protocol}:// ({error})") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{where} is not a URL that fsspec can read, or its options do not fit ({error}); check its beginning, "
+            "storage_options and fsspec's own configuration"
+        ) from error
+
+
+def shown(url: str) -> str:
+    """A URL for messages: without user and password, and without the signature of a web address."""
+    return _LOGIN.sub("", url.partition("?")[0] if urlsplit(url).scheme in WEB else url)
+
+
+def _arguments(protocol: str, options: dict[str, Any], retries: int) -> dict[str, Any]:
+    """obstore's arguments: the user's options, and our limits."""
+    limits = {
+        "allow_http": True,  # for an endpoint that says so
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=REQUEST_SECONDS),
+        "timeout": timedelta(seconds=60 * REQUEST_SECONDS),
+    }
+    return {
+        **_profile(protocol, options),
+        **options,
+        "client_options": {**limits, **options.get("client_options", {})},
+        "retry_config": {"max_retries": retries},
+    }
+
+
+def _profile(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The credentials of `~/.aws`, which boto3 reads; obstore finds those of the environment and of machines."""
+    given = {"access_key_id", "skip_signature", "credential_provider", "config"} & set(options)
+    if protocol not in ("s3", "s3a") or given or {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"} & set(os.environ):
+        return {}
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return {}
+    session = boto3.Session()
+    return {"credential_provider": Boto3CredentialProvider(session)} if session.get_credentials() else {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...schemas.errors import RowRejectedError
-from ..prep.apps import group_of, solutions_of
+from ..prep.apps import group_of
 from ..prep.rowjson import require_shallow
 
 UNRATED = "unrated"
@@ -45,7 +45,7 @@ def problem_of(row: Any, number: int) -> Problem:
     """The problem of a row.
 
     Raises:
-        RowRejectedError: `no_tests`, `bad_tests`, `too_deep` or `bad_solutions`.
+        RowRejectedError: `no_tests`, `bad_tests` or `too_deep`.
     """
     tests = row.input_output
     try:
@@ -70,7 +70,7 @@ def problem_of(row: Any, number: int) -> Problem:
         function,
         as_bytes,
         tuple(outputs),
-        tuple(solutions_of(row)),
+        tuple(row.solutions or ()),
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import begins_of
 from ...schemas.rows import (
     ASSISTANT_KINDS,
     CALL_KINDS,
@@ -161,34 +160,4 @@ def supervised_turns(
     return (
         np.bincount(owner[wanted], minlength=documents).astype(np.int32),
         np.bincount(owner[wanted & ~ended], minlength=documents).astype(np.int32),
-    )
-
-
-def supervised_tokens(
-    supervised: NDArray[np.bool_],
-    ends: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    low: NDArray[np.int32] | None = None,
-    high: NDArray[np.int32] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return (N,) the number of supervised tokens of each document, and (N,) whether its first token is supervised.
-
-    Args:
-        supervised: (runs,) from `supervised_runs`.
-        ends: (runs,) where each run ends, in tokens of its document.
-        offsets: (N + 1,) where each document's runs begin. A document has at least one run. low, high: (N,) count only
-        tokens low..high - 1 of each document; the flag is then for token low.
-    """
-    if len(offsets) < 2:
-        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_)
-    starts = begins_of(ends, offsets)
-    runs = np.diff(offsets)
-    from_here = starts if low is None else np.maximum(starts, np.repeat(low, runs))
-    to_here = ends if high is None else np.minimum(ends, np.repeat(high, runs))
-    sizes = np.where(supervised, np.maximum(to_here - from_here, 0), 0)
-    first = supervised & (from_here < to_here)
-    first &= from_here == (0 if low is None else np.repeat(low, runs))
-    return (
-        np.add.reduceat(sizes, offsets[:-1]).astype(np.int32),
-        np.logical_or.reduceat(first, offsets[:-1]),
     )

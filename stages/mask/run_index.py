@@ -64,8 +64,8 @@ class RunIndex:
         return self.before[run] + np.where(inside, places - self.begins[run], 0)
 
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the token at each place is supervised. Places are below T."""
-        return self.supervised[np.searchsorted(self.ends, places, side="right")]
+        """Whether the token at each place is supervised; T has none."""
+        return np.append(self.supervised, False)[np.searchsorted(self.ends, places, side="right")]
 
     def through_turn(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether a cut at each place goes through a trained turn: the tokens on both sides belong to it and are

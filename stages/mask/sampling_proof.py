@@ -6,18 +6,19 @@ must be those that stand before the trained ones, and a stop token must end them
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS, Example
 from ..arrays import view
-from ..template.assistant_turns import ASSISTANT
-from ..template.owned import loss_weight
-from ..template.render import Renderer
+from ..template.chat_template import ChatTemplate
+from ..template.marked import ASSISTANT, loss_weight
 from ..tokenize.engines import Engine
 from ..tokenize.token_runs import IS_NEXT_STOP
 
@@ -45,7 +46,7 @@ class Proof(NamedTuple):
 
 
 def prove(
-    batch: pa.RecordBatch, examples: Sequence[Example], renderer: Renderer, engine: Engine, stops: frozenset[int]
+    batch: pa.RecordBatch, examples: Sequence[Example], template: ChatTemplate, engine: Engine, stops: frozenset[int]
 ) -> Iterator[Proof]:
     """Yield a proof for each located turn that is trained. Plain texts have none.
 
@@ -55,17 +56,21 @@ def prove(
         stops: ids that end a generation.
 
     Raises:
-        TemplateError: see `Renderer.before`.
+        TemplateError: see `ChatTemplate.render`.
     """
     asked: list[tuple[int, int, bool]] = []
     prompts: list[str | None] = []
     for document, example in enumerate(examples):
         before, after = example.prompt or [], example.completion or []
-        if not isinstance(before, str) and not isinstance(after, str):
-            messages = [*before, *after]
-            said = [at for at, one in enumerate(messages) if one.get("role") == ASSISTANT and loss_weight(one)]
-            prompts += renderer.before(messages, said, example.tools)
-            asked += [(document, at, at < len(before)) for at in said]
+        messages = [] if isinstance(before, str) or isinstance(after, str) else [*before, *after]
+        for at, one in enumerate(messages):
+            if one["role"] != ASSISTANT or not loss_weight(one):
+                continue
+            asked.append((document, at, at < len(before)))
+            prompts.append(None)
+            with suppress(RowRejectedError):
+                if at:
+                    prompts[-1] = template.render(messages[:at], example.tools, add_generation_prompt=True)
     if not prompts:
         return
     alone = engine.encode([prompt or "" for prompt in prompts]).each()

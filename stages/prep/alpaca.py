@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Column, Columns, Format
-from .conversation import conversation, is_blank, turn
-from .rowjson import decode_json
+from .messages import conversation, is_blank, turn
 
 
 class AlpacaFormat(Format):
@@ -21,23 +20,19 @@ class AlpacaFormat(Format):
         "output": Column(str, required=True),
         "input": Column(str | None),
         "system": Column(str | None),
-        "history": Column(list[tuple[str, str]] | str | None),
+        "history": Column(list[tuple[str, str]] | None, cell="a JSON list of pairs"),
     }
     default_style = "chat"
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`."""
         asked = "\n".join(text for text in (row.instruction, row.input) if text)
         if not asked:
             raise RowRejectedError("empty", f"`{self.keys['instruction']}` is empty")
         if is_blank(row.output):
             raise RowRejectedError("empty_completion", f"`{self.keys['output']}` is empty")
-        history = row.history
-        if isinstance(history, str):  # JSON text, as in a CSV cell
-            where, kind = f"`{self.keys['history']}`", list[tuple[str, str]] | None
-            history = decode_json(history, where, kind, what="a JSON list of pairs") if history.strip() else None
         messages: Messages = [turn("system", row.system)] if row.system else []
-        for before, answer in history or []:
+        for before, answer in row.history or []:
             messages += [turn("user", before), turn("assistant", answer)]
         messages += [turn("user", asked), turn("assistant", row.output)]
         return conversation(messages, None, line, per_turn=self.options.per_turn, skipped=skipped)

@@ -19,7 +19,6 @@ class _Tests(msgspec.Struct):
 
 
 _decode_tests = msgspec.json.Decoder(_Tests).decode
-_decode_solutions = msgspec.json.Decoder(list[str] | None).decode
 _TICKS = re.compile("`{3,}")
 _SMALL = 256
 
@@ -35,7 +34,7 @@ class AppsFormat(Format):
     columns: ClassVar[Columns] = {
         "question": Column(str, required=True),
         "id": Column(int | str | None),
-        "solutions": Column(Any),  # a list of texts, or its JSON; "" or null for none
+        "solutions": Column(list[str] | None, cell="a JSON list of strings"),
         "input_output": Column(Any),  # an object, or its JSON; "" or null if there are no tests; may be megabytes long
         "difficulty": Column(str | None),
         "starter_code": Column(str | None),
@@ -48,8 +47,8 @@ class AppsFormat(Format):
         known = isinstance(row.get("solutions"), str | list) and ("input_output" in row or "difficulty" in row)
         return known and super().fits(row)
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `no_solution`.
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """See `Format.examples`. Rejects `empty`; filters `no_solution`.
 
         Solutions that are blank, or equal an earlier one but for whitespace at the end, are skipped, and those beyond
         `max_solutions`; they are counted if the row has others.
@@ -59,7 +58,7 @@ class AppsFormat(Format):
         group, prompt = group_of(row), [{"role": "user", "content": chat_prompt(row)}]
         if self.options.prompt_only:
             return [Example(line, -1, group, prompt, [], None)]
-        kept = self._chosen(solutions_of(row), skipped)
+        kept = self._chosen(row.solutions or [], skipped)
         if not kept:
             raise RowFilteredError("no_solution")
         return [
@@ -67,7 +66,7 @@ class AppsFormat(Format):
             for sub, text in kept
         ]
 
-    def _chosen(self, solutions: list[str], skipped: Counter[str] | None) -> list[tuple[int, str]]:
+    def _chosen(self, solutions: list[str], skipped: Counter[str]) -> list[tuple[int, str]]:
         """(index in the row's list, solution) of the solutions to keep, without whitespace at their ends."""
         kept: dict[str, int] = {}
         left_out: Counter[str] = Counter()
@@ -78,34 +77,9 @@ class AppsFormat(Format):
                 kept[text] = sub
         limit = self.options.max_solutions or len(kept)
         left_out["over_limit"] = max(len(kept) - limit, 0)
-        if skipped is not None and kept:
+        if kept:
             skipped.update(+left_out)
         return [(sub, text) for text, sub in kept.items()][:limit]
-
-
-def solutions_of(row: Any) -> list[str]:
-    """The solutions of a row; [] if there are none.
-
-    Raises:
-        RowRejectedError: `bad_solutions`, if they are not a list of strings or its JSON text.
-    """
-    value = row.solutions
-    if isinstance(value, str):
-        if not value or value.isspace():
-            return []
-        try:
-            return _decode_solutions(value) or []
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RowRejectedError("bad_solutions", f"`solutions` is not a JSON list of strings: {error}") from None
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise RowRejectedError("bad_solutions", f"`solutions` must be a list, got {type(value).__name__}")
-    for index, text in enumerate(value):
-        if not isinstance(text, str):
-            got = type(text).__name__
-            raise RowRejectedError("bad_solutions", f"`solutions[{index}]` must be a string, got {got}")
-    return value
 
 
 def group_of(row: Any) -> str:
@@ -123,23 +97,20 @@ def function_of(row: Any) -> str | None:
     split) use standard input, as in APPS.
     """
     tests = row.input_output
-    if not tests:
-        return None
-    if isinstance(tests, str):
+    if isinstance(tests, str) and tests:
         if len(tests) > _SMALL and "fn_name" not in tests:
             return ""
         try:
             found = _decode_tests(tests)
         except (msgspec.DecodeError, RecursionError):
             return None
-        name, plain = found.fn_name, bytes(found.inputs) != b"null"
-    elif isinstance(tests, dict):
-        name, plain = tests.get("fn_name"), tests.get("inputs") is not None
-    else:
+        tests = {"fn_name": found.fn_name, "inputs": None if bytes(found.inputs) == b"null" else found.inputs}
+    if not isinstance(tests, dict):
         return None
+    name = tests.get("fn_name")
     if isinstance(name, str) and name:
         return name
-    return "" if plain else None
+    return None if tests.get("inputs") is None else ""
 
 
 def fenced(code: str) -> str:

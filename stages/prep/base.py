@@ -14,7 +14,7 @@ import numpy as np
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import IGNORE_INDEX, Example
-from .rowjson import TOO_DEEP, require_shallow
+from .rowjson import TOO_DEEP, decode_json, require_shallow
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
@@ -35,10 +35,12 @@ class Column:
     required: bool = False
     nested: bool = False
     """Whether it holds messages or tools, which may not nest too deeply."""
+    cell: str = ""
+    """What a text in it is the JSON of, in words, as in a cell of CSV; a blank one is null. "": texts stay texts."""
+    refused: tuple[str, str] | None = None
+    """Reason and detail with which a row is rejected that has anything in it."""
     name: str | None = None
     """Its name in the data, if it differs from the field."""
-    if_named: bool = False
-    """It is read only if the user names it, and is required then."""
 
 
 Columns: TypeAlias = Mapping[str, Column]
@@ -135,12 +137,13 @@ class Format(ABC):
         self.style = self.options.style or self.default_style
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
-        known = {**self.columns, "weight": _WEIGHT}
-        self.nested = [name for key, name in self.keys.items() if known[key].nested]
-        """The names of the columns that hold messages or tools."""
+        read = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
+        self._refused = [(key, one.refused) for key, one in read.items() if one.refused]
+        self._cells = [(key, one) for key, one in read.items() if one.cell]
+        self._nested = [key for key, one in read.items() if one.nested]
         fields: list[Any] = [
-            (key, known[key].type) if known[key].required or known[key].if_named else (key, known[key].type, None)
-            for key in self.keys
+            (key, one.type | str if one.cell else one.type, *(() if one.required else (None,)))
+            for key, one in read.items()
         ]
         try:
             self._row_type: Any = msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
@@ -151,11 +154,12 @@ class Format(ABC):
     def read_columns(self) -> dict[str, str]:
         """The name of each column that is read, by field."""
         given = self.options.keys
-        return {
+        read = {
             key: given.get(key) or column.name or key
-            for key, column in {**self.columns, "weight": _WEIGHT}.items()
-            if key in given or not (column.if_named or (not column.required and (column.name or key) in given.values()))
+            for key, column in self.columns.items()
+            if key in given or column.required or (column.name or key) not in given.values()
         }
+        return read | ({"weight": given["weight"]} if "weight" in given else {})
 
     @property
     def needs_template(self) -> bool:
@@ -165,7 +169,7 @@ class Format(ABC):
     @property
     def is_plain(self) -> bool:
         """Whether no example is a conversation."""
-        return self.style != "chat" and not self.nested
+        return self.style != "chat" and not self._nested
 
     @property
     def wanted(self) -> str:
@@ -180,7 +184,7 @@ class Format(ABC):
         return [key for key, column in self.columns.items() if column.required]
 
     @abstractmethod
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """The examples of one row, at least one.
 
         Args:
@@ -225,7 +229,8 @@ class Format(ABC):
         So invalid UTF-8 is found only in values that are used. A byte order mark before the object is accepted.
 
         Raises:
-            RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`.
+            RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`,
+                and what the table of columns refuses.
         """
         try:
             row = self._decoder.decode(line)
@@ -233,14 +238,13 @@ class Format(ABC):
             if line.startswith(_BOM):
                 return self.decode(line[len(_BOM) :])
             raise _rejected(error, line) from None
-        return self._shallow(row)
+        return self._checked(row)
 
     def convert(self, row: Mapping[str, Any]) -> Any:
         """Convert a decoded row, such as one of a table, to the type that `decode` returns.
 
         Raises:
-            RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
-                `too_deep`.
+            RowRejectedError: see `decode`; `invalid_utf8` is a lone surrogate.
         """
         try:
             converted = msgspec.convert(row, self._row_type)
@@ -251,12 +255,19 @@ class Format(ABC):
             raise _rejected(error) from None
         except (TypeError, OverflowError, ValueError) as error:
             raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
-        return self._shallow(converted)
+        return self._checked(converted)
 
-    def _shallow(self, row: Any) -> Any:
-        for key, name in self.keys.items():
-            if name in self.nested:
-                require_shallow(getattr(row, key), f"`{name}`")
+    def _checked(self, row: Any) -> Any:
+        """A row whose columns hold what the table says."""
+        for key, (reason, detail) in self._refused:
+            if getattr(row, key):
+                raise RowRejectedError(reason, f"`{self.keys[key]}` is not empty: {detail}")
+        for key, column in self._cells:
+            if isinstance(value := getattr(row, key), str):
+                where = f"`{self.keys[key]}`"
+                setattr(row, key, decode_json(value, where, column.type, what=column.cell) if value.strip() else None)
+        for key in self._nested:
+            require_shallow(getattr(row, key), f"`{self.keys[key]}`")
         return row
 
     def prepare(self, items: Iterable[tuple[int, bytes | Mapping[str, Any]]]) -> PreparedBlock:
@@ -287,8 +298,8 @@ class Format(ABC):
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank)
 
 
-_WEIGHT = Column(Any, if_named=True)
-"""The loss weight of a row, which all its examples get."""
+_WEIGHT = Column(Any, required=True)
+"""The loss weight of a row, which all its examples get; read if the user names its column."""
 
 
 def check_weight(value: Any, where: str) -> float:

@@ -6,16 +6,7 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Column, Columns, Format
-from .conversation import (
-    MEDIA,
-    TOOLS,
-    check_messages,
-    is_blank,
-    refuse_media,
-    require_answer,
-    tools_of,
-    turn,
-)
+from .messages import MEDIA, TOOLS, check_messages, is_blank, require_answer, turn
 
 _ANSWER = str | list[dict[str, Any]]
 
@@ -38,14 +29,13 @@ class PreferenceFormat(Format):
     }
     values = "lists of messages, or texts beside a prompt"
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty_completion`, `no_preference` (equal answers), `no_prompt`, `wrong_type`, and what
         `check_messages` rejects.
         """
         keys = self.keys
-        refuse_media(row)
         prompt, chosen, rejected = (self._read(row, name) for name in ("prompt", "chosen", "rejected"))
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if not answer:
@@ -75,7 +65,7 @@ class PreferenceFormat(Format):
         if texts and self.style == "chat":
             prompt = [turn("user", prompt)]
             chosen, rejected = [turn("assistant", chosen)], [turn("assistant", rejected)]
-        return [Example(line, -1, "", prompt, chosen, None, tools_of(row, keys), rejected=rejected)]
+        return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
 
     def _read(self, row: Any, name: str) -> Any:
         value = getattr(row, name)

@@ -6,17 +6,7 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from .base import Column, Columns, Format
-from .conversation import (
-    MEDIA,
-    TOOLS,
-    check_messages,
-    conversation,
-    is_blank,
-    refuse_media,
-    require_answer,
-    tools_of,
-    turn,
-)
+from .messages import MEDIA, TOOLS, check_messages, conversation, is_blank, require_answer, turn
 
 _EITHER = str | list[dict[str, Any]]
 
@@ -40,7 +30,7 @@ class PromptCompletionFormat(Format):
             del names["completion"]
         return names
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty_completion`, `empty` (an empty prompt with `prompt_only`), and what `check_messages` rejects.
@@ -48,7 +38,6 @@ class PromptCompletionFormat(Format):
         keys = self.keys
         prompt: Any = row.prompt
         completion: Any
-        refuse_media(row)
         if self.options.prompt_only:
             if not prompt:
                 raise RowRejectedError("empty", f"`{keys['prompt']}` is empty")
@@ -64,17 +53,12 @@ class PromptCompletionFormat(Format):
             if self.style == "chat":
                 prompt = [turn("user", prompt)] if prompt else []
                 completion = [turn("assistant", completion)] if completion else []
-            return [Example(line, -1, "", prompt, completion, None, tools_of(row, keys))]
+            return [Example(line, -1, "", prompt, completion, None, row.tools)]
         messages = check_messages(prompt, keys["prompt"])
         answers = []
         if completion:
             answers = check_messages(completion, keys["completion"])
             require_answer(answers, keys["completion"])
         return conversation(
-            messages + answers,
-            tools_of(row, keys),
-            line,
-            per_turn=self.options.per_turn,
-            skipped=skipped,
-            start=len(messages),
+            messages + answers, row.tools, line, per_turn=self.options.per_turn, skipped=skipped, start=len(messages)
         )

@@ -59,11 +59,11 @@ class ReaderFormat(Format):
         """See `Format.is_plain`."""
         return False
 
-    def _shallow(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
         require_shallow(row, "the row")
         return row
 
-    def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: dict[str, Any], line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `reader_error` (the function raised an error) and `reader_result` (its result cannot be used); filters
@@ -92,7 +92,7 @@ class ReaderFormat(Format):
                 raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
         return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
 
-    def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
+    def _examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         if not isinstance(row, Mapping):
             raise RowRejectedError("wrong_type", f"a row is a dict, or a list of dicts, got {type(row).__name__}")
         decisive = next((key for key in _FORMS if key in row), None)

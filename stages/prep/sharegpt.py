@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message
 from .base import Column, Columns
-from .conversation import MEDIA, TOOLS
-from .messages import MessagesFormat
+from .messages import MEDIA, OBJECTS, TOOLS, MessagesFormat
 from .rowjson import decode_json
 
 ROLES = {
@@ -40,7 +39,7 @@ class ShareGPTFormat(MessagesFormat):
 
     name = "sharegpt"
     columns: ClassVar[Columns] = {
-        "conversations": Column(list[dict[str, Any]] | str, required=True, nested=True),
+        "conversations": Column(list[dict[str, Any]], required=True, nested=True, cell=OBJECTS),
         "system": Column(str | None),
         "tools": TOOLS,
         **MEDIA,

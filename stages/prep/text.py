@@ -15,7 +15,7 @@ class TextFormat(Format):
     columns: ClassVar[Columns] = {"text": Column(str, required=True)}
     values = "a text"
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`. Rejects `empty`."""
         if not row.text:
             raise RowRejectedError("empty", f"`{self.keys['text']}` is empty")

@@ -15,35 +15,33 @@ MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 _NUMBERS = list[int] | None
 _FLAGS = list[int | bool] | None
 _LARGEST = 2**31 - 1
-_OF_PACKED = (UNPADDED, "seq_start_id")
-"""Columns that only packed rows have: packtrain's own, and Megatron-Bridge's."""
+_PACKED = (
+    "packed_already",
+    "documents are packed in this row; give a row for each of them, or take rows apart in a reader of your own "
+    "(format: python:module:function)",
+)
 
 
 class TokenizedFormat(Format):
     """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect.
 
-    `mask` names a column of 0 and 1; without it, the columns of `MASKS` that a row has are used, and a token is trained
-    if all of them say so. Rows that hold several documents are rejected.
+    A token is trained if its label says so, and all the columns of `MASKS` that a row has. Rows that hold several
+    documents are rejected.
     """
 
     name = "tokenized"
     columns: ClassVar[Columns] = {
         "ids": Column(list[int], required=True, name="input_ids"),
         "labels": Column(_NUMBERS),
-        "mask": Column(_FLAGS, if_named=True),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths")},
         WEIGHTS: Column(list[float] | None),
-        **{name: Column(Any) for name in _OF_PACKED},
+        # Columns that only packed rows have: packtrain's own, and Megatron-Bridge's.
+        **{name: Column(Any, refused=_PACKED) for name in (UNPADDED, "seq_start_id")},
     }
     values = "a list of integers"
 
-    def read_columns(self) -> dict[str, str]:
-        """See `Format.read_columns`."""
-        names = super().read_columns()
-        return {key: name for key, name in names.items() if key not in MASKS} if "mask" in names else names
-
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
@@ -57,50 +55,31 @@ class TokenizedFormat(Format):
             raise RowRejectedError("bad_ids", f"`{keys['ids']}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
         if row.attention_mask is not None and not np.all(_array(row.attention_mask)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
-        if len(row.seq_lengths or ()) > 1 or any(getattr(row, name) is not None for name in _OF_PACKED):
-            raise RowRejectedError(
-                "packed_already",
-                "documents are packed in this row; give a row for each of them, or take rows apart in a reader of your "
-                "own (format: python:module:function)",
-            )
-        trained = self._labelled(row.labels, ids)
-        for key in ("mask", *MASKS):
-            name, mask = keys.get(key, ""), getattr(row, key)
-            if mask is not None:
-                values = _array(mask)
-                self._check_length(values, name, ids, "bad_mask")
-                wrong = (values != 0) & (values != 1)
-                if np.any(wrong):
-                    at = int(np.argmax(wrong))
-                    raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
-                trained = values == 1 if trained is None else trained & (values == 1)
+        if len(row.seq_lengths or ()) > 1:
+            raise RowRejectedError(*_PACKED)
         if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
             raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
-        flags = None if trained is None or trained.all() else trained
-        return [Example(line, -1, "", None, None, None, ids=ids, trained=flags)]
+        trained: NDArray[np.bool_] = np.ones(len(ids), np.bool_)
+        for name in ("labels", *MASKS):
+            if getattr(row, name) is not None:
+                trained &= self._flags(name, getattr(row, name), ids)
+        return [Example(line, -1, "", None, None, None, ids=ids, trained=None if trained.all() else trained)]
 
-    def _labelled(self, given: list[int] | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return (T,) flags of the tokens that the labels train; None without labels."""
-        if given is None:
-            return None
-        labels, key = _array(given), self.keys["labels"]
-        self._check_length(labels, key, ids, "bad_labels")
-        trained: NDArray[np.bool_] = labels == ids
-        wrong = ~trained & (labels != IGNORE_INDEX)
+    def _flags(self, name: str, given: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """(T,) which tokens the labels or a mask train."""
+        labels, values, key = name == "labels", _array(given), self.keys[name]
+        reason = "bad_labels" if labels else "bad_mask"
+        if len(values) != len(ids):
+            detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{self.keys['ids']}`"
+            raise RowRejectedError(reason, detail)
+        flags: NDArray[np.bool_] = values == (ids if labels else 1)
+        wrong = ~flags & (values != (IGNORE_INDEX if labels else 0))
         if wrong.any():
             at = int(np.argmax(wrong))
-            raise RowRejectedError(
-                "bad_labels",
-                f"`{key}[{at}]` is {labels[at]}, and `{self.keys['ids']}[{at}]` is {ids[at]}: a label is the id of "
-                f"its own token, not shifted, or {IGNORE_INDEX}",
-            )
-        return trained
-
-    def _check_length(self, values: NDArray[Any], name: str, ids: NDArray[Any], reason: str) -> None:
-        if len(values) != len(ids):
-            raise RowRejectedError(
-                reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.keys['ids']}`"
-            )
+            own = f", and `{self.keys['ids']}[{at}]` is {ids[at]}: a label is the id of its own token, not shifted, or "
+            detail = f"`{key}[{at}]` is {given[at]}" + (f"{own}{IGNORE_INDEX}" if labels else ": a mask holds 0 and 1")
+            raise RowRejectedError(reason, detail)
+        return flags
 
 
 def _array(values: list[int]) -> NDArray[Any]:

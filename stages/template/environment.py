@@ -1,7 +1,7 @@
 """The sandbox that chat templates run in: what they may call, and which names they see.
 
 Tags, filters and globals are those of transformers. Results that depend on anything but the data and the configuration
-(random numbers, today's date, memory addresses) are refused.
+(random numbers, today's date) are refused.
 
 A stage has no clock, so a watch of the process limits time and memory (`pipeline.execute.template_watchdog`). Both
 depend on the machine, and exceeding them always ends the run: it never rejects a row.
@@ -24,10 +24,6 @@ from jinja2.utils import Namespace
 
 from ...schemas.errors import StoppedTemplateError, TemplateError
 
-MAX_CHARACTERS = 1 << 28
-"""Maximum number of characters of a rendering."""
-
-
 Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opens a context that raises MemoryError if its body takes too much memory, or does not survive too much time."""
 
@@ -40,13 +36,10 @@ def watch_by(watch: Watch | None) -> None:
     _watches[:] = [] if watch is None else [watch]
 
 
-def limited(body: Callable[[], Result], stopped: str) -> Result:
-    """Call a body under the watch, if there is one, and return its result.
+def limited(body: Callable[[], Result], name: str) -> Result:
+    """Call a body of a template under the watch, if there is one, and return its result.
 
     If memory runs out, the body is called once more, because the process may have grown since the watch last looked.
-
-    Args:
-        stopped: what to say of a body that is stopped.
 
     Raises:
         StoppedTemplateError: the body took too much memory, or nested too deeply.
@@ -60,39 +53,51 @@ def limited(body: Callable[[], Result], stopped: str) -> Result:
             with watch():
                 return body()
     except MemoryError as error:
-        raise _stopped(stopped, "it asked for more memory than a rendering may have") from error
+        raise stopped(name, "it asked for more memory than a rendering may have") from error
     except RecursionError as error:
-        raise _stopped(stopped, "it nests too deeply, or without end") from error
+        raise stopped(name, "it nests too deeply, or without end") from error
 
 
-def require_size(characters: int, stopped: str) -> None:
-    """Refuse a text that would be too long.
-
-    Raises:
-        StoppedTemplateError: it would be.
-    """
-    if characters > MAX_CHARACTERS:
-        raise _stopped(stopped, f"it makes a text of more than {MAX_CHARACTERS >> 20} Mi characters")
+def stopped(name: str, why: str) -> StoppedTemplateError:
+    """The error for a template that was stopped."""
+    return StoppedTemplateError(
+        f"chat template '{name}' was stopped: {why}; fix the template, leave the row out, or name another template"
+    )
 
 
-def _stopped(what: str, why: str) -> StoppedTemplateError:
-    return StoppedTemplateError(f"{what}: {why}; fix the template, leave the row out, or name another template")
-
-
-_JSON = json.JSONEncoder(ensure_ascii=False)
-"""What `json.dumps` would make for every call of `tojson` without options."""
-_ADDRESS = " at 0x"
-"""Matches the default text of a Python object: `<generator object at 0x7f...>`."""
 _SAFE: dict[tuple[type, str], bool] = {}
 """Whether templates may read an attribute of values of a type."""
 _MOST_SAFE = 4096
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """jinja2's sandbox."""
+    """jinja2's sandbox, with the white space rules, tags, filters and globals that chat templates are written for.
 
-    generation: Callable[[str], str] = staticmethod(str)
-    """Applied to the text of a `{% generation %}` block."""
+    Args:
+        name: of the template, for errors.
+        date: an ISO date that `strftime_now` formats, or None.
+
+    Raises:
+        TemplateError: the date is not an ISO date.
+    """
+
+    def __init__(self, name: str, date: str | None) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
+        self.name = name
+        filters: dict[str, Any] = self.filters  # jinja2's stubs declare a type that functions do not have
+        filters |= {"tojson": tojson, "random": _no_chance}
+        self.globals.update(
+            lipsum=_no_chance,
+            raise_exception=_raise_exception,
+            strftime_now=_clock(name, date),
+            # As a type, it would lend methods that change a row, such as `dict.update`.
+            dict=lambda *args, **kwargs: dict(*args, **kwargs),
+            namespace=GuardedNamespace,
+        )
+
+    def generation(self, text: str) -> str:
+        """Applied to the text of a `{% generation %}` block."""
+        return text
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """See jinja2. The answer depends on the type alone, and is kept, because jinja2 takes 10 µs to find it."""
@@ -103,37 +108,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
             safe = _SAFE[type(obj), attr] = super().is_safe_attribute(obj, attr, value)
         return safe
 
+    def compiled(self, source: str | nodes.Template) -> jinja2.Template:
+        """Compile a template so that `~` also joins by `concat`. Constants are computed, so the watch is open.
 
-EnvironmentType = TypeVar("EnvironmentType", bound=Sandbox)
-
-
-def compile_template(environment: Sandbox, source: str | nodes.Template, name: str) -> jinja2.Template:
-    """Compile a template so that `~` also joins by the environment's own function. Constants are computed, so the watch
-    is open.
-
-    Raises:
-        StoppedTemplateError: see `limited`.
-    """
-    code = limited(lambda: environment.compile(source), f"chat template '{name}' was stopped while it was compiled")
-    # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
-    template = jinja2.Template.from_code(environment, code, dict(environment.make_globals(None)))
-    written = template.root_render_func.__globals__
-    written["str"] = written_text
-    written["str_join"] = lambda pieces: environment.concat(map(written_text, pieces))
-    return template
-
-
-def make_environment(kind: type[EnvironmentType], name: str, date: str | None) -> EnvironmentType:
-    """The environment that chat templates are written for: whitespace rules, tags, filters, globals."""
-    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
-    environment.filters["tojson"] = tojson
-    environment.filters["random"] = _no_chance
-    environment.globals["lipsum"] = _no_chance
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _clock(name, date)
-    environment.globals["dict"] = DictMaker()
-    environment.globals["namespace"] = GuardedNamespace
-    return environment
+        Raises:
+            StoppedTemplateError: see `limited`.
+        """
+        code = limited(lambda: self.compile(source), self.name)
+        # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
+        template = jinja2.Template.from_code(self, code, dict(self.make_globals(None)))
+        template.root_render_func.__globals__["str_join"] = lambda pieces: self.concat(map(str, pieces))
+        return template
 
 
 class GenerationTag(Extension):
@@ -155,41 +140,24 @@ class GenerationTag(Extension):
 
 
 class GuardedNamespace(Namespace):
-    """jinja2's `namespace()`, refusing names with a leading underscore, which lead into the interpreter.
+    """jinja2's `namespace()`, refusing names with a leading underscore, as in transformers.
 
     Values are plain attributes, which Python finds faster than jinja2's methods.
     """
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # no `self` by name: `namespace(self=...)` is allowed
-        held = dict(*args[1:], **kwargs)
-        for name in held:
-            _refuse_private(name)
-        object.__setattr__(args[0], "__dict__", held)
+        for name, value in dict(*args[1:], **kwargs).items():
+            args[0][name] = value
 
     __getattribute__ = object.__getattribute__
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_private(name)
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
         self.__dict__[name] = value
 
     def __repr__(self) -> str:
         return f"<Namespace {self.__dict__!r}>"
-
-
-class DictMaker:
-    """The `dict` of templates, which only makes dictionaries."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """`dict.fromkeys`."""
-        return dict.fromkeys(*args)
-
-
-def _refuse_private(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
 
 
 def tojson(
@@ -199,31 +167,12 @@ def tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """The `tojson` filter."""
-    if ensure_ascii is False and indent is None and separators is None and sort_keys is False:
-        return _JSON.encode(value)
-    # jinja2's own filter escapes for HTML, which would change the text that a model sees.
+    """The `tojson` filter. jinja2's own escapes for HTML, which would change the text that a model sees."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: Any) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def written_text(value: Any = "") -> str:
-    """Return the text of a value, as `str` does, but refuse objects that have only Python's default text, with their
-    address.
-    """
-    text = str(value)
-    if not isinstance(value, str) and _ADDRESS in text:
-        try:
-            _JSON.encode(value)  # has no form for them, wherever they stand
-        except TypeError:
-            raise TemplateError(
-                f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would "
-                "not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
-            ) from None
-    return text
 
 
 def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:
@@ -234,17 +183,17 @@ def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 def _clock(name: str, date: str | None) -> Callable[[str], str]:
-    if date is None:
+    try:
+        pinned = dt.datetime.fromisoformat(date) if date is not None else None
+    except ValueError as error:
+        raise TemplateError(f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26") from error
 
-        def refuse(format: str) -> str:
+    def strftime_now(format: str) -> str:
+        if pinned is None:
             raise TemplateError(
                 f"chat template '{name}' asks for today's date, which would change the data from day to day; "
                 f"set the date that it gets, such as tokenizer.date=2024-07-26"
             )
+        return pinned.strftime(format)
 
-        return refuse
-    try:
-        pinned = dt.datetime.fromisoformat(date)
-    except ValueError as error:
-        raise TemplateError(f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26") from error
-    return lambda format: pinned.strftime(format)
+    return strftime_now

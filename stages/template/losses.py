@@ -6,18 +6,18 @@ the loss. Reasoning may always be lost, because many templates drop it from earl
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from ...schemas.errors import RowRejectedError
-from .assistant_turns import ASSISTANT, UnprovedError
 from .chat_template import ChatTemplate
-from .marked import Marked
-from .owned import LOST, Owned, texts_of
-from .thoughts import bare
+from .marked import ASSISTANT, CALL_KEYS, Marked, Owned, bare, is_blank
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, Word, code_of, part_of
+from .turns import UnprovedError
 
+LOST = "lost_content"
+"""The ledger's reason for rows with lost content."""
 DROPPED_REASONING = "reasoning"
 """The ledger's name for lost reasoning."""
 ALLOWED_AS = {
@@ -29,7 +29,6 @@ ALLOWED_AS = {
 }
 """Maps a role to the word of `tokenizer.allow_lost` for its contents."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
-_NAMED_TOOLS = 5
 
 
 class Losses:
@@ -61,7 +60,7 @@ class Losses:
         written = _pieces(made.text, made.words)
         dropped: set[str] = set()
         torn: UnprovedError | None = None
-        lost: dict[str | None, tuple[str, str]] = {}  # the first of each kind: where it is and what, in words
+        lost: dict[str | None, str] = {}  # the first of each kind
         for code, said in own.said.items():
             index, pieces = code >> MESSAGE, written.get(code)
             role = own.roles[index]
@@ -77,52 +76,49 @@ class Losses:
                     continue
             elif code & CALL and code_of(index, 0, CALL) in written:
                 continue
-            elif self._hidden(texts_of(said), made, part=bool(code & (CALL | REASONING | TAGGED))):
+            elif self._hidden(said, made, part=bool(code & (CALL | REASONING | TAGGED))):
                 if role == ASSISTANT:
                     torn = torn or UnprovedError("its words could not be followed into the text", index)
                 continue
             elif code & (REASONING | TAGGED):
                 dropped.add(DROPPED_REASONING)
                 continue
-            kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
-            what = f"{'all of ' * (pieces is not None)}what this {role!r} message says"
             if code & CALL:
-                what = f"its tool call {part_of(code)}" if code_of(index, 2, CALL) in own.said else "its tool calls"
-            lost.setdefault(kind, (f"message {index + 1}: ", what))
-        if tools:
-            rest = _rest(made)
-            names = [name for name in map(_tool_name, tools) if name not in rest]
-            more = f" and {len(names) - _NAMED_TOOLS:,} more" if len(names) > _NAMED_TOOLS else ""
-            if names:
-                lost["tools"] = "", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}"
+                lost.setdefault("tool_calls", f"tool call {part_of(code)} of message {index + 1}")
+            else:
+                whole = "all of " if pieces is not None else ""
+                lost.setdefault(ALLOWED_AS.get(role), f"{whole}what message {index + 1} ({role!r}) says")
+        rest = _rest(made) if tools else ""
+        if names := [name for name in map(_tool_name, tools or ()) if name not in rest]:
+            lost["tools"] = f"the tools {', '.join(names)}"
         dropped |= {str(kind) for kind in lost if kind in self.allowed}
         if refused := {kind: what for kind, what in lost.items() if kind not in self.allowed}:
             raise self._rejected(refused)
         return tuple(sorted(dropped)), torn
 
-    def _hidden(self, texts: Sequence[str], made: Marked, *, part: bool) -> bool:
-        """Whether texts, at least one, stand in the text outside of the words that were followed, as they are or in
-        JSON. Of contents, what the template says itself does not count; a thought or a call could be there all the
-        same, and would be taken for the answer.
+    def _hidden(self, said: Any, made: Marked, *, part: bool) -> bool:
+        """Whether what was said, if it has words, stands in the text outside of the words that were followed, as it is
+        or in JSON. Of contents, what the template says itself does not count; a thought or a call could be there all
+        the same, and would be taken for the answer.
 
         Args:
             part: whether it is a thought or a call.
         """
         rest = _rest(made)
-        found = (bare(one) in rest or _JSON.encode(bare(one))[1:-1] in rest for one in texts)
-        return bool(texts) and all(found) and (part or not all(bare(one) in self._template.source for one in texts))
+        texts = [bare(text) for text in ([said] if isinstance(said, str) else _texts_under(said))]
+        found = all(text in rest or _JSON.encode(text)[1:-1] in rest for text in texts)
+        return bool(texts) and found and (part or not all(text in self._template.source for text in texts))
 
-    def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
+    def _rejected(self, refused: dict[str | None, str]) -> RowRejectedError:
         """The error for losses, by kind; names the first, and allows all."""
-        where, what = refused.get(None) or next(iter(refused.values()))
+        what = refused.get(None) or next(iter(refused.values()))
         # With those that are allowed already, because this replaces them.
         other = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *self.allowed}))}]"
         if None in refused:
             other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
         return RowRejectedError(
             LOST if None not in refused else "unknown_role",
-            f"{where}the chat template '{self._template.name}' does not write {what}; take a template that does, or "
-            f"{other}",
+            f"the chat template '{self._template.name}' does not write {what}; take a template that does, or {other}",
         )
 
 
@@ -146,6 +142,16 @@ def _rest(made: Marked) -> str:
     begins = accumulate((word[1] for word in words), max, initial=0)
     ends = (*(word[0] for word in words), len(made.text))
     return "\0".join([made.text[low:high] for low, high in zip(begins, ends, strict=True) if low < high])
+
+
+def _texts_under(value: Any, *, inside: bool = False) -> Iterator[str]:
+    """The texts of the name and the arguments of a tool call, that are more than white space."""
+    if isinstance(value, str):
+        if inside and not is_blank(value):
+            yield value
+    elif isinstance(value, list | dict):
+        for key, item in value.items() if isinstance(value, dict) else ((None, one) for one in value):
+            yield from _texts_under(item, inside=inside or key in CALL_KEYS)
 
 
 def _tool_name(tool: Any) -> str:

@@ -15,28 +15,64 @@ What the template writes but does not let be followed is not painted: `Losses` f
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import RunKind
-from .assistant_turns import Chat, Turn, UnprovedError, past_space
-from .owned import Owned
-from .rendered import Paint, Runs
-from .thoughts import CLOSING, OPENING, is_blank
+from .marked import CLOSING, OPENING, is_blank
+from .rendered import NOTHING, Runs
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
+from .turns import Chat, Turn, UnprovedError, past_space
 
+_TURN = 5
+"""A code of a character is the index of its message, shifted left by this many bits, plus its kind."""
+_KIND = (1 << _TURN) - 1
 _ANSWER, _THOUGHT, _CALL = range(3)
 _BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL)
 _AFTER = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL)
 """The kinds of the parts of a turn, before and in the completion."""
 _OF_PARTS = CALL | REASONING | TAGGED
-_Part: TypeAlias = tuple[int, int, int]
-"""(begin, end, part) in characters."""
 
 
-def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
+class _Paint:
+    """What each character of a text is. What is put later covers what was put before.
+
+    Args:
+        length: of the text, in characters.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.codes: NDArray[np.int32] = np.zeros(length, np.int32)
+        self.weights: NDArray[np.float64] | None = None
+        """(length,) how much each counts in the loss; None if all count 1."""
+
+    def put(self, low: int, high: int, kind: RunKind, message: int) -> None:
+        """Say that the characters low..high are of a kind, and belong to a message."""
+        if low < high:
+            self.codes[low:high] = message << _TURN | kind
+
+    def runs(self) -> Runs:
+        """The runs: they end where something changes."""
+        codes, weights = self.codes, self.weights
+        if not len(codes):
+            return NOTHING
+        changes = codes[1:] != codes[:-1]
+        if weights is not None:
+            changes |= weights[1:] != weights[:-1]
+        last = [*changes.nonzero()[0].tolist(), len(codes) - 1]
+        found = codes[last].tolist()
+        each = [1.0] * len(last) if weights is None else weights[last].tolist()
+        return Runs(
+            tuple([place + 1 for place in last]),
+            tuple([code & _KIND for code in found]),
+            tuple([code >> _TURN for code in found]),
+            tuple([bool(weight) if weight in (0, 1) else weight for weight in each]),
+        )
+
+
+def painted(chat: Chat, turns: Sequence[Turn], begin: int) -> Runs:
     """The runs of a conversation whose turns were located.
 
     Args:
@@ -45,32 +81,32 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int, own: Owned) -> Runs:
     Raises:
         UnprovedError: a thought or a call of a turn cannot be located in it.
     """
-    paint = Paint(len(chat.text))
+    paint = _Paint(len(chat.text))
     _paint_turns(paint, chat, turns, begin)
-    words: dict[int, list[Word]] = {code >> MESSAGE: [] for code in own.said if code & _OF_PARTS}
+    words: dict[int, list[Word]] = {message: [] for message in chat.own.saying(_OF_PARTS)}
     for word in chat.words if words else ():
         if word[2] >> MESSAGE in words:
             words[word[2] >> MESSAGE].append(word)
     for turn in turns:
+        kinds = _BEFORE if turn.message < chat.cut else _AFTER
         for low, high, part in _parts(chat, turn, words[turn.message]) if turn.message in words else ():
-            paint.put(low, high, (_BEFORE if turn.message < chat.cut else _AFTER)[part], turn.message)
-    if set(own.flags) != {True}:
-        _weigh(paint, chat.words, turns, own.flags)
+            paint.put(low, high, kinds[part], turn.message)
+    if set(chat.own.flags) != {True}:
+        _weigh(paint, chat.words, turns, chat.own.flags)
     return paint.runs()
 
 
-def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -> Runs:
+def painted_unproved(chat: Chat, begin: int, why: str) -> Runs:
     """The runs of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
         begin: where the completion begins.
-        flags: see `Owned`.
         why: why they could not.
 
     Raises:
         RowRejectedError: `train_flags`, if messages of the completion differ in theirs.
     """
-    cut, length = chat.cut, len(chat.text)
+    cut, length, flags = chat.cut, len(chat.text), chat.own.flags
     before, after = set(flags[:cut]), set(flags[cut:])
     if len(after) > 1:
         raise RowRejectedError(
@@ -78,7 +114,7 @@ def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -
             "messages of the completion have different `train` flags or weights, and the template does not show where "
             f"each of them lies ({why}); split the row",
         )
-    paint = Paint(length)
+    paint = _Paint(length)
     paint.put(0, begin, RunKind.UNPROVED, 0)
     paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1))
     if {*before, *after} - {True}:
@@ -87,7 +123,7 @@ def painted_unproved(chat: Chat, begin: int, flags: Sequence[float], why: str) -
     return paint.runs()
 
 
-def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
+def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
     """Paint turns and what is between them."""
     roles, cut = chat.roles, chat.cut
     length, done, final = len(chat.text), 0, len(roles) - 1
@@ -111,9 +147,9 @@ def _paint_turns(paint: Paint, chat: Chat, turns: Sequence[Turn], begin: int) ->
             done = next_stop
 
 
-def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
-    """Thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a generation block
-    has no parts.
+def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[tuple[int, int, int]]:
+    """(begin, end, part) of the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn
+    token in a generation block has no parts.
 
     Args:
         words: of the turn's message.
@@ -126,7 +162,7 @@ def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
     mine = [word for word in inside if word[0] < word[1]]
     field = any(kind & REASONING and not is_blank(text[low:high]) for low, high, kind in mine)
     closings = {chat.manner.thought_end, CLOSING} - {""}
-    out: list[_Part] = []
+    out: list[tuple[int, int, int]] = []
     last, done = -1, turn.begin
     for kind, neighbours in groupby(mine, itemgetter(2)):
         group = list(neighbours)
@@ -154,7 +190,7 @@ def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[_Part]:
     return out
 
 
-def _weigh(paint: Paint, words: Sequence[Word], turns: Sequence[Turn], flags: Sequence[float]) -> None:
+def _weigh(paint: _Paint, words: Sequence[Word], turns: Sequence[Turn], flags: Sequence[float]) -> None:
     """Say how much characters count: as much as their message.
 
     Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if

@@ -1,15 +1,14 @@
 """Learns what a template does from fixed sample conversations, before any row is rendered."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import TemplateProfile, stop_pattern
 from .chat_template import REASONING_KEYS
-from .marked import Marker
-from .owned import own
+from .marked import Marker, own
 from .tracked_str import CALL, MESSAGE, REASONING, Word
 
 _ASKED: Message = {"role": "user", "content": "a"}
@@ -30,17 +29,46 @@ _TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def learn_profile(marker: Marker, stops: Sequence[str], others: Sequence[str]) -> TemplateProfile:
+@dataclass(frozen=True, slots=True)
+class TemplateProfile:
+    """Facts about a template."""
+
+    generation: bool
+    """Whether the template has `{% generation %}` blocks; if so, they decide."""
+    opening: str
+    """The generation prompt; "" if the template writes none."""
+    before: str | None
+    """What the template writes between the words of an answer that ends a conversation and `ending`; None if that is
+    not known."""
+    ending: str
+    """The special token that ends an answer, with those right after it that the template writes after every answer; ""
+    if there is none."""
+    call_stop: str
+    """The special token after a tool call that ends a conversation; "" if there is none."""
+    thought_end: str
+    """The first tag that the template writes after the thought of a field; "" if there is none."""
+    stops: re.Pattern[str] | None
+    """Finds special tokens."""
+    header_stops: re.Pattern[str] | None
+    """If the template writes no token at the end of a turn: finds the special tokens with which what follows a turn may
+    begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
+    stop: str | None
+    """The special token that ends an answer; None if there is none."""
+    stop_tokens: tuple[str, ...]
+    """The special tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
+
+
+def learn_profile(marker: Marker, special: Sequence[str], others: Sequence[str]) -> TemplateProfile:
     """What the template does with a question and an answer, with a further question, and with a tool call. What it
     refuses, only rows can show.
 
     Args:
-        stops: the tokenizer's special tokens.
+        special: the tokenizer's special tokens.
         others: its other added tokens, in case the template ends turns with one of them.
     """
     template, opening, closing = marker.template, "", None
-    special = [v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str)]
-    found = stop_pattern((*stops, *special))
+    special = [*special, *(v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str))]
+    stops = stop_pattern(special)
     alone, opened = _rendered(marker, [_ASKED], None), _rendered(marker, [_ASKED], None, open_turn=True)
     if alone is not None and opened is not None:
         if opened[0].startswith(alone[0]):
@@ -48,33 +76,50 @@ def learn_profile(marker: Marker, stops: Sequence[str], others: Sequence[str]) -
         said = _rendered(marker, [_ASKED, _SAID], None)
         if said is not None and said[1]:
             closing = said[0][max(end for _, end, _ in said[1]) :]
-            if found is None or not found.search(closing):
-                more = stop_pattern((*others, *stops, *special))
-                found = more if more is not None and more.search(closing) else found
-    ending = _ending(marker, found, closing) if found is not None and closing else ""
-    call_stop = _call_stop(marker, found, ending)
-    header_stops: tuple[str, ...] = ()
-    if found is not None and closing is not None and not ending and not call_stop:
-        header_stops = tuple(sorted(set(_header_stops(marker, found))))
+            if stops is None or not stops.search(closing):
+                more = stop_pattern((*others, *special))
+                stops = more if more is not None and more.search(closing) else stops
+    ending = _ending(marker, stops, closing) if stops is not None and closing else ""
+    call_stop = _call_stop(marker, stops, ending)
+    headers: set[str] = set()
+    if stops is not None and closing is not None and not ending and not call_stop:
+        headers = set(_header_stops(marker, stops))
+    own_stops, stop = headers.copy(), None
+    if stops is not None:
+        for tokens in (stops.findall(ending), stops.findall(call_stop)):
+            own_stops.update(tokens[-1:])
+        stop = next(iter(stops.findall(ending)), None)
     return TemplateProfile(
+        generation=template.marks_generation,
         opening=opening,
         before=closing.partition(ending)[0] if closing and ending else closing,
-        stops=found,
-        generation=template.marks_generation,
-        thought_end=_thought_end(marker),
-        call_stop=call_stop,
-        header_stops=header_stops,
         ending=ending,
+        call_stop=call_stop,
+        thought_end=_thought_end(marker),
+        stops=stops,
+        header_stops=stop_pattern(headers),
+        stop=stop,
+        stop_tokens=tuple(sorted(own_stops)),
     )
 
 
-def ending_tokens(manner: TemplateProfile) -> tuple[str, ...]:
-    """The special tokens with which a template ends the assistant's turns, wherever they stand."""
-    own = set(manner.header_stops)
-    if (stops := manner.stops) is not None:
-        for ending in (manner.ending, manner.call_stop):
-            own.update([found.group() for found in stops.finditer(ending)][-1:])
-    return tuple(sorted(own))
+def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
+    found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
+def _rendered(
+    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS, *, open_turn: bool = False
+) -> tuple[str, list[Word]] | None:
+    """The text of messages, with a generation prompt if asked for, and its words; None if the template refuses them."""
+    try:
+        marked = marker.render(own(messages).chat, tools, add_generation_prompt=open_turn)
+    except StoppedTemplateError:
+        raise
+    except PacktrainError:
+        return None
+    return marked.text, [word for word in marked.words if word[2] >= 0]
 
 
 def _thought_end(marker: Marker) -> str:
@@ -83,23 +128,6 @@ def _thought_end(marker: Marker) -> str:
     ends = [high for low, high, code in words[1:] if code & REASONING and text[low:high] == "c"]
     tag = _TAG.match(text, ends[0]) if ends else None
     return tag[1] if tag is not None else ""
-
-
-def _rendered(
-    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS, *, open_turn: bool = False
-) -> tuple[str, list[Word]] | None:
-    """The text of messages and its words; None if the template refuses them.
-
-    Args:
-        open_turn: with a generation prompt.
-    """
-    try:
-        marked = marker.render(own(messages).chat, marker.tools(tools), add_generation_prompt=open_turn)
-    except StoppedTemplateError:
-        raise
-    except PacktrainError:
-        return None
-    return marked.text, [word for word in marked.words if word[2] >= 0]
 
 
 def _calls() -> Iterator[Message]:
@@ -129,9 +157,6 @@ def _call_stop(marker: Marker, stops: re.Pattern[str] | None, ending: str) -> st
 
     It is what ends an answer, if that comes after the call; else the last one, because the text that closes a call may
     have special tokens too.
-
-    Args:
-        ending: see `TemplateProfile`.
     """
     if stops is None:
         return ""
@@ -142,8 +167,7 @@ def _call_stop(marker: Marker, stops: re.Pattern[str] | None, ending: str) -> st
         done = made[1][-1][1]
         if ending and made[0].find(ending, done) >= 0:
             return ending
-        tail = [found.group() for found in stops.finditer(made[0], done)]
-        return tail[-1] if tail else ""
+        return next(reversed(stops.findall(made[0], done)), "")
     return ""
 
 
@@ -151,14 +175,8 @@ def _header_stops(marker: Marker, stops: re.Pattern[str]) -> Iterator[str]:
     """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
     answer: Message = {"role": "tool", "content": "c", "tool_call_id": _CALL_ID, "name": "f"}
     for said, then in ((_SAID, _AGAIN), *((said, answer) for said in _calls())):
-        made = _rendered(marker, [_ASKED, said, then])
-        if made is None:
-            continue
-        text, words = made
+        text, words = _rendered(marker, [_ASKED, said, then]) or ("", [])
         done = max((end for _, end, code in words if code >> MESSAGE == 1), default=None)
         high = min((begin for begin, _, code in words if code >> MESSAGE == 2), default=None)
-        if done is None or high is None:
-            continue
-        found = stops.search(text, done, high)
-        if found is not None:
+        if done is not None and high is not None and (found := stops.search(text, done, high)) is not None:
             yield found.group()

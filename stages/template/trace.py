@@ -15,29 +15,28 @@ test, `%`, `in` and join of a template, and it aborts if a content would reach c
 such code, every symbol is the single character MARK; if that reaches the text, `concat` finds it.
 """
 
-import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache
 from itertools import accumulate, count, pairwise
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
+from jinja2.filters import do_trim
 from jinja2.runtime import Context, Macro, Undefined
 from jinja2.visitor import NodeTransformer
 
-from ...schemas.errors import StoppedTemplateError
+from ...schemas.errors import PacktrainError
 from ...schemas.rows import Messages
-from .assistant_turns import ASSISTANT, Chat, TemplateProfile, UnprovedError
 from .chat_template import ChatTemplate
-from .environment import GuardedNamespace, Sandbox, compile_template, limited, make_environment, require_size
-from .locate import locate
-from .owned import Owned
+from .environment import GuardedNamespace, Sandbox
+from .marked import ASSISTANT, IN_BOTH, Owned
 from .paint import painted
-from .rendered import Rendered, Runs
-from .thoughts import IN_BOTH
+from .profile import TemplateProfile
+from .rendered import Rendered, Runs, solid
 from .tracked_str import MESSAGE, Word, code_of, join, owned, words_of
+from .turns import Chat, UnprovedError, locate
 
 MAX_TRACES = 4096
 """Maximum number of traces to keep; when it is reached, all are forgotten."""
@@ -58,17 +57,15 @@ _FILTERS = {
     *("select", "selectattr", "string"),
 }
 """Filters that pass contents on, and inspect them at most through methods of `Symbol`."""
-_OPEN_TESTS = {
+_TESTS = {
     *("boolean", "defined", "false", "float", "integer", "mapping", "none", "number", "string", "true", "undefined"),
-    *("==", "eq", "equalto", "!=", "ne"),
+    *("==", "eq", "equalto", "!=", "ne", "iterable", "sequence"),
 }
 """Tests of the type alone, which is a text's, and those that compare with `==`, which `Symbol` answers."""
 
 
 class TraceAbortedError(BaseException):
-    """The template does something with a content that cannot be traced. Not an `Exception`, so that jinja2 does not
-    catch it.
-    """
+    """The template does something that cannot be traced. Not an `Exception`, so that jinja2 does not catch it."""
 
 
 class Ordinary:
@@ -144,10 +141,10 @@ class Symbol(str):
 
 
 def _aborting(name: str) -> Callable[..., Any]:
-    def method(*_args: Any, **_kwargs: Any) -> Any:
-        raise TraceAbortedError(f"`{name}` of a content cannot be traced")
+    def abort(*_args: Any, **_kwargs: Any) -> Any:
+        raise TraceAbortedError(f"`{name}` cannot be traced")
 
-    return method
+    return abort
 
 
 _PYTHON_NEEDS = {
@@ -168,22 +165,19 @@ def concat(pieces: Iterable[str]) -> str:
             ordinary = piece.ordinary
             parts.append(piece.skeleton)
         else:
-            require_literal(piece)
+            _require_literal(piece)
             parts.append(piece)
     return "".join(parts) if ordinary is None else Symbol(ordinary, join(parts))
 
 
-def require_literal(value: Any) -> None:
-    """Abort the trace unless a value certainly contains no message content."""
-    if type(value) is str and _PRIVATE.search(value):
-        raise TraceAbortedError("a content passed through code that is not traced")
-    if type(value) in (list, tuple):
-        for item in value:
-            require_literal(item)
-    elif type(value) is dict:
-        require_literal((*value, *value.values()))
-    elif not (value is None or type(value) in (str, int, float, bool) or isinstance(value, Undefined)):
-        raise TraceAbortedError("a content may reach a function that is not traced")
+def _require_literal(*values: Any) -> None:
+    """Abort the trace unless values certainly contain no message content."""
+    for value in values:
+        if type(value) is str:
+            if _PRIVATE.search(value):
+                raise TraceAbortedError("a content passed through code that is not traced")
+        elif not (value is None or type(value) in (int, float, bool, Undefined)):
+            raise TraceAbortedError("a content may reach a function that is not traced")
 
 
 class _InAsTest(NodeTransformer):
@@ -217,35 +211,32 @@ class _TracingEnvironment(Sandbox):
     intercepted_binops = frozenset({"*", "**", "%"})
     concat = staticmethod(concat)
 
-    def compile(self, *args: Any, **kwargs: Any) -> Any:
-        filters: dict[str, Any] = self.filters  # jinja2's stubs declare a type that functions do not have
+    def __init__(self, name: str, date: str | None) -> None:
+        super().__init__(name, date)
+        filters: dict[str, Any] = self.filters
         tests: dict[str, Any] = self.tests
-        for name in set(filters) - _FILTERS:
-            filters[name] = _literal_only(filters[name], subjects=int(name == "trim"))
-        for name in set(tests) - _OPEN_TESTS:
-            tests[name] = _literal_only(tests[name])
-        for name in ("iterable", "sequence"):
-            tests[name] = _of_texts(tests[name])
-        tests["in"] = _is_in
-        return super().compile(*args, **kwargs)
+        for known, allowed in ((filters, _FILTERS), (tests, _TESTS)):
+            # One that asks for a context is not called while a template is compiled.
+            known |= {one: pass_context(_aborting(one)) for one in known.keys() - allowed}
+        filters["trim"] = lambda text: do_trim(text)  # of white space alone
+        tests |= {"in": _is_in, **{one: _of_texts(tests[one]) for one in ("iterable", "sequence")}}
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         own = isinstance(__callee, Macro) or isinstance(getattr(__callee, "__self__", None), Symbol)
         if not own and __callee is not GuardedNamespace:
             # jinja2 passes the scope's variables to functions that ask for a context. There are none.
-            require_literal([*args, *(value for name, value in kwargs.items() if not name.startswith("_"))])
+            _require_literal(*args, *(value for name, value in kwargs.items() if not name.startswith("_")))
         return super().call(__context, __callee, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        require_literal((left, right))
+        _require_literal(left, right)
         return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        require_literal(argument)
+        _require_literal(argument)
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        require_literal(attribute)
         if isinstance(obj, Symbol):
             if attribute in _METHODS:
                 return getattr(obj, attribute)
@@ -253,18 +244,6 @@ class _TracingEnvironment(Sandbox):
                 raise TraceAbortedError(f"`{attribute}` of a content cannot be traced")
             obj = ""  # a text has no such item; this is how templates test whether a content is a list of parts
         return super().getattr(obj, attribute)
-
-
-def _literal_only(function: Callable[..., Any], subjects: int = 0) -> Callable[..., Any]:
-    """Refuses contents in the arguments, except the first `subjects`."""
-    free = subjects + hasattr(function, "jinja_pass_arg")
-
-    @wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        require_literal((args[free:], kwargs))
-        return function(*args, **kwargs)
-
-    return wrapper
 
 
 def _of_texts(test: Callable[..., bool]) -> Callable[..., bool]:
@@ -289,28 +268,20 @@ class _Trace:
         pieces = [skeleton[low:high] for low, high in pairwise(cuts)]
         self._literals = [piece for piece in pieces if not _CONTENT.match(piece)]
         literals = count(len(asked))
-        self._order = _items([ord(one) - _PLANE if _CONTENT.match(one) else next(literals) for one in pieces])
-        self._ends = _items([cuts.index(end) for end in runs.ends])
+        self._order = [ord(one) - _PLANE if _CONTENT.match(one) else next(literals) for one in pieces]
+        self._ends = [cuts.index(end) for end in runs.ends]
         self._begin = cuts.index(begin)
 
-    def rendered(self, contents: list[str], stopped: str) -> Rendered | None:
-        """The rendering of a row; None if its contents take another path.
-
-        Args:
-            stopped: see `require_size`.
-        """
+    def rendered(self, contents: list[str]) -> Rendered | None:
+        """The rendering of a row; None if its contents take another path."""
         for at, one in self._asked:
             if not one.holds(contents[at]):
                 return None
-        pieces = self._order(contents + self._literals)
+        said = contents + self._literals
+        pieces = [said[at] for at in self._order]
         places = [0, *accumulate(map(len, pieces))]
-        require_size(places[-1], stopped)
-        return Rendered("".join(pieces), places[self._begin], self._runs._replace(ends=self._ends(places)), "")
-
-
-def _items(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function that returns the items of a sequence at these places, quickly if there are several."""
-    return operator.itemgetter(*places) if len(places) > 1 else lambda values: tuple([values[at] for at in places])
+        runs = self._runs._replace(ends=tuple([places[at] for at in self._ends]))
+        return Rendered("".join(pieces), places[self._begin], runs if all(contents) else solid(runs), "")
 
 
 class Traces:
@@ -321,13 +292,13 @@ class Traces:
     def __init__(self, template: ChatTemplate, manner: TemplateProfile) -> None:
         self._template, self._manner = template, manner
         self._traces: dict[tuple[int, tuple[str, ...]], _Trace | None] = {}
-        self._environment = make_environment(_TracingEnvironment, template.name, template.date)
         self._compiled: Any = None
-        tree = self._environment.parse(template.source)
+        environment = _TracingEnvironment(template.name, template.date)
+        tree = environment.parse(template.source)
         # Where escaping is on, C code does it, on the placeholder characters.
         if not manner.generation and tree.find(nodes.EvalContextModifier) is None:
             with suppress(TraceAbortedError):
-                self._compiled = compile_template(self._environment, _InAsTest().visit(tree), template.name)
+                self._compiled = environment.compiled(_InAsTest().visit(tree))
 
     def rendered(self, messages: Messages, cut: int) -> Rendered | None:
         """The rendering of a row, or None if it cannot be traced.
@@ -340,7 +311,7 @@ class Traces:
         roles: list[str] = []
         contents: list[str] = []
         for message in messages:
-            if type(message) is not dict or len(message) != 2:
+            if len(message) != 2:
                 return None
             role, content = message.get("role"), message.get("content")
             if type(content) is not str or type(role) is not str or IN_BOTH in content:
@@ -352,56 +323,45 @@ class Traces:
             if len(self._traces) >= MAX_TRACES:
                 self._traces.clear()
             self._traces[key] = None
-            with suppress(TraceAbortedError, StoppedTemplateError, UnprovedError):
+            with suppress(TraceAbortedError, PacktrainError, UnprovedError):
                 # What fails for the skeleton may still hold for some rows.
                 self._traces[key] = self._trace(roles, cut)
         trace = self._traces[key]
-        return trace.rendered(contents, self._template.stopped) if trace is not None else None
+        return trace.rendered(contents) if trace is not None else None
 
     def _trace(self, roles: list[str], cut: int) -> _Trace:
-        asked, own = [Ordinary() for _ in roles], Owned()
-        own.roles, own.flags = roles, [True] * len(roles)
-        for index, (role, ordinary) in enumerate(zip(roles, asked, strict=True)):
-            symbol = Symbol(ordinary, owned(chr(_PLANE + index), code_of(index)))
-            own.chat.append(_Message(role=role, content=symbol))
-        text, words = self._render(own.chat, add_generation_prompt=False)
+        asked, flags = [Ordinary() for _ in roles], [1.0] * len(roles)
+        symbols = [Symbol(one, owned(chr(_PLANE + at), code_of(at))) for at, one in enumerate(asked)]
+        chat: Messages = [_Message(role=role, content=symbol) for role, symbol in zip(roles, symbols, strict=True)]
         heads: dict[int, str] = {}
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
-            heads[index], said = self._render(own.chat[:index], add_generation_prompt=True)
+            if roles[index] != ASSISTANT:
+                raise TraceAbortedError("where the completion begins may depend on the contents")
+            heads[index], said = self._skeleton(chat[:index], add_generation_prompt=True)
             return heads[index], said
 
-        chat = Chat(text, words, roles, cut, self._manner, head)
-        turns, begin = locate(chat)
+        text, words = self._skeleton(chat, add_generation_prompt=False)
+        made = Chat(Owned(chat, roles, flags), text, words, 0, cut, self._manner, head)
+        turns, begin = locate(made)
         for turn in turns:
             if rest := heads.get(turn.message, "")[turn.begin :]:
                 if _PRIVATE.search(rest) or text[turn.begin : turn.begin + 1] != chr(_PLANE + turn.message):
                     raise TraceAbortedError("where a turn begins depends on the contents")
                 asked[turn.message].lacks.add(rest)  # a turn that begins with it begins after it
-        located = cut == len(roles) or any(turn.message == cut for turn in turns)
-        if not (located or (text.startswith(head(cut)[0]) if cut else roles[0] != ASSISTANT)):
-            raise TraceAbortedError("where the completion begins depends on the contents")
         if any(end > begin and code < code_of(cut) for _, end, code in words):
             raise TraceAbortedError("words of the prompt stand in the completion")
         if sorted(code >> MESSAGE for _, _, code in words) != list(range(len(roles))):
             raise TraceAbortedError("not every content is written, and once")
-        return _Trace(asked, text, painted(chat, turns, begin, own), begin)
+        return _Trace(asked, text, painted(made, turns, begin), begin)
 
-    def _render(self, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word]]:
-        """The skeleton and its words."""
-        inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
+    def _skeleton(self, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word]]:
+        """The text of the symbols' rendering, and its words."""
 
-        def render() -> Any:
+        def render(inputs: dict[str, Any]) -> str:
             made = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
-            made = made.skeleton if isinstance(made, Symbol) else made
-            str.encode(made)  # fails for half a character
-            return made
+            return made.skeleton if isinstance(made, Symbol) else made
 
-        try:
-            skeleton = limited(render, self._template.stopped)
-        except StoppedTemplateError:
-            raise
-        except Exception as error:  # jinja2 raises the same error again for the row
-            raise TraceAbortedError(f"{type(error).__name__}: {error}") from error
-        return str.__str__(skeleton), sorted(words_of(skeleton))
+        made = self._template.guarded(render, chat, None, add_generation_prompt=add_generation_prompt)
+        return str.__str__(made), sorted(words_of(made))

@@ -57,13 +57,8 @@ class TrackedStr(str):
     def __radd__(self, other: Any) -> Any:
         if type(other) is not str:
             return NotImplemented
-        size, words = len(other), self._words
-        if len(words) == 1:  # true for most contents
-            ((low, high, code),) = words
-            made = _new(TrackedStr, _add(other, self))
-            made._words = ((low + size, high + size, code),)
-            return made
-        return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in words]))
+        size = len(other)
+        return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in self._words]))
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
@@ -100,10 +95,7 @@ class TrackedStr(str):
 
     def _part(self, text: str, low: int, high: int) -> str:
         """Return the characters low..high, which equal `text`, with their words."""
-        size = len(self)
         words = self._words
-        if len(words) == 1 and words[0][0] == 0 and words[0][1] == size:
-            return tracked(text, ((0, high - low, words[0][2]),))
         kept = [
             (max(a, low) - low, min(b, high) - low, code)
             for a, b, code in words
@@ -115,34 +107,27 @@ class TrackedStr(str):
 
 
 _add = str.__add__
-_new = str.__new__
 
 
 def tracked(text: str, words: tuple[Word, ...]) -> TrackedStr:
     """Return a text with the origin of its words."""
-    made = _new(TrackedStr, text)
+    made = str.__new__(TrackedStr, text)
     made._words = words
     return made
 
 
 def owned(text: str, code: int) -> TrackedStr:
     """Return a text that came from one place."""
-    made = _new(TrackedStr, text)
-    made._words = ((0, len(text), code),)
-    return made
+    return tracked(text, ((0, len(text), code),))
 
 
 def owner_of(text: Any) -> int | None:
     """The code of a tracked string that came from one place, else None."""
     if type(text) is not TrackedStr:
         return None
-    done = 0
-    for low, high, _ in text._words:
-        if low != done:
-            return None
-        done = high
     codes = {code for _, _, code in text._words}
-    return codes.pop() if done == len(text) and len(codes) == 1 else None
+    whole = sum(high - low for low, high, _ in text._words) == len(text)
+    return codes.pop() if whole and len(codes) == 1 else None
 
 
 def words_of(text: str) -> tuple[Word, ...]:
@@ -154,7 +139,7 @@ def join(pieces: Iterable[Any], separator: str = "") -> str:
     """`separator.join` that keeps the words."""
     parts = list(pieces)
     gap = len(separator)
-    places = [0, *accumulate(map(len, parts) if not gap else [len(part) + gap for part in parts])]
+    places = accumulate([len(part) + gap for part in parts], initial=0)
     text = separator.join(parts)
     words = tuple(
         [

@@ -2,7 +2,7 @@
 
 1. Render each example to its text and its runs, which say what each part of the text is.
 2. Encode the texts of a batch together (`Engine`), without special tokens.
-3. Find the tokens where runs begin (`token_spans`, `token_runs`).
+3. Find the tokens where runs begin (`token_runs`).
 4. Add the tokenizer's own tokens around plain texts, never twice.
 
 Rows that are already tokens stay as they are.
@@ -10,6 +10,7 @@ Rows that are already tokens stay as they are.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +23,11 @@ from ...schemas.rows import ENCODED, Example, Messages, RunKind
 from ..arrays import digests, lists, numbers, strings
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
-from .encode_counts import MOST_PLACES, EncodeCounts
+from .encode_counts import MOST_PLACES, EncodeCounts, known_roles
 from .engine_check import EngineSample
-from .engines import Engine, reference_tokenizer
-from .token_runs import TextRuns
-from .token_spans import locate_boundaries
-from .unknown_roles import count_roles, known_roles
-from .vocabulary import id_count
+from .engines import Engine
+from .token_runs import TextRuns, locate_boundaries
+from .vocabulary import SpecialTokenAffixes, id_count
 
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
@@ -43,19 +42,6 @@ TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
 UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialTokenAffixes:
-    """The tokens that the tokenizer adds around a plain text. Templates write their own, so chats get none."""
-
-    prefix: tuple[int, ...] = ()
-    suffix: tuple[int, ...] = ()
-    prefix_text: str = ""
-    """The text of `prefix`; a text that already begins with it gets no prefix."""
-    suffix_text: str = ""
-    eos: str = ""
-    """A token appended to a text or completion that does not end with it."""
 
 
 @dataclass(slots=True)
@@ -88,47 +74,6 @@ class Batch:
     def full(self) -> bool:
         """Whether the batch is large enough to encode."""
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
-
-
-@dataclass(slots=True)
-class TokenBatch:
-    """Examples that were given as tokens."""
-
-    examples: list[Example] = field(default_factory=list)
-    ids: list[NDArray[np.int32]] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, example: Example, vocabulary: int) -> None:
-        """Append an example.
-
-        Raises:
-            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have.
-        """
-        ids = np.array(example.ids, dtype=np.int64)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
-            wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
-            raise RowRejectedError("bad_ids", f"the tokenizer has no id {wrong:,}: its ids are 0 to {vocabulary - 1:,}")
-        self.examples.append(example)
-        self.ids.append(ids.astype(np.int32))
-        self.size += len(ids)
-
-    @property
-    def full(self) -> bool:
-        """See `Batch.full`."""
-        return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
-
-    def finish(self) -> pa.RecordBatch:
-        """The record batch."""
-        runs, hashes = [], []
-        for ids, example in zip(self.ids, self.examples, strict=True):
-            flags, weight = None if example.trained is None else np.asarray(example.trained, np.bool_), example.weight
-            runs.append(given_runs(len(ids), flags, weight))
-            said = b"" if flags is None else flags.tobytes()
-            said += b"" if weight == 1 else repr(weight).encode()
-            hashes.append(xxhash.xxh3_128_digest(ids.tobytes() + said, seed=1 + (flags is not None)))
-        offsets, straddles = offsets_of(lengths_of(self.ids)), np.zeros(len(runs), np.int64)
-        found = TextRuns.of(runs).lists()
-        return encoded_batch(self.examples, np.concatenate(self.ids), offsets, found, hashes, straddles)
 
 
 class Encoder:
@@ -164,22 +109,45 @@ class Encoder:
         """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `counts` is filled while they are
         made.
         """
-        batch: Batch | TokenBatch = Batch()
-        for example in examples:
-            kind = Batch if example.ids is None else TokenBatch
-            if batch.full or type(batch) is not kind:  # examples stay in the order of rows
-                if batch.examples:
+        for given, some in groupby(examples, lambda example: example.ids is not None):
+            if given:
+                yield from self._given(some, counts)
+                continue
+            batch = Batch()
+            for example in some:
+                if batch.full:
                     yield self.finish(batch, counts)
-                batch = kind()
-            try:
-                if isinstance(batch, Batch):
+                    batch = Batch()
+                try:
                     batch.add(example, self.rendered(example, batch, counts))
-                else:
-                    batch.add(example, id_count(self._json))
-            except RowRejectedError as error:
-                counts.refuse(example, error)
-        if batch.examples:
-            yield self.finish(batch, counts)
+                except RowRejectedError as error:
+                    counts.refuse(example, error)
+            if batch.examples:
+                yield self.finish(batch, counts)
+
+    def _given(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
+        """A batch of the examples that were given as tokens, if there are some whose ids the tokenizer has."""
+        kept, tokens, runs, hashes = list[Example](), list[NDArray[np.int32]](), list[Runs](), list[bytes]()
+        last = id_count(self._json) - 1
+        for example in examples:
+            ids = np.asarray(example.ids, np.int64)
+            wrong = ids[(ids < 0) | (ids > last)]
+            if len(wrong):
+                detail = f"the tokenizer has no id {wrong[0]:,}: its ids are 0 to {last:,}"
+                counts.refuse(example, RowRejectedError("bad_ids", detail))
+                continue
+            flags, weight = None if example.trained is None else np.asarray(example.trained, np.bool_), example.weight
+            said = (b"" if flags is None else flags.tobytes()) + (b"" if weight == 1 else repr(weight).encode())
+            kept.append(example)
+            tokens.append(ids.astype(np.int32))
+            runs.append(_given_runs(len(ids), flags, weight))
+            hashes.append(xxhash.xxh3_128_digest(tokens[-1].tobytes() + said, seed=1 + (flags is not None)))
+        if kept:
+            offsets = offsets_of(lengths_of(tokens))
+            counts.examples += len(kept)
+            counts.tokens += int(offsets[-1])
+            found, straddles = TextRuns.of(runs).lists(), np.zeros(len(kept), np.int64)
+            yield encoded_batch(kept, np.concatenate(tokens), offsets, found, hashes, straddles)
 
     def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
@@ -206,7 +174,8 @@ class Encoder:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
         messages: Messages = [*prompt, *completion]
-        count_roles(example.line, messages, self._roles, counts)  # also of rows that the template refuses
+        if unknown := {message["role"] for message in messages} - self._roles:
+            counts.add_roles(unknown, example.line)  # also of rows that the template refuses
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         for what in rendered.dropped:
             counts.add(TEMPLATE_DROPPED, what, example.line)
@@ -215,18 +184,13 @@ class Encoder:
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def finish(self, batch: Batch | TokenBatch, counts: EncodeCounts) -> pa.RecordBatch:
+    def finish(self, batch: Batch, counts: EncodeCounts) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
-        if isinstance(batch, TokenBatch):
-            counts.tokens += batch.size
-            return batch.finish()
         texts, runs = batch.texts, TextRuns.of(batch.runs)
         tokens = self.engine.encode(texts)
         bounds, bound_offsets = runs.bounds()
-        places = locate_boundaries(
-            tokens, self.engine.table, texts, bounds, bound_offsets, lambda: reference_tokenizer(self._json)
-        )
+        places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & ENGINE_CHECK == 0
         for index in np.flatnonzero(chosen | self._every).tolist():
@@ -245,9 +209,7 @@ class Encoder:
     def _put_around(
         self, batch: Batch, ids: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Return ids and offsets including the tokenizer's own tokens around plain texts, and (N,) how many of these
-        come before each text.
-        """
+        """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each."""
         around, nothing = self.around, np.zeros(0, np.int32)
         prefix, suffix = np.array(around.prefix, np.int32), np.array(around.suffix, np.int32)
         if not len(prefix) and not len(suffix):
@@ -276,12 +238,8 @@ def two_runs(begin: int, length: int, *, text_only: bool = False) -> Runs:
     return Runs((begin, length), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
 
 
-def given_runs(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Runs:
-    """The runs of a document given as tokens, in tokens.
-
-    Args:
-        trained: (length,) which tokens are trained; None for all.
-    """
+def _given_runs(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Runs:
+    """The runs of a document given as tokens, in tokens; all are trained if `trained` is None."""
     if trained is None or not length:
         return Runs((length,), (RunKind.COMPLETION,), (NO_TURN,), (weight,))
     last = [*np.flatnonzero(trained[1:] != trained[:-1]).tolist(), length - 1]

@@ -1,15 +1,29 @@
 """What encoding a block found: one counter, and one list of the first places of each kind."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...schemas.errors import RowRejectedError
+from ...schemas.escape import escape_line
 from ...schemas.rows import Example
 
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
 REJECTED, DROPPED = "rows_rejected", "examples_dropped"
 """The kinds of rows that cannot be used, and of examples that cannot although their row may have given others."""
+ROLES = "unknown_roles"
+"""The kind of conversations with roles that their template does not know, by role. They are rendered as they are, but
+no mask trains such a role as the assistant's."""
+MOST_ROLES = 8
+"""Maximum number of roles of one block to name; the others are counted together."""
+OTHERS = "others"
+"""Their name."""
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_ROLE_CHARACTERS = 40
+_TEXT = r"""(?:'[^']{0,40}'|"[^"]{0,40}")"""
+_COMPARED = re.compile(rf"[=!]=\s*{_TEXT}|{_TEXT}\s*[=!]=|\bin\s*[\[(][^\])]{{0,500}}")
 
 
 class Place(NamedTuple):
@@ -56,6 +70,19 @@ class EncodeCounts:
         kind = REJECTED if example.sub < 0 else DROPPED
         self.add(kind, error.reason, example.line, example.sub, error.detail, places=MOST_PLACES)
 
+    def add_roles(self, unknown: Iterable[str], line: int) -> None:
+        """Count a conversation under each of its unknown roles."""
+        seen = self.found.get(ROLES, {})
+        short = {escape_line(name[:_ROLE_CHARACTERS]) for name in unknown}
+        for name in sorted({name if name in seen or len(seen) < MOST_ROLES else OTHERS for name in sorted(short)}):
+            self.add(ROLES, name, line)
+
     def of(self, kind: str) -> int:
         """How many were found of a kind, under all names."""
         return sum(self.found.get(kind, {}).values())
+
+
+def known_roles(template: str) -> frozenset[str]:
+    """The usual roles, and those that the source of a template compares with."""
+    compared = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
+    return _ROLES | {one[1:-1] for one in compared}

@@ -4,7 +4,7 @@ The texts depend only on the tokenizer's added tokens.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -42,26 +42,7 @@ _SPACES = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x20\x85\xa0\u1680\u2000\u2003\u2007\u2009\u200a\u200b"
     "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
-_GLUE = [
-    "",
-    "",
-    "",
-    " ",
-    "  ",
-    "\n",
-    "\n\n",
-    "\t",
-    "\r\n",
-    " \n",
-    "\n ",
-    "'",
-    "_",
-    "-",
-    ".",
-    "\xa0",
-    "\u200d",
-    "\u0301",
-]
+_GLUE = ["", "", "", *" \n\t'_-.\xa0\u200d\u0301", "  ", "\n\n", "\r\n", " \n", "\n "]
 
 
 class EngineSample(NamedTuple):
@@ -96,8 +77,20 @@ def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
     """
     unique = [token for token in dict.fromkeys(added_tokens) if token]
     added = unique[:: -(-len(unique) // MAX_ADDED_TOKENS) or 1]
-    texts = ["", *_PASSAGES, *(chr(c) for c in range(256)), *_code_points(), *_white_space()]
-    texts += [context for token in added for context in _in_context(token)]
+    texts = ["", *_PASSAGES, *(chr(c) for c in range(256)), *map("".join, product(" \n\t\r", repeat=4))]
+    dense = [*range(0xA0, 0x3400, 3), *range(0xF900, 0x10000, 3), *range(0x10000, 0x1FC00, 13)]
+    points = [*dense, *range(0x3400, 0xD800, 61), *range(0xE000, 0xF900, 499), *range(0x20000, 0x110000, 4001)]
+    for start in range(0, len(points), 12):  # each after a letter, a space, a digit or a full stop
+        texts.append("".join(f"{'a 1.'[i % 4]}{chr(c)}" for i, c in enumerate(points[start : start + 12], start)))
+    for space in _SPACES:
+        texts += [f"a{space * n}b" for n in (1, 2, 3)]
+        texts += [f"{space} x", f" {space}x", f"x{space}", f"{space}{space}1", f"{space}.\n", f"a\n{space}\nb"]
+    for n in (*range(1, 18), 31, 32, 33, 63, 64, 65, 80, 127, 128, 129, 255, 256, 257):
+        run = " " * n
+        texts += [f"x{run}y", f"\n{run}return", run, "\n" * n + "x", "\t" * n + "1", f"x{run}"]
+    for token in added:
+        texts += [token, token * 2, f"a{token}b", f"  {token}  x", f"\n{token}\n", f"é{token}é", f"1{token}2"]
+        texts += [f"{token[:-1]} {token[1:]}", token[:-1] + token, token.upper(), f"{token[:1]}\u200b{token[1:]}"]
     texts += [a + b for a, b in pairwise(added)]
     texts += [c * n for c, n in (("a", 1000), ("ab", 400), ("=", 700), ("9", 300), ("é", 200), ("的", 200), ("🐍", 60))]
     draw = random.Random(20_260_101)
@@ -106,30 +99,3 @@ def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
     for _ in range(1200):
         texts.append("".join(draw.choice(draw.choice(kinds)) + draw.choice(_GLUE) for _ in range(draw.randint(2, 12))))
     return texts
-
-
-def _in_context(token: str) -> Iterator[str]:
-    half = len(token) // 2
-    yield from (token, f"a{token}b", f"  {token}  x", f"\n{token}\n", f"{token}{token}", f"é{token}é", f"1{token}2")
-    yield from (f"{token[:-1]} {token[1:]}", token[:-1] + token, token.upper(), f"{token[:half]}\u200b{token[half:]}")
-
-
-def _code_points() -> Iterator[str]:
-    """Yield texts with a sample of characters of all planes, a dozen per text: after a letter, a space, a digit, a full
-    stop.
-    """
-    dense = [*range(0xA0, 0x3400, 3), *range(0xF900, 0x10000, 3), *range(0x10000, 0x1FC00, 13)]
-    sparse = [*range(0x3400, 0xD800, 61), *range(0xE000, 0xF900, 499), *range(0x20000, 0x110000, 4001)]
-    points = [*dense, *sparse]
-    for start in range(0, len(points), 12):
-        yield "".join(f"{'a 1.'[i % 4]}{chr(c)}" for i, c in enumerate(points[start : start + 12], start))
-
-
-def _white_space() -> Iterator[str]:
-    for space in _SPACES:
-        yield from (f"a{space * n}b" for n in (1, 2, 3))
-        yield from (f"{space} x", f" {space}x", f"x{space}", f"{space}{space}1", f"{space}.\n", f"a\n{space}\nb")
-    for n in (*range(1, 18), 31, 32, 33, 63, 64, 65, 80, 127, 128, 129, 255, 256, 257):
-        run = " " * n
-        yield from (f"x{run}y", f"\n{run}return", run, "\n" * n + "x", "\t" * n + "1", f"x{run}")
-    yield from ("".join(run) for run in product(" \n\t\r", repeat=4))

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import version
 from ...schemas.ragged import lengths_of, offsets_of
-from .byte_lengths import ByteLengths
-from .vocabulary import tokenizer_head
+from .vocabulary import ByteLengths, tokenizer_head
 
 REFERENCE = "tokenizers"
 """The engine that decides what is right."""
@@ -53,7 +52,6 @@ class TokenizersEngine:
     table: ByteLengths | None = None
 
     def __init__(self, tokenizer_json: str) -> None:
-        self.version = version(self.name)
         self._tokenizer = reference_tokenizer(tokenizer_json)
 
     def encode(self, texts: Sequence[str]) -> EngineTokens:
@@ -71,7 +69,6 @@ class FastokensEngine:
 
     def __init__(self, tokenizer_json: str) -> None:
         try:
-            self.version = version(self.name)
             self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
         except Exception as error:
             raise _refusal(self.name, error) from error
@@ -113,16 +110,13 @@ load_engine = lru_cache(maxsize=1)(make_engine)
 """`make_engine`, with the last engine kept: the first look and the encoder use the same one."""
 
 
-def preferred_engine(requested: str) -> tuple[str, str]:
-    """The engine to try first, and its version.
-
-    Args:
-        requested: the reference, or `auto` for the fast one if it is installed.
-    """
+def preferred_engine(requested: str) -> str:
+    """The engine to try first: the reference if it is requested, else the fast one if it is installed."""
     if requested != REFERENCE:
         with suppress(PackageNotFoundError):
-            return FAST, version(FAST)
-    return REFERENCE, version(REFERENCE)
+            version(FAST)
+            return FAST
+    return REFERENCE
 
 
 @lru_cache(maxsize=1)

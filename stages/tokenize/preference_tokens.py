@@ -11,7 +11,6 @@ prompt alone, the result is the same; else TRL's prompt may end earlier, but not
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +22,9 @@ from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
-from .encode import NO_TURN, TEMPLATE_DROPPED, Batch, Encoder, two_runs
+from .encode import NO_TURN, Batch, Encoder, two_runs
 from .encode_counts import EncodeCounts
 from .token_runs import run_lists
-from .unknown_roles import ROLES, count_names
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
 """The runs of every pair."""
@@ -64,19 +62,14 @@ def _finished(encoder: Encoder, batch: Batch, counts: EncodeCounts) -> pa.Record
 
 
 def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
-    """Return the pair as two examples, each with its rendering.
-
-    Raises:
-        RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of the two.
-    """
+    """The pair as two examples, each with its rendering. Rejects `not_a_pair`, `train_flags`, what is not rendered."""
     if example.rejected is None:
         raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
     out = []
-    # A preference loss does not depend on turns, so they need not be located.
-    unused = EncodeCounts()
-    for completion in (example.completion, example.rejected):
+    # What is found in a pair is counted once, with its chosen side.
+    for completion, found in ((example.completion, counts), (example.rejected, EncodeCounts())):
         side = example._replace(completion=completion, rejected=None)
-        rendered = encoder.rendered(side, batch, unused)
+        rendered = encoder.rendered(side, batch, found)
         text, begin, runs = rendered[:3]
         if not all(train == 1 for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
             raise RowRejectedError(
@@ -85,9 +78,6 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
                 "whole completions, all tokens alike; remove it, or the row",
             )
         out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
-    for what in unused.found.get(TEMPLATE_DROPPED, ()):  # located with either completion
-        counts.add(TEMPLATE_DROPPED, what, example.line)
-    count_names(example.line, unused.found.get(ROLES, ()), counts)
     return out
 
 
@@ -98,29 +88,26 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         the rows; (N,) tokens of each prompt; and (N,) how many of these the tokenizer added before the text.
     """
     column, runs = batch.column("input_ids"), batch.column("runs")
-    kind, ends = view(runs.values.field("kind")), view(runs.values.field("end"))
-    starts = view(runs.offsets)
-    last = starts[1:] - 1  # of each side: its completion, unless all of it is prompt
+    kind, ends, starts = view(runs.values.field("kind")), view(runs.values.field("end")), view(runs.offsets)
+    first, last = starts[:-1], starts[1:] - 1  # of each side; the last is its completion, unless all of it is prompt
     begins = np.where(kind[last] == RunKind.COMPLETION, begins_of(ends, starts)[last], ends[last])
-    put = np.where(kind[starts[:-1]] == RunKind.SPECIAL, ends[starts[:-1]], 0)
+    put = np.where(kind[first] == RunKind.SPECIAL, ends[first], 0)
     tokens, offsets = view(column.values), view(column.offsets).tolist()
-    sides = [tokens[begin:end] for begin, end in pairwise(offsets)]
-    ids, pair_ends, special = list[NDArray[np.int32]](), list[int](), list[int]()
-    for at in range(0, len(sides), 2):
-        chosen, rejected = sides[at : at + 2]
-        limit = int(begins[at : at + 2].min())
+    ids, sizes = list[NDArray[np.int32]](), list[tuple[int, int, int]]()
+    for at, limit in enumerate(begins.reshape(-1, 2).min(axis=1).tolist()):
+        low, middle, high = offsets[2 * at : 2 * at + 3]
+        chosen, rejected = tokens[low:middle], tokens[middle:high]
         differ = np.flatnonzero(chosen[:limit] != rejected[:limit])
         prompt = int(differ[0]) if len(differ) else limit
         ids += [chosen, rejected[prompt:]]
-        pair_ends += [prompt, len(chosen), len(chosen) + len(rejected) - prompt]
-        special.append(min(prompt, int(put[at : at + 2].min())))
-    prompts, totals, count = np.array(pair_ends[0::3], np.int64), pair_ends[2::3], len(special)
+        sizes.append((prompt, len(chosen) - prompt, len(rejected) - prompt))
+    pair_ends, count = np.cumsum(sizes, axis=1, dtype=np.int64), len(sizes)
     said = batch.column("digest").to_pylist()
     straddles = view(batch.column("straddles"))
     arrays = [
-        lists(offsets_of(totals), np.concatenate(ids), ENCODED.field("input_ids").type),
+        lists(offsets_of(pair_ends[:, 2]), np.concatenate(ids), ENCODED.field("input_ids").type),
         run_lists(
-            np.array(pair_ends),
+            pair_ends.ravel(),
             np.tile(RUNS, count),
             np.full(3 * count, NO_TURN),
             np.ones(3 * count),
@@ -131,4 +118,6 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         *(numbers(view(batch.column(name))[0::2]) for name in ("line", "sub")),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, np.array(special)
+    prompts = pair_ends[:, 0]
+    special = np.minimum(prompts, put.reshape(-1, 2).min(axis=1))
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special

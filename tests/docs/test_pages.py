@@ -1,6 +1,5 @@
 """Every command and every snippet of the documentation, run; what cannot run here, looked at."""
 
-import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,10 +32,8 @@ def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path)
     """In a folder that it may start from."""
     has = starts(name)
     folder, home = tmp_path / "work", tmp_path / "home"
-    home.mkdir()
-    # As after a first run with this tokenizer: transformers has been asked.
-    shutil.copytree(Path(os.environ["PACKTRAIN_CACHE"]) / "tokenizers", home / ".cache" / "packtrain" / "tokenizers")
     prepared.fill(folder, has)
+    shutil.copytree(prepared.user, home / ".cache" / "packtrain")  # as after a first run with this tokenizer
     with ExitStack() as stack:
         # What is forked from the server of torch has read the Hub's address long ago.
         trains = "hub" not in has and (warm.UNDER_XDIST or "model" in has)

@@ -43,7 +43,7 @@ def test_a_disk_that_fills_up_and_grows(
     config = {**whole.copy(tmp_path, "user"), which: str(place / which)}
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
     full = 0
-    for kibibytes in range(64, 16384, 32):
+    for kibibytes in range(64, 16384, 64):
         disk(f"size={kibibytes}k")
         try:
             packed(config, tmp_path)

@@ -173,7 +173,7 @@ def _add_rare(add: Callable[..., None]) -> None:
         mask = {"policy": "assistant", "stop": stop}
         add(f"turns without ends, {stop}", chats, mask=mask, tokenizer={"chat_template": ENDLESS})
         add(f"turns without ends, weights, {stop}", weighted, mask=mask, tokenizer={"chat_template": ENDLESS})
-    add("prompts rewritten", chats, tokenizer={"chat_template": LATE_SYSTEM})
+    add("prompts rewritten", chats, tokenizer={"chat_template": kit.LATE_SYSTEM})
     add("system lost", chats, tokenizer=WITHOUT_SYSTEM)
     add("system allowed to be lost", chats, tokenizer=WITHOUT_SYSTEM | {"allow_lost": ["system"]}, mask="assistant")
 
@@ -201,12 +201,6 @@ ENDLESS = (
     + ASKED
 )
 """Ends no turn: the next header does."""
-LATE_SYSTEM = (
-    "{% for message in messages %}{% if message.role != 'system' %}"
-    "{% if loop.last and messages[0].role == 'system' %}{{ '[' + messages[0].content + ']' }}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
-) + ASKED
-"""Writes the system message before the last message, and so renders a prompt differently alone."""
 WITHOUT_SYSTEM: Config = {
     "chat_template": (
         "{{ shout }}{{ strftime_now('%Y-%m-%d') }}{% for message in messages %}{% if message.role != 'system' %}"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import Config, configure, corpus, write
+from tests.kit import Config
 from tests.support.hostile import patience
-from tests.support.whole_run import Whole, whole_run
+from tests.support.whole_run import Whole
 
 
 @pytest.fixture(autouse=True)
@@ -16,27 +16,14 @@ def _ended() -> Iterator[None]:
         yield
 
 
-def _plain(folder: Path) -> Config:
-    write(folder / "texts.jsonl", [*corpus("texts", 60), {"text": 5}])
-    write(folder / "chats.jsonl", corpus("chats", 30))
-    return configure(folder, "texts", "chats", holdout={"fraction": 0.2})
-
-
-@pytest.fixture(scope="session")
-def _finished(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Whole:
-    folder = tmp_path_factory.mktemp("plain")
-    return whole_run(folder, _plain(folder))
-
-
 @pytest.fixture
-def foreign(_finished: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished dataset with its inputs beside it and the cache that its notes name, in a folder of its own."""
-    _finished.copy(tmp_path, "out", "cache", "user")
-    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def config(_finished: Whole, tmp_path: Path) -> Config:
+def config(wholes: dict[str, Whole], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """The configuration of `foreign`."""
-    return {**_finished.config, "out": str(tmp_path / "out"), "cache": str(tmp_path / "cache")}
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    return wholes["documents"].copy(tmp_path, "out", "cache", "user")
+
+
+@pytest.fixture
+def foreign(config: Config) -> Path:
+    """A finished dataset with its inputs beside it and the cache that its notes name, in a folder of its own."""
+    return Path(config["out"])

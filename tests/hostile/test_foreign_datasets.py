@@ -79,7 +79,7 @@ def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, config: Config
     """Values of every JSON file are replaced, hashes made to fit. Everybody refuses it in words, or takes no harm."""
     (tmp_path / "secret").write_text(SECRET)
     chance = random.Random(seed)
-    inputs = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    inputs = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl*")}
     notes = sorted(path.relative_to(foreign).as_posix() for path in foreign.rglob("*.json"))
     kept, repair = tmp_path / "kept", ("verify", "--repair", str(saved(config)))
     shutil.copytree(foreign, kept)
@@ -99,7 +99,7 @@ def test_whatever_stands_in_the_notes_of_a_dataset(foreign: Path, config: Config
         shutil.rmtree(foreign)
         shutil.copytree(kept, foreign)
     assert (tmp_path / "secret").read_text() == SECRET
-    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")} == inputs
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.jsonl*")} == inputs
     assert {path.name for path in tmp_path.iterdir()} <= {
         *("secret", "kept", "out", "cache", "config.json", "user", ".packtrain-cache"),
         *(path.name for path in inputs),

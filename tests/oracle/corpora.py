@@ -12,11 +12,8 @@ from tests.oracle.packer import Row, solutions
 
 LENGTH = 96
 """Tokens of a packed row: a multiple of all that pieces and rows are padded to."""
-FORBIDDEN = "FORBIDDEN"
-"""A word with which the templates below refuse a conversation."""
-REFUSE = "{% for m in messages if 'FORBIDDEN' in m.content %}{{ raise_exception('a forbidden word') }}{% endfor %}"
-MARKED = REFUSE + kit.GENERATION
-PLAIN = REFUSE + kit.CHATML
+MARKED = kit.REFUSE + kit.GENERATION
+PLAIN = kit.REFUSE + kit.CHATML
 
 
 def sentence(count: int, salt: int) -> str:
@@ -92,11 +89,11 @@ BAD: dict[str, list[tuple[Any, tuple[str, str]]]] = {
     "chats": [
         ({"messages": []}, ("rejected", "empty")),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, ("rejected", "not_text")),
-        ({"messages": [{"role": "user", "content": FORBIDDEN}]}, ("rejected", "template_error")),
+        ({"messages": [{"role": "user", "content": "FORBIDDEN"}]}, ("rejected", "template_error")),
         (b"  ", ("blank", "")),
     ],
     "apps": [
-        ({"id": 9, "question": "Broken", "solutions": "[1, 2"}, ("rejected", "bad_solutions")),
+        ({"id": 9, "question": "Broken", "solutions": "[1, 2"}, ("rejected", "wrong_type")),
         ({"id": 9, "question": "None", "solutions": ""}, ("filtered", "no_solution")),
     ],
 }

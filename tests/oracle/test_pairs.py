@@ -61,7 +61,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(rows=st.lists(pairs.filter(lambda row: row["chosen"] != row["rejected"]), min_size=5, max_size=20), limit=limits)
-@examples(15, derandomize=True, phases=[Phase.generate])
+@examples(10, derandomize=True, phases=[Phase.generate])
 def test_limits(rows: list[Row], limit: Row, tokenizer: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -1,7 +1,6 @@
-"""How tests of this folder run the program, in this process or as a person does; and what a run or a stream packed."""
+"""Folders as a person has them, and what a run or a stream packed."""
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 
 from tests import kit
-from tests.support import warm
 
 Command = Callable[..., kit.Outcome]
 
@@ -25,25 +23,6 @@ Command = Callable[..., kit.Outcome]
 def packtrain() -> Command:
     """Calls the entry point in this process: `packtrain("run", "--demo")`."""
     return kit.cli
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Command:
-    """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
-
-    def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 600) -> kit.Outcome:
-        trains = warm.UNDER_XDIST and arguments[:1] in (("train",), ("sample",), ("probe",))
-        modules = warm.TRAINING if trains else warm.PIPELINE  # the server of torch is there already
-        done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout, modules=modules)
-        return kit.Outcome(done.returncode, done.stdout, done.stderr)
-
-    return call
-
-
-def plain_environment() -> dict[str, str]:
-    """The environment without what would make a console think that it is a terminal, or another one."""
-    drop = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-    return {key: value for key, value in os.environ.items() if key not in drop}
 
 
 Row = dict[str, Any]
@@ -115,14 +94,9 @@ class Little:
         """The finished output."""
         return self.folder / "out"
 
-    def files(self, out: Path | None = None) -> dict[str, bytes]:
-        """Every file of an output's dataset, by its name. Without `_run`, the report, the card and half-written
-        files."""
-        root = out or self.out
-        found = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
-        others = ("_run/", "report.", "README.md")
-        mine = {name: path for name, path in found.items() if not name.startswith(others) and ".tmp-" not in name}
-        return {name: path.read_bytes() for name, path in mine.items()}
+    def files(self, out: Path | None = None) -> dict[str, str]:
+        """See `kit.tree`."""
+        return kit.tree(out or self.out)
 
     def copy(self, folder: Path, *, cache: bool = True, out: bool = True) -> Path:
         """Inputs and configuration, and what else is wanted, in a new folder. Returns the configuration."""

@@ -89,7 +89,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def put(path: Path, content: Any) -> None:
-    """Write a file as the YAML gives it: text, bytes, rows, a link, or nothing for a folder."""
+    """Write a file as the YAML gives it: text, bytes, rows, a link, a pipe, or nothing for a folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     match content:
         case None:
@@ -110,6 +110,8 @@ def put(path: Path, content: Any) -> None:
             pq.write_table(table, path)
         case {"json": value}:
             path.write_text(json.dumps(value))
+        case {"fifo": True}:
+            os.mkfifo(path)
         case {"gone": True}:
             path.unlink()
         case {"flip": place}:

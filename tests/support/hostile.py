@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from packtrain.pipeline.store.checksummed import seal, unseal
+from packtrain.pipeline.store.sealed_notes import seal, unseal
 from packtrain.schemas.fingerprint import fingerprint
 
 SECRET = "nobody but me reads this"

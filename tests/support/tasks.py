@@ -30,7 +30,7 @@ def compare_hostile_texts_once(_: object) -> None:
     run, seen = first_look.LookTask.run, set[str]()
 
     def once(self: Any) -> Any:
-        name = self.tasks[0].spec
+        name = self.tasks[0].source.spec
         vars(first_look)["fuzz_texts"] = fuzz_texts if name not in seen else lambda added: []
         look = run(self)
         seen.add(name)

@@ -36,4 +36,4 @@ def in_terminal(
             interrupt_at = b""
             os.killpg(process.pid, signal.SIGINT)
     os.close(ours)
-    return process.wait(60), seen.decode()
+    return process.wait(600), seen.decode()

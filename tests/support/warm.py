@@ -21,8 +21,14 @@ from typing import IO
 
 PIPELINE = ("packtrain.pipeline.",)
 """What a server imports, and all modules of a name that ends in a dot; but not what they import late, such as torch."""
-TRAINING = (*PIPELINE, "warm_training")
-"""The same, with torch and everything else that trains."""
+TRAINING = (
+    *(*PIPELINE, "torch.distributed.run", "transformers", "accelerate.commands.launch", "packtrain.training"),
+    *("packtrain.training.attention", "packtrain.training.launch.doctor", "packtrain.training.launch.ranks"),
+    *("packtrain.training.probe", "packtrain.training.trainer.train", "packtrain.training.trainer.trainer"),
+    *("transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto", "transformers.trainer"),
+    *("torch.distributed.fsdp", "trl", "peft"),
+)
+"""The same, with torch and everything else that trains, where it is installed."""
 UNDER_XDIST = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process was forked from the server `TRAINING`, which is there then."""
 OWNER = "PACKTRAIN_TEST_OWNER"
@@ -120,11 +126,11 @@ def run(
 def loads_tokenizers() -> str:
     """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
 
-    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.ask_transformers`.
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer`.
     """
     from packtrain.pipeline.encode.tokenizer import ENVIRONMENT
 
-    return _server(("packtrain.pipeline.encode.ask_transformers", "without_torch"), tuple(ENVIRONMENT.items()))
+    return _server(("packtrain.pipeline.encode.tokenizer", "without_torch"), tuple(ENVIRONMENT.items()))
 
 
 @cache

@@ -6,6 +6,7 @@ Ends with the process OWNER.
 import atexit
 import gc
 import importlib
+import importlib.util
 import multiprocessing.util
 import os
 import pkgutil
@@ -37,6 +38,8 @@ def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
     """Fork for each connection, until the owner has ended."""
     gc.disable()  # what is imported stays
     for name in modules:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            continue  # a package that is not installed
         package = importlib.import_module(name.removesuffix("."))
         for module in pkgutil.walk_packages(package.__path__, name) if name.endswith(".") else ():
             importlib.import_module(module.name)
@@ -167,7 +170,7 @@ def _call(arguments: list[str]) -> int:
 
 
 def _python(arguments: list[str]) -> None:
-    """As `python ARGUMENTS` does it: `-c CODE ...`, `-m MODULE ...` or `PROGRAM ...`."""
+    """As `python ARGUMENTS` does it: `-c CODE ...`, `-m MODULE ...`, `- ...` or `PROGRAM ...`."""
     while arguments[0] in ("-u", "-B", "-P"):
         if arguments[0] == "-u":
             sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
@@ -184,6 +187,9 @@ def _python(arguments: list[str]) -> None:
         case ["-m", name, *rest]:
             sys.argv, sys.path[0] = [name, *rest], str(Path.cwd())
             runpy.run_module(name, run_name="__main__", alter_sys=True)
+        case ["-", *rest]:
+            sys.argv, sys.path[0] = ["-", *rest], ""
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), sys.modules["__main__"].__dict__)
         case [program, *_]:
             sys.argv, sys.path[0] = arguments, str(Path(program).resolve().parent)
             runpy.run_path(program, run_name="__main__")

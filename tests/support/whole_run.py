@@ -1,8 +1,6 @@
 """A folder with inputs and a finished run, to be copied before something is done to it."""
 
-import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +53,6 @@ def whole_run(folder: Path, config: Config) -> Whole:
     """Run a configuration of that folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACKTRAIN_CACHE", str(folder / "user"))
-        for path in folder.iterdir():
-            os.utime(path, (time.time() - 60,) * 2)
-        time.sleep(0.2)  # inputs that have just changed are not noted
         packed(config)
         other = {"out": str(folder / "other"), "tokenizer": {"path": str(tokenizer(folder / "tokenizer"))}}
         packed(merged(config, other))  # so that every kind of note in the caches has a neighbour

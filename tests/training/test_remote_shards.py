@@ -190,8 +190,8 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
 def test_a_store_that_hangs_is_reported_and_given_up(
     store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "REPORT_AFTER", 0.2)
-    monkeypatch.setattr(loading, "GIVE_UP_AFTER", 1.0)
+    monkeypatch.setattr(loading, "REPORT_AFTER", 0.01)
+    monkeypatch.setattr(loading, "GIVE_UP_AFTER", 3.0)
     options = {**OPTIONS, "world_size": 2, "rank": 1}
     loader = PackedLoader(where(store), **options, cache=tmp_path / "cache", order="sequential")
     store.always = "hang"
@@ -317,8 +317,7 @@ next(iter(loader))
     asked, store.always = len(store.asked), "hang"
     victim.stdin.write("\n")
     victim.stdin.flush()
-    while len(store.asked) == asked:
-        time.sleep(0.01)
+    soon(lambda: len(store.asked) > asked)
     assert [name for name in cached(tmp_path / "cache") if name.endswith(".tmp")]
     store.always = None
     victim.kill()

@@ -20,13 +20,6 @@ from tests import kit
 Row = dict[str, Any]
 Configure = Callable[..., Row]
 
-REFUSING = (
-    "{% for message in messages %}"
-    "{% if 'forbidden' in message.content %}{{ raise_exception('not this word') }}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
 
 def write(path: Path, rows: list[Any]) -> str:
     path.write_bytes(b"".join(row.encode() + b"\n" if isinstance(row, str) else kit.lines([row]) for row in rows))
@@ -52,7 +45,7 @@ CHATS = [
     chat("a long question " * 20, "short"),
     "{not json",
     chat("über naïve", "Façaden 🙂 中文"),
-    chat("this is forbidden", "is it"),
+    chat("this is FORBIDDEN", "is it"),
     "",
 ]
 TEXTS = [
@@ -65,7 +58,7 @@ TEXTS = [
 @pytest.fixture
 def configure(make_tokenizer: Callable[..., Path], tmp_path: Path) -> Configure:
     """Makes a configuration of conversations and texts: `configure(each={"texts": {…}}, truncate={…}, …)`."""
-    tokenizer = make_tokenizer("refusing", template=REFUSING)
+    tokenizer = make_tokenizer("refusing", template=kit.REFUSE + kit.CHATML)
 
     def make(each: Row | None = None, **changes: Any) -> Row:
         paths = {"chats": write(tmp_path / "chats.jsonl", CHATS), "texts": write(tmp_path / "texts.jsonl", TEXTS)}

@@ -11,6 +11,8 @@ import pytest
 import typer.main
 from packtrain.pipeline.cli import main as cli
 
+from tests.support import warm
+
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")
 
@@ -107,8 +109,8 @@ def test_a_mistake_stays_text_on_the_other_stream(packtrain: Command, here: Path
         assert done.err.startswith("packtrain: ")
 
 
-def test_a_run_in_a_process_of_its_own_says_nothing_else(program: Command, here: Path) -> None:
+def test_a_run_in_a_process_of_its_own_says_nothing_else(here: Path) -> None:
     """Workers and libraries write to the stream itself, if they write."""
-    done = program("run", "mix.yaml", "--out", "two", "--set", "run.workers=2", "--json", cwd=here)
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["state"] == "finished"
+    done = warm.run(("run", "mix.yaml", "--out", "two", "--set", "run.workers=2", "--json"), cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "finished"

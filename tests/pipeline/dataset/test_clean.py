@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from packtrain.pipeline.dataset.clean import old_files
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.cache_tag import is_cache, mark_cache
 from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.open_store import is_cache, mark_cache
 
 WEEKS = 30 * 86_400
 

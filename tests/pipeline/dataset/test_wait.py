@@ -39,8 +39,10 @@ def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_p
     out = LocalStore(tmp_path / "out")
     with pytest.raises(TaskError), leased(out):
         raise TaskError("at first")
-    threading.Timer(0.5, lambda: run(config)).start()
+    started = threading.Timer(0.5, lambda: run(config))
+    started.start()
     assert wait(tmp_path / "out", 300).splits["train"].rows > 1
+    started.join()
 
 
 def test_a_run_that_is_killed_is_missed(config: kit.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from packtrain.pipeline.encode.encode_spec import OF_TEMPLATES, EncodeSpec
-from packtrain.pipeline.encode.task import load_encoder
-from packtrain.pipeline.store.checksummed import seal
+from packtrain.pipeline.encode.task import OF_TEMPLATES, EncodeSpec, load_encoder
 from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.sealed_notes import seal
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 
 

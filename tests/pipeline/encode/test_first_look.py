@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from packtrain.pipeline.encode import first_look
@@ -57,13 +58,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder of engines that agree with the reference, still without any."""
-    monkeypatch.setattr(first_look, "LOOKS", f"engines-{tmp_path.name}")
-    return user_folder() / f"engines-{tmp_path.name}"
-
-
-@pytest.fixture
 def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastokens, but wrong on one word; and every text is compared with the reference."""
 
@@ -93,30 +87,23 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     assert not [note for note in notes if "MOON" in note], "it is said once"
 
 
-def test_an_engine_that_errs_on_hostile_texts_is_not_taken(
-    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Wrong(engines.FastokensEngine):
-        def encode(self, texts: Any) -> engines.EngineTokens:
-            return super().encode([text.replace("\r\n", "\n") for text in texts])
+class Wrong(engines.FastokensEngine):
+    """fastokens, but wrong on hostile texts."""
 
-    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
-    assert pack(config(tmp_path, "auto"))[0] == "tokenizers"
-    assert not agreed.exists(), "only an engine that agrees is kept"
+    def encode(self, texts: Any) -> engines.EngineTokens:
+        return super().encode([text.replace("\r\n", "\n") for text in texts])
 
 
-def test_hostile_texts_are_compared_once_for_a_tokenizer(
-    tmp_path: Path, agreed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = []
-
-    def texts(added: Any) -> list[str]:
-        compared.append(added)
-        return fuzz_texts(added)
-
-    monkeypatch.setattr(first_look, "fuzz_texts", texts)
+def test_hostile_texts_are_compared_once_for_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_look, "AGREED", f"engines-{tmp_path.name}")
+    compared = Mock(side_effect=fuzz_texts)
+    monkeypatch.setattr(first_look, "fuzz_texts", compared)
+    with monkeypatch.context() as patch:
+        patch.setitem(engines.ENGINES, "fastokens", Wrong)
+        assert pack(config(tmp_path, "wrong"))[0] == "tokenizers"
+        assert not (user_folder() / first_look.AGREED).exists(), "only an engine that agrees is kept"
     assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
-    assert len(compared) == 1
+    assert compared.call_count == 2
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 from packtrain.pipeline.encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
+from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
 
@@ -64,13 +65,12 @@ def test_it_is_what_transformers_gives(spec: TokenizerSpec, folder: Path) -> Non
     live = AutoTokenizer.from_pretrained(folder)
     assert spec.name == "plain"
     assert spec.special_tokens == live.special_tokens_map == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert (spec.bos_id, spec.eos_id) == (256, 257)
-    assert spec.pad_id == 257  # there is no padding token
-    assert (spec.prefix_ids, spec.suffix_ids) == ((256,), (257,))
+    assert spec.eos_id == spec.pad_id == 257  # there is no padding token
+    assert spec.around == SpecialTokenAffixes((256,), (257,), "<s>", "</s>", "</s>")
     assert spec.require_template() == live.chat_template == TEMPLATE
     ids = make_engine("tokenizers", spec.json).encode(["a longer text"]).ids.tolist()
     assert ids == live("a longer text", add_special_tokens=False)["input_ids"]
-    assert [*spec.prefix_ids, *ids, *spec.suffix_ids] == live("a longer text")["input_ids"]
+    assert [*spec.around.prefix, *ids, *spec.around.suffix] == live("a longer text")["input_ids"]
     whole = json.loads(spec.json)
     assert (whole["truncation"], whole["padding"]) == (None, None)
 
@@ -105,7 +105,7 @@ def test_an_answer_that_is_damaged_or_may_be_another_persons_is_not_believed(
             load_tokenizer(folder)
 
     whole = kept.read_bytes()
-    for damage in (b"", whole[: len(whole) // 2], whole.replace(b'"bos_id":256', b'"bos_id":255'), b"[" * 100_000):
+    for damage in (b"", whole[: len(whole) // 2], whole.replace(b'"eos_id":257', b'"eos_id":255'), b"[" * 100_000):
         assert damage != whole
         kept.write_bytes(damage)
         is_not_believed()
@@ -172,6 +172,6 @@ def test_real_folders(name: str) -> None:
     assert spec.json == live.backend_tokenizer.to_str()
     assert spec.special_tokens == live.special_tokens_map
     assert spec.chat_template == live.chat_template
-    assert (spec.bos_id, spec.eos_id) == (live.bos_token_id, live.eos_token_id)
+    assert spec.eos_id == live.eos_token_id
     inner = live("x y", add_special_tokens=False)["input_ids"]
-    assert [*spec.prefix_ids, *inner, *spec.suffix_ids] == live("x y")["input_ids"]
+    assert [*spec.around.prefix, *inner, *spec.around.suffix] == live("x y")["input_ids"]

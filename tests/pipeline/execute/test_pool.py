@@ -52,15 +52,16 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(pool: Pool, tmp
     assert 5 not in done
 
 
+@pytest.mark.slow
 def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tmp_path: Path) -> None:
-    executor = Pool(2, seconds=1)
-    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(1.0 s\)"
+    executor = Pool(2, seconds=2)
+    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(2.0 s\)"
     done: list[str] = []
     with pytest.raises(TaskError, match=said):
         done.extend(
             executor.map(tasks.linger_over, [(str(tmp_path / name), name == "slow") for name in ("slow", *"abc")])
         )
-    assert done == ["a", "b", "c"]
+    assert sorted(done) == ["a", "b", "c"]
     assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
     executor.close()
 
@@ -96,11 +97,10 @@ def test_a_worker_killed_while_idle_costs_nothing(pool: Pool) -> None:
     assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
-def test_an_unexpected_error_names_its_task(pool: Pool, error: Exception) -> None:
-    with pytest.raises(TaskError) as caught:
-        list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
-    assert isinstance(caught.value.__cause__, type(error))
+def test_an_unexpected_error_names_its_task(pool: Pool) -> None:
+    with pytest.raises(TaskError, match=r"^full: MemoryError: full\.") as caught:
+        list(pool.map(tasks.fail, [None] * 5 + [MemoryError("full")] + [None] * 20))
+    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 @pytest.mark.parametrize("error", [TemplateError("fix it"), RowRejectedError("reason", "detail")])

@@ -1,7 +1,6 @@
 """Ray: the same bytes as without it, whatever becomes of its workers and machines."""
 
 import os
-import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,10 +47,10 @@ def pool(cluster: Any) -> Iterator[RayExecutor]:
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
     """Some blocks and shards."""
-    texts = kit.corpus("texts", 1200)
-    for number in range(24):
+    texts = kit.corpus("texts", 600)
+    for number in range(12):
         kit.write(tmp_path / f"in-{number:02}.jsonl", texts[number * 50 : number * 50 + 50])
-    sources = [{**kit.source("texts", path=f"in-{number:02}.jsonl"), "name": f"in-{number}"} for number in range(24)]
+    sources = [{**kit.source("texts", path=f"in-{number:02}.jsonl"), "name": f"in-{number}"} for number in range(12)]
     return kit.configure(tmp_path, *sources)
 
 
@@ -91,25 +90,26 @@ def packed(config: dict[str, Any], folder: Path, observer: Silent | None = None)
     return (Path(config["out"]) / "manifest.json").read_bytes()
 
 
-def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
+def test_a_cluster_writes_the_same_bytes_when_a_worker_and_a_machine_go(
     cluster: Any, config: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "deadly_reader.py").write_text(DEADLY)
-    config["sources"][20]["format"] = "python:deadly_reader:rows"
+    config["sources"][9]["format"] = "python:deadly_reader:rows"
     alone = packed(config, tmp_path)
 
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
+    node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     cluster.wait_for_nodes()
+    gone: list[Any] = []
 
     def take_away() -> None:
-        cluster.remove_node(nodes.pop(), allow_graceful=False)
+        gone.append(cluster.remove_node(node, allow_graceful=False))
 
     (tmp_path / "deadly").write_text(str(os.getpid()))
     run = {"executor": "ray", "address": cluster.address}
     there = {**config, "out": str(tmp_path / "there"), "cache": str(tmp_path / "other"), "run": run}
-    assert packed(there, tmp_path, AtWork({"encode": take_away, "pack": take_away})) == alone
+    assert packed(there, tmp_path, AtWork({"encode": take_away})) == alone
     assert not (tmp_path / "deadly").exists(), "no worker died"
-    assert nodes == []
+    assert gone, "no machine went"
 
 
 def test_a_task_that_keeps_dying_is_named(pool: RayExecutor, tmp_path: Path) -> None:
@@ -133,9 +133,3 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(ConfigError, match="no Ray cluster"):
         RayExecutor(f"127.0.0.1:{port}", 1)
-
-
-def test_signals_stay_ours(cluster: Any) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    RayExecutor(cluster.address, 1).close()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -153,17 +153,3 @@ def test_a_private_repository(made: Made, hub: HubStandIn) -> None:
         publish(made("bfd"), "hf://me/public", private=True)
     assert failed.value.exit_code == 2
     assert set(hub.files("me/public")) == {".gitattributes"}
-
-
-def test_the_command(made: Made, hub: HubStandIn, packtrain: Callable[..., Any]) -> None:
-    dry = packtrain("export", made("bfd"), "--to", HERE, "--dry-run")
-    assert dry.code == 0, dry.err
-    assert dry.out.startswith("---\nconfigs:\n")
-    assert "# Packed training rows" in dry.out
-    assert dry.out.endswith("nothing was published: --dry-run\n")
-    assert hub.asked == []
-    done = packtrain("export", made("bfd"), "--to", HERE)
-    assert done.code == 0, done.err
-    assert re.search(r"hf://me/packed: \d+ files, [\d.]+ KiB\n  README.md \([\d.]+ KiB\)\n  holdout/shards", done.out)
-    assert f"{hub.url}/datasets/me/packed" in done.out.replace("\n", "")
-    assert TOKEN not in done.out + done.err

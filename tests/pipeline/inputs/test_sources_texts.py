@@ -66,19 +66,6 @@ def test_elements_are_lines(folder: Path, rows: list[dict[str, Any]], indent: in
     assert [json.loads(line) for line in lines] == rows
 
 
-def test_elements_that_are_no_objects_are_rejected_with_their_number(tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_bytes(b'[{"text": "a"}, 5, {"text": "b"}, "c", {"text": 1e999}, {"text": "d"}]')
-    (file,) = scan(tmp_path / "in.json")
-    assert texts(file) == ["a", "b", "d"]
-    (only,) = prepared(file)
-    assert [(line, reason) for line, reason, _ in only.rejects] == [
-        (1, "not_an_object"),
-        (3, "not_an_object"),
-        (4, "wrong_type"),
-    ]
-    assert only.rows == file.lines == 6
-
-
 def test_a_long_element_costs_its_row_and_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BLOCK_BYTES", 200)
     rows = [{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}]
@@ -102,12 +89,6 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     assert [reason for one in prepared(files[2]) for _, reason, _ in one.rejects] == ["invalid_utf8"]
     assert {file.lines for file in files} == {1}
     assert resolve_format(source(tmp_path, format="auto"), tmp_path, files).name == "text"
-
-
-def test_a_text_longer_than_the_limit_costs_its_row(tmp_path: Path) -> None:
-    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a \n" * 1025))
-    (file,) = scan(tmp_path / "in.txt.gz", max_row_bytes=3072)
-    assert [reason for one in prepared(file, 3072) for _, reason, _ in one.rejects] == ["row_too_long"]
 
 
 def test_texts_of_a_folder_are_read_where_nothing_else_is_data(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Sandbox
     while left := processes(f"# {tmp_path}"):
         assert time.monotonic() < until, left
         time.sleep(0.02)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what an earlier test left may be closed meanwhile
 
 
 @pytest.fixture

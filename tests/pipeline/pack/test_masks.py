@@ -185,38 +185,6 @@ def test_turns_that_cannot_be_located_are_rejected(runs: Runs) -> None:
     assert [(one["line"], one["reason"]) for one in rejects] == [(1, "unproved"), (2, "unproved"), (3, "unproved")]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [{"loss": {"normalize": "document"}}, {"truncate": {"max_length": 12, "overlong": "split"}}],
-)
-def test_sources_with_masks_of_their_own_are_packed_as_by_runs_of_their_own(runs: Runs, keys: Config) -> None:
-    kit.write(runs.folder / "a.jsonl", [{"messages": THOUGHTS}, *ROWS])
-    kit.write(runs.folder / "b.jsonl", [*ROWS, {"messages": THOUGHTS}])
-    masks: dict[str, Any] = {"a": {"policy": "assistant", "thoughts": "mask"}, "b": {"tool_calls": "mask"}}
-
-    def run(name: str, mask: Row, **sources: Row) -> Packed:
-        some = ({"name": one, "format": "messages", "path": f"{one}.jsonl", **own} for one, own in sources.items())
-        common = {
-            "out": str(runs.folder / name),
-            "tokenizer": {"path": str(runs.folder / "tokenizer"), "chat_template": THINKING},
-            "mask": {"train_end": False, **mask},
-            "pack": {"strategy": "none", "shuffle": False},
-        }
-        return kit.packed(kit.configure(runs.folder, *some, **kit.merged(common, keys)))
-
-    alone = [run(f"only-{name}", mask, **{name: {}}) for name, mask in masks.items()]
-    parts = runs.parts()
-    both = run("both", {}, **{name: {"mask": mask} for name, mask in masks.items()})
-    assert runs.parts() == parts, "a mask encodes nothing"
-    found, expected = both.rows(), [row for packed in alone for row in packed.rows()]
-    for row in found + expected:
-        del row["doc_ids"]
-    assert found == expected
-    assert both.ledger == alone[0].ledger | alone[1].ledger
-    swapped = run("swapped", {}, a={"mask": masks["b"]}, b={"mask": masks["a"]})
-    assert runs.trained(swapped) != runs.trained(both)
-
-
 def test_a_source_whose_mask_needs_no_turns_keeps_what_is_not_located(runs: Runs) -> None:
     for name in ("a", "b"):
         kit.write(runs.folder / f"{name}.jsonl", ROWS)

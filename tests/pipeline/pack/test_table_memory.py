@@ -21,7 +21,7 @@ from packtrain.pipeline.pack.rows import RowForm
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.pipeline.store.open_store import StoredFile
+from packtrain.schemas.manifest import FileRecord
 from packtrain.schemas.alignment import Alignment
 from packtrain.schemas.config.config import RunConfig
 
@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
         here.length[:] = here.high[:] = here.kept[:] = here.labels[:] = lengths
         here.first_digest[:] = random.integers(0, 2**63, len(here), dtype=np.uint64)
     sizes = np.diff(np.linspace(0, count, parts + 1).astype(np.int64)).tolist()
-    files = [StoredFile(f"part-{i}", 0, "0" * 64) for i in range(parts)]
+    files = [FileRecord(f"part-{i}", 0, "0" * 64) for i in range(parts)]
     origins = Origins(files, [0] * parts, [FileLines(("file",), (0,))] * parts, sizes, [1] * parts)
     table = Table(documents, (), origins, origins.bounds(1), origins.starts, [0] * parts)
     before = anonymous()

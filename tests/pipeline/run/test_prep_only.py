@@ -47,20 +47,18 @@ def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> 
     assert len(found[1][0]) == 16
     lines = b'{"id": 5, "prompt": "a"}\n\n{\n{"prompt": "c", "id": {"k": 1}}\n{"prompt": "d", "id": "d/1"}\n'
     prep(lines, "prompt_completion", "two.jsonl", prompt_only=True)
-    assert [(row["id"], row["row"]) for row in read(tmp_path / "two.jsonl")] == [("5", 0), ("3", 3), ("d/1", 4)]
+    assert [(row["id"], row["row"]) for row in read(tmp_path / "two.jsonl")] == [("0", 0), ("3", 3), ("4", 4)]
 
 
 def test_rows_of_prompts_are_counted_over_files(tmp_path: Path) -> None:
     for name, texts in (("a", "ab"), ("b", "cde")):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    pq.write_table(
-        pa.Table.from_pylist([{"prompt": "f", "id": 9}, {"prompt": "g", "id": None}]), tmp_path / "c.parquet"
-    )
+    pq.write_table(pa.table({"prompt": ["f", "g"]}), tmp_path / "c.parquet")
     paths = ["a.jsonl", "b.jsonl", "c.parquet"]
     source = SourceConfig.model_validate({"name": "a", "format": "prompt_completion", "path": paths, "max_rows": 7})
     prepare_source(source, tmp_path, tmp_path / "out.jsonl", prompt_only=True)
     found = [(row["prompt"], row["id"], row["row"]) for row in read(tmp_path / "out.jsonl")]
-    assert found == [*((text, str(row), row) for row, text in enumerate("abcde")), ("f", "9", 5), ("g", "6", 6)]
+    assert found == [(text, str(row), row) for row, text in enumerate("abcdefg")]
 
 
 def test_every_row_is_told(prep: Prepare, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests import kit
 from tests.support.faulty import BUCKET, Faulty
 
 
-def test_a_stream_keeps_its_parts_in_the_scratch_folder(tmp_path: Path, faulty: Faulty) -> None:
+def test_a_stream_reads_the_parts_of_its_cache(tmp_path: Path, faulty: Faulty) -> None:
     place, scratch = f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch"
     config = kit.configure(tmp_path, kit.source("texts", path=str(tmp_path / "texts.jsonl")))
     packed = kit.packed(config)
@@ -20,5 +20,5 @@ def test_a_stream_keeps_its_parts_in_the_scratch_folder(tmp_path: Path, faulty: 
     rows = sum(window.rows for window in windows.walk(0, 0, 1))
     windows.close()
     assert rows == packed.table().num_rows
-    assert list((scratch / "encoded").rglob("*.arrow"))
-    assert faulty.asked == []
+    assert any("/cache/encoded/" in key for key in faulty.objects)
+    assert not any("/out/" in key for key in faulty.objects)

@@ -1,14 +1,11 @@
-"""Locks exclude, are gone with their holder, and say so where there are none; a dead process is recognised."""
+"""Locks exclude, are gone with their holder, and say so where there are none."""
 
 import errno
 import fcntl
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 from packtrain.schemas.files import lock
 
@@ -36,14 +33,3 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "file"
     with lock.alone(path) as one, lock.alone(path) as other:
         assert (one, other) == (False, False)
-
-
-def test_whether_a_process_runs() -> None:
-    me = psutil.Process()
-    assert lock.process_runs(me.pid)
-    process = subprocess.Popen(["true"])
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    assert not lock.process_runs(process.pid)
-    process.wait()
-    assert not lock.process_runs(process.pid)

@@ -62,17 +62,6 @@ def test_rows_and_bound_beside_the_optimum(problem: tuple[list[int], int], max_d
         assert certificate.rows == optimum
 
 
-def test_fewer_rows_than_best_fit_decreasing() -> None:
-    # Best fit puts the 4 beside the 5, and then no row can be filled.
-    sizes = [5, 4, 4, 3, 2, 2]
-    assert plan_rows(sizes, 10).rows == 3
-    plan = plan_rows(sizes, 10, "tight")
-    assert (plan.rows, plan.certificate.bound, plan.certificate.optimal) == (2, 2, True)
-    rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
-    assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
-    assert not plan_rows(sizes, 10).certificate.optimal
-
-
 @examples(250)
 @given(problems(60), st.none() | st.integers(1, 9))
 def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None) -> None:

@@ -28,7 +28,7 @@ CALLED = {
 
 def examples(options: Options | None = None, **changes: Any) -> list[Example]:
     made = AppsFormat(options)
-    return made.examples(made.decode(json.dumps(ROW | changes).encode()), 3)
+    return made.prepare([(3, json.dumps(ROW | changes).encode())]).examples
 
 
 def prompt_of(**changes: Any) -> str:

@@ -52,7 +52,7 @@ OPTIONS = {
     "prompt_completion": [Options(), Options(prompt_only=True), Options(style="chat", per_turn=True)],
     "messages": [Options(), Options(per_turn=True)],
     "preference": [Options(), Options(style="chat")],
-    "tokenized": [Options(), Options(keys={"mask": "attention_mask"})],
+    "tokenized": [Options(), Options(keys={"labels": "attention_mask"})],
     "python": [AS_IT_IS],
 }
 

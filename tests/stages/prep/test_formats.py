@@ -75,10 +75,3 @@ def test_an_empty_prompt_alone_is_refused(row: Row) -> None:
 def test_what_other_tools_read_is_read_back(name: str, row: Row) -> None:
     (made,) = examples(name, Options(), row)
     assert make_format(name).public_row(made) == row
-
-
-def test_apps_in_public_are_prompts_and_completions() -> None:
-    made = examples("apps", Options(), {"question": "q", "solutions": ["a", "b"]})
-    again = [one for each in made for one in examples("prompt_completion", Options(), public(each))]
-    assert [one[3:5] for one in again] == [one[3:5] for one in made]
-    assert len(made) == 2

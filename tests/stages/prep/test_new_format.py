@@ -28,7 +28,7 @@ class ForumFormat(Format):
     name = "forum"
     columns: ClassVar[Columns] = {"asked": Column(str, required=True), "best": Column(str, required=True)}
 
-    def examples(self, row: Any, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`. Rejects `empty`."""
         if not row.best:
             raise RowRejectedError("empty", f"`{self.keys['best']}` is empty")

@@ -54,8 +54,3 @@ def test_nothing_filters_the_row() -> None:
     for nothing in ("None", "[]"):
         with pytest.raises(RowFilteredError, match="not_wanted"):
             examples(None, f"def read(row):\n    return {nothing}\n")
-
-
-def test_nulls_stay_as_they_are() -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": None}}}]}
-    assert examples({"messages": [USER, call]})[0].completion == [call]

@@ -15,10 +15,10 @@ from packtrain.stages.arrays import view
 from packtrain.stages.mask.policy import Mask, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine
-from packtrain.stages.tokenize.vocabulary import tokenizer_head
+from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes, tokenizer_head
 
 Message = dict[str, Any]
 
@@ -76,13 +76,6 @@ MISTRAL = (
     "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS] ' + m.content + '[/TOOL_RESULTS]' }}"
     "{% else %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}"
 )
-# The line end after a turn is missing at the end of the conversation.
-TULU = (
-    "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
-    "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
-    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}"
-    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
-)
 # Ends a turn by a line end and a token; says things of its own where there is no system message.
 DEEPSEEK = (
     "{% set ns = namespace(found=false) %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.found = true %}"
@@ -119,7 +112,6 @@ QWEN = (
 MANNERS = {
     "llama": Manner(LLAMA, tools=True, calls=1),
     "mistral": Manner(MISTRAL, system=False, tools=True, odd=False),
-    "tulu": Manner(TULU),
     "deepseek": Manner(DEEPSEEK),
     "qwen": Manner(QWEN, tools=True),
 }
@@ -242,11 +234,6 @@ def theirs(tokenizer: Any, template: str, messages: list[Message], tools: Any) -
         messages, tools=tools, chat_template=template, return_assistant_tokens_mask=True, return_dict=True
     )
     return made["input_ids"], [bool(one) for one in made["assistant_masks"]]
-
-
-def user(content: str) -> Message:
-    """A message of the user."""
-    return {"role": "user", "content": content}
 
 
 ROWS = 60

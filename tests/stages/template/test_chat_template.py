@@ -1,7 +1,6 @@
 """ChatTemplate against transformers' own rendering, and what it refuses."""
 
 import datetime as dt
-import enum
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ SOURCES = {
     "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}{{ m.content }} "
     "{%- endgeneration %}{{ x }}{% endfor %}",
     "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}",
-    "dict": "{{ dict(a=1, b=2) }}{{ dict.fromkeys(['x'], 3) }}{{ dict.mro is defined }}",
+    "dict": "{{ dict(a=1, b=2) }}{{ dict.mro is defined }}",
     "macro": "{% macro show(m, k='content') %}[{{ m[k] | trim }}]{% endmacro %}{{ show(messages[0]) }}",
     "joined": "{{ messages | map(attribute='role') | join(',') }}{{ messages[::-1][0].role ~ 1 ~ none }}",
     "has a key": "{% for m in messages %}{{ 'content' in m }}{{ m.tool_calls is defined }}{% endfor %}",
@@ -85,20 +84,12 @@ def test_json_and_text_of_any_content(first: str, second: str) -> None:
     assert ChatTemplate(source, {}, "t").render(messages) == oracle(source, messages, None, False, {})
 
 
-class Colour(str, enum.Enum):  # noqa: UP042 - a StrEnum prints as its value, this does not
-    """A string with methods of its own."""
-
-    RED = "red"
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (Colour.RED, "red"),
         (True, True),
-        ((1, Colour.RED), (1, "red")),
-        ([Colour.RED], ["red"]),
-        ({Colour.RED: None}, {"red": None}),
+        ((1, None), (1, None)),
+        ({"a": [1.5]}, {"a": [1.5]}),
         (dt.date(2024, 1, 2), "<date>"),
     ],
 )
@@ -137,7 +128,7 @@ def test_addresses_in_memory_are_never_written(source: str) -> None:
 
 def test_a_template_that_nests_without_end_does_not_compile() -> None:
     deep = "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"
-    with pytest.raises(TemplateError, match="compile"):
+    with pytest.raises(TemplateError, match="nests too deeply"):
         ChatTemplate(deep, {}, "t")
 
 
@@ -153,12 +144,3 @@ def test_addresses_that_the_row_itself_writes_are_text() -> None:
     said = "<object at 0x7f00>"
     template = ChatTemplate("{{ messages[0].content }}{{ messages[0] }}{{ 'a' ~ messages }}", {}, "t")
     assert template.render([{"role": "user", "content": said}]).count(said) == 3
-
-
-def test_an_empty_conversation_and_a_message_that_is_none_are_refused() -> None:
-    template = ChatTemplate("x", {}, "t")
-    with pytest.raises(RowRejectedError):
-        template.render([])
-    broken: Any = ["hello"]
-    with pytest.raises(RowRejectedError, match="not str"):
-        template.render(broken)

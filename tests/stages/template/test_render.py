@@ -6,7 +6,6 @@ import pytest
 from packtrain.stages.template import render, trace
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import same
 
 from tests.kit import CHATML
 
@@ -68,32 +67,20 @@ def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
     source = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% endfor %}"
     renderer = Renderer(ChatTemplate(source, {}, "t"))
     for _ in range(5):
-        assert same(renderer([message], [assistant("z")]), renderer.untraced([message], [assistant("z")]))
+        assert renderer([message], [assistant("z")]) == renderer.untraced([message], [assistant("z")])
     assert renderer.traced == 0
 
 
-# A lie: with `in` unwatched, `content in "literal"` is answered by C from the mark, and no guard is noted.
-LIAR = "{% for m in messages %}{% if m.content in 'yes, sir' %}Y{% else %}N{% endif %}{% endfor %}"
-
-
-def unwatched(value: Any, container: Any) -> bool:
-    """`in` as Python has it."""
-    return value in container
-
-
 def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "_is_in", unwatched)
+    """A lie: a symbol that answers without noting what was asked."""
+    monkeypatch.setattr(trace.Symbol, "startswith", lambda self, text: False)
     monkeypatch.setattr(render, "CHECK", 0xF)
-    renderer = Renderer(ChatTemplate(LIAR + "{{ messages[0].content }}", {}, "t"))
-    answers = {}
-    for word in ["yes", "sir", *map(str, range(200)), *"yes, sir"]:
+    liar = "{% for m in messages %}{{ 'Y' if m.content.startswith('yes') else 'N' }}{{ m.content }}{% endfor %}"
+    renderer = Renderer(ChatTemplate(liar, {}, "t"))
+    caught = 0
+    for number in range(200):
         found = renderer.mismatches
-        text = renderer([user(word)], []).text
-        answers[word] = text
-        if renderer.mismatches > found:
-            assert text == "Y" + word  # who is caught gets the exact answer
-    assert 0 < renderer.mismatches < 10
-    # Who is looked at does not depend on who came before.
-    again = Renderer(renderer.template)
-    for word in sorted(answers):
-        assert again([user(word)], []).text == answers[word]
+        text = renderer([user(f"yes {number}")], []).text
+        caught += text[0] == "Y"
+        assert renderer.mismatches - found == (text[0] == "Y")  # who is caught gets the exact answer
+    assert 0 < caught < 50

@@ -9,7 +9,6 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import same
 from packtrain.stages.template.trace import MARK
 
 from tests.support.examples import examples
@@ -83,7 +82,6 @@ OTHERS = {  # rendered by jinja2
     + "{{ (messages | map(attribute='content') | list)[0] }}"
     "{{ messages | selectattr('content') | list | length }}"
     "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
-    "no content": "{{ messages | length }}",
     "blocks and macros": "{% macro show(text, end='') %}[{{ text }}]{{ end }}{% endmacro %}"
     + each(
         "{% set body %}<{{ message.content }}>{% endset %}{{ show(body, end=message.content | trim) | trim }}"
@@ -95,32 +93,21 @@ OTHERS = {  # rendered by jinja2
         "{% set body = '(' ~ message.content ~ ')' %}"
         "{% if '))' in body | trim %}{{ body.strip('(') }}{% endif %}{{ (body + '.').startswith('(a') }}"
     ),
-    "length": each("{{ message.content | length }}"),
     "slicing": each("{{ message.content[1:] }}"),
-    "indexing": each("{{ message.content[0] }}"),
     "iterating": each("{% for c in message.content %}{{ c }}.{% endfor %}"),
     "json": each("{{ message.content | tojson }}"),
-    "printed": "{{ messages }}",
     "keys": each("{% for key in message %}{{ key }}{% endfor %}"),
-    "dict": each("{{ dict(message) }}"),
     "percent": each("{{ '%s!' % message.content }}"),
-    "format filter": each("{{ '%s!' | format(message.content) }}"),
     "join method": each("{{ '-'.join([message.content, 'x']) }}"),
-    "join filter": "{{ messages | map(attribute='content') | join('-') }}",
     "literal starts with": each("{{ 'yes'.startswith(message.content) }}"),
-    "literal trim": each("{{ 'yes' | trim(message.content) }}"),
     "a dict looked up": each("{{ {'yes': 1}[message.content] }}"),
-    "a dict keyed": each("{{ {message.content: 1} | length }}"),
-    "escape": each("{{ message.content | e }}"),
     "escaping": "{% autoescape true %}" + each("{{ message.content }}") + "{% endautoescape %}",
     "two contents": "{{ messages[0].content == messages[1].content }}",
     "changed": each("{% if loop.changed(message.content) %}x{% endif %}"),
     "generation": each("{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}|"),
     "default": each("{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"),
-    "second part": each("{{ message.content.split('</think>')[1] }}"),
     "chained in": each("{{ 'a' in message.content in ['b'] }}"),
     "replaced by a content": each("{{ message.content.replace('a', message.content) }}"),
-    "refuses all": "{{ raise_exception('no') }}",
 }
 
 NASTY = (
@@ -174,16 +161,16 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         completion = rows(after, [data.draw(contents) for _ in after])
         got = answer(renderer, prompt, completion)
         wanted = answer(renderer.untraced, prompt, completion)
-        assert got == wanted or same(got, wanted)
+        assert got == wanted
 
     compare()
     for said, answered in (("", ""), ("", "b"), ("a", "")):
         prompt, completion = rows(("user",), [said]), rows(("assistant",), [answered])
         got, wanted = answer(renderer, prompt, completion), answer(renderer.untraced, prompt, completion)
-        assert got == wanted or same(got, wanted), (said, answered)
+        assert got == wanted, (said, answered)
     for text in NASTY:
         row = rows(("user",), [text])
         got, wanted = answer(renderer, row, []), answer(renderer.untraced, row, [])
-        assert got == wanted or same(got, wanted)
+        assert got == wanted
     assert renderer.mismatches == 0
     assert (renderer.traced > 3) == (name in TRACEABLE) or name == "truth"

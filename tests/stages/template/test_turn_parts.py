@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from packtrain.schemas.rows import PART_KINDS, Messages, RunKind
+from packtrain.schemas.rows import Messages, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered, whole
+from packtrain.stages.template.rendered import Rendered
 
 from tests import kit
 
@@ -134,19 +134,3 @@ def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
     template = kit.CHATML.replace("message.content", f"({write} if message.role == 'assistant' else message.content)")
     message: dict[str, Any] = {"role": "assistant", "content": "<think>Hm.</think>Yes."}
     assert renderer_of(template)([{"role": "user", "content": "?"}], [message]).unproved
-
-
-def test_whole_turns_are_as_if_no_part_was_known() -> None:
-    """Digests are made of them: an example that was held out, or a duplicate, must stay so."""
-    renderer = renderer_of(kit.CHATML)
-    for train in (True, False):
-        texts = ("<think>a</think>b", "<think>d</think>", "e</think>f", "<think> </think>g")
-        for text in texts:
-            said_once: dict[str, Any] = {"role": "assistant", "content": text}
-            answers: Messages = [said_once | {"train": train}, said_once]
-            asked_once: dict[str, Any] = {"role": "user", "content": "?"}
-            chat: Messages = [asked_once, answers[0], asked_once, answers[1]]
-            blind = [message | {"content": message["content"].replace("think>", "thunk>")} for message in chat]
-            seen, unseen = (renderer(one[:3], one[3:]).runs for one in (chat, blind))
-            assert repr(whole(seen)) == repr(whole(unseen))
-            assert PART_KINDS.isdisjoint(seen.kinds) == (text == texts[-1])

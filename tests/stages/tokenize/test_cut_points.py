@@ -17,19 +17,15 @@ from tests.support.examples import examples
 @pytest.mark.parametrize(
     ("text", "bits"),
     [
-        ("word", 0),
         ("", 0),
         (" ", WHITE),
         ("\n", WHITE | LINE),
         ("\r\n", WHITE | LINE),
-        (".\n", LINE),
         (".\n  ", LINE),
-        ("\nword", 0),
         ("\n\n", WHITE | LINE | BLANK),
         (")\n \n", LINE | BLANK),
         ("\r\n\r\n", WHITE | LINE | BLANK),
         ("\n\nword", 0),
-        ("a\nb\n", LINE),
     ],
 )
 def test_bits(text: str, bits: int) -> None:

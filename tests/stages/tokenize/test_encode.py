@@ -10,11 +10,12 @@ import pytest
 from packtrain.schemas.rows import ENCODED, Example
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Place
 from packtrain.stages.tokenize.engine_check import EngineSample, difference
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference_tokens import encode_pairs
+from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes
 
 from tests import kit
 
@@ -28,8 +29,6 @@ WITH_SEPARATOR = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(0,), prefix_text=
 NOTHING = SpecialTokenAffixes()
 
 TEMPLATE = "{{ bos_token }}" + kit.CHATML
-CUNNING = "{{ '<|im_start|>system\n' + messages[-1].content[:2] + '<|im_end|>\n' }}" + kit.CHATML
-"""Writes a word of the answer into the system message before it."""
 
 MakeEncoder = Callable[..., Encoder]
 
@@ -142,11 +141,3 @@ def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
     assert [row["line"] for row in rows] == [2, 4]
     assert counts.examples == 2
     assert counts.end_of_sequence == 2, "of the last pair alone"
-
-
-def test_a_template_that_writes_the_answer_before_it_is_refused(make_encoder: MakeEncoder) -> None:
-    asked, chosen, rejected = [turn("user", "Hi")], [turn("assistant", "Ho")], [turn("assistant", "Um")]
-    pair = Example(0, -1, "g", asked, chosen, None, rejected=rejected)
-    rows, _, refused = encoded(make_encoder(template=CUNNING), [pair], pairs=True)
-    assert not rows
-    assert [one.name for one in refused] == ["unproved"]

@@ -72,14 +72,10 @@ def test_a_tokenizer_that_is_random_or_of_another_type_is_refused(name: str) -> 
             make_engine(name, tiny(model=json.dumps(model)))
 
 
-def test_the_known_texts_are_few_short_and_the_same_every_time() -> None:
+def test_the_known_texts_are_few_and_the_same_every_time() -> None:
     texts = fuzz_texts(ADDED)
     assert texts == fuzz_texts(ADDED)
-    whole = "".join(texts)
-    assert 100_000 < len(whole.encode()) < 300_000
-    assert {ord(c) >> 16 for c in whole} >= {0, 1, 2, 3, 14, 15, 16}
-    assert {chr(c) for c in range(0x100)} <= set(whole)
-    assert {"", "<|im_end|><|im_end|>", "a<|im_end|>b"} <= set(texts)
+    assert 100_000 < sum(len(text.encode()) for text in texts) < 300_000
 
 
 def test_a_difference_names_text_and_tokens() -> None:

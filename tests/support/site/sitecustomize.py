@@ -9,7 +9,7 @@ Programs are handed over to a server, where a test has asked for that: see `test
 import os
 import sys
 
-_LOADS = ["-P", "-m", "packtrain.pipeline.encode.ask_transformers"]
+_LOADS = ["-P", "-m", "packtrain.pipeline.encode.tokenizer"]
 
 
 def _nothing(descriptor: object) -> None:
@@ -26,7 +26,7 @@ def _is_program(arguments: list[str]) -> bool:
         arguments = arguments[1:]
     if not arguments or arguments[0] == "-c":
         return arguments[1:] != [] and not arguments[1].startswith("from multiprocessing")
-    return arguments[0] == "-m" or not arguments[0].startswith("-")
+    return arguments[0] in ("-", "-m") or not arguments[0].startswith("-")
 
 
 def _hand_over(server: str) -> None:

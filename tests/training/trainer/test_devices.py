@@ -26,7 +26,7 @@ from tests.support import warm
 from tests.training.trainer.trainings import SGD, losses, quietly
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
 
 # accelerate never shards on a CPU: it says MULTI_CPU and trains with DDP. Told that gloo is a GPU's backend it goes the
 # way of GPUs, and from there on all is real: fully_shard over a mesh of processes, its collectives, its checkpoints.

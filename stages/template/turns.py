@@ -1,8 +1,9 @@
-"""Locates the assistant's turns in a rendered conversation by its words, or says why they cannot be located with
-certainty.
+"""Locates the assistant's turns in a rendered conversation, and where the completion begins, or says why they cannot be
+located with certainty.
 
 A rendering is known by its text and its `words`: which stretches came from which message. The template wrote the rest.
-For each assistant message, this gives
+Where it marks what the assistant says with `{% generation %}`, these blocks are the turns. Else, for each assistant
+message, this gives
 
 1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
 2. where it begins: where generation would begin, after the generation prompt. That is found in what the template wrote
@@ -15,17 +16,15 @@ template's own markers.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
-from .thoughts import CLOSING, bare
-from .tracked_str import CALL, MESSAGE, Word
+from .marked import ASSISTANT, CLOSING, Owned, bare
+from .profile import TemplateProfile, stop_pattern
+from .tracked_str import CALL, GENERATION, MESSAGE, Word, code_of
 
-ASSISTANT = "assistant"
-"""The role whose messages are trained."""
 Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
 """Renders the messages before an index with a generation prompt; returns the text and its words. Raises
 RowRejectedError if the template refuses them."""
@@ -34,15 +33,13 @@ RowRejectedError if the template refuses them."""
 class UnprovedError(Exception):
     """The assistant's turns cannot be located with certainty. The renderer catches it.
 
-    Attributes:
+    Args:
         reason: a stable sentence for messages.
         message: index of the message at fault, or -1.
     """
 
     def __init__(self, reason: str, message: int = -1) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.message = message
+        super().__init__(f"message {message + 1}: {reason}" if message >= 0 else reason)
 
 
 class Turn(NamedTuple):
@@ -60,87 +57,131 @@ class Turn(NamedTuple):
     """One past the token of the next message's header that ends it; 0 if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateProfile:
-    """Facts about a template, learned from fixed sample conversations before any row is rendered."""
-
-    opening: str = ""
-    """The generation prompt; "" if the template writes none."""
-    before: str | None = None
-    """What the template writes between the words of an answer that ends a conversation and `ending`; None if that is
-    not known."""
-    stops: re.Pattern[str] | None = None
-    """Finds special tokens."""
-    generation: bool = False
-    """Whether the template has `{% generation %}` blocks; if so, they decide."""
-    thought_end: str = ""
-    """The first tag that the template writes after the thought of a field; "" if there is none."""
-    call_stop: str = ""
-    """The special token after a tool call that ends a conversation; "" if there is none."""
-    header_stops: tuple[str, ...] = ()
-    """If the template writes no token at the end of a turn: the special tokens with which what follows a turn may
-    begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
-    ending: str = ""
-    """The special token that ends an answer, with those right after it that the template writes after every answer; ""
-    if there is none."""
-
-
 class Chat(NamedTuple):
     """A rendered conversation."""
 
+    own: Owned
     text: str
     words: Sequence[Word]
     """Sorted stretches that do not overlap, but for those of GENERATION; one may be empty."""
-    roles: Sequence[str]
-    """One per message."""
+    blocks: int
+    """How many generation blocks ran."""
     cut: int
     """Number of messages in the prompt."""
     manner: TemplateProfile
     head: Head
-    blocks: int = 0
-    """How many generation blocks ran."""
-    calls: Collection[int] = ()
-    """Messages with tool calls. A turn whose calls the template leaves out is refused."""
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """One per message."""
+        return self.own.roles
 
 
-def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
-    found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, found))) if found else None
+def locate(chat: Chat) -> tuple[list[Turn], int]:
+    """Return the assistant's turns, and where the completion begins.
+
+    Raises:
+        UnprovedError: the turns cannot be located with certainty.
+        RowRejectedError: see `completion_start`.
+    """
+    if chat.own.tangled >= 0:
+        raise UnprovedError("its content has more thoughts than one at its beginning", chat.own.tangled)
+    turns = _generated_turns(chat) if chat.manner.generation else _turns_by_words(chat)
+    begin = completion_start(chat, turns)
+    if any(turn.begin < begin < turn.end for turn in turns):
+        raise UnprovedError("the completion begins within a turn")
+    return _with_next_stops(chat, turns, begin), begin
 
 
-header_pattern = lru_cache(maxsize=16)(stop_pattern)
+def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
+    """Return where the completion begins: with its first message, if that is one of the turns that were located.
+
+    Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
+    differ among the prompt's words, it begins with the completion's words. Without a prompt, a completion that the user
+    begins is the whole text; without a completion, it begins at the text's end.
+
+    Raises:
+        RowRejectedError: the template refuses the prompt alone; `unproved`, if words of the prompt follow.
+    """
+    text, words, cut = chat.text, chat.words, chat.cut
+    if cut == len(chat.roles):
+        return len(text)
+    own = code_of(cut)
+    last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
+    answers = [(begin, end) for begin, end, code in words if code >= own]
+    anchor = min((begin for begin, _ in answers), default=len(text))
+    if last > min((begin for begin, end in answers if begin < end), default=last):
+        raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
+    for turn in turns:
+        if turn.message == cut:
+            return turn.begin
+    if not cut and chat.roles[0] != ASSISTANT:
+        return 0
+    low = max([last, *(earlier.end for earlier in turns if earlier.message < cut)])
+    if cut:
+        alone, alone_words = chat.head(cut)
+        shared = _common_prefix(alone, text)
+        said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
+        if shared >= max(low, said) or shared >= anchor:
+            return max(shared, low)
+    return anchor
 
 
-def common_prefix(head: str, text: str) -> int:
-    """How many first characters two texts share."""
-    if text.startswith(head):
-        return len(head)
-    low, high = 0, min(len(head), len(text))  # the first `low` are equal, the first `high + 1` are not
-    while low < high:
-        middle = (low + high + 1) // 2
-        if head[low:middle] == text[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _generated_turns(chat: Chat) -> list[Turn]:
+    """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
+
+    Raises:
+        UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
+    """
+    text, manner = chat.text, chat.manner
+    said = [index for index, role in enumerate(chat.roles) if role == ASSISTANT]
+    blocks = [(begin, end) for begin, end, code in chat.words if code == GENERATION]
+    if len(blocks) != chat.blocks:
+        raise UnprovedError("what a generation block wrote was changed by the template")
+    if said and not blocks:
+        raise UnprovedError("the template rendered no generation block")
+    words = [word for word in chat.words if word[2] != GENERATION]
+    turns: list[Turn] = []
+    for number, (begin, end) in enumerate(blocks):
+        if turns and begin < turns[-1].end:
+            raise UnprovedError("generation blocks are nested")
+        low = high = bisect_left(words, (begin, 0, 0))
+        while high < len(words) and words[high][1] <= end:
+            high += 1
+        owners = {word[2] >> MESSAGE for word in words[low:high]}
+        if not owners and len(blocks) == len(said):
+            owners = {said[number]}
+        elif not owners and turns and begin == turns[-1].end:  # what ends a turn may stand in a block of its own
+            stop, stop_end = turns[-1].stop, turns[-1].stop_end
+            if stop == stop_end:
+                stop, stop_end = _stop_within(text, manner.stops, begin, end)
+            turns[-1] = turns[-1]._replace(stop=stop, stop_end=stop_end, end=end)
+            continue
+        if len(owners) != 1:
+            raise UnprovedError("a generation block does not belong to one message")
+        _, tail, code = words[high - 1] if low < high else (begin, begin, 0)
+        stops = stop_pattern([manner.call_stop]) if code & CALL and manner.call_stop else manner.stops
+        stop, stop_end = _stop_within(text, stops, tail, end)
+        if stop < end and manner.ending and text.startswith(manner.ending, stop):
+            stop_end = min(stop + len(manner.ending), end)
+        turns.append(Turn(owners.pop(), begin, stop, stop_end, end))
+    return turns
 
 
-def past_space(text: str, low: int, high: int) -> int:
-    """The first place from `low` on that is not white space, at most `high`."""
-    while low < high and text[low].isspace():
-        low += 1
-    return low
+def _stop_within(text: str, stops: re.Pattern[str] | None, low: int, high: int) -> tuple[int, int]:
+    """Where the first of some tokens begins and ends; `high` twice if there is none."""
+    found = stops.search(text, low, high) if stops is not None else None
+    return found.span() if found is not None else (high, high)
 
 
-def turns_by_words(chat: Chat) -> list[Turn]:
+def _turns_by_words(chat: Chat) -> list[Turn]:
     """The turns of a conversation whose template has no generation blocks.
 
     Raises:
         UnprovedError: a turn cannot be located with certainty.
     """
-    text, words, roles, _, manner, *_ = chat
-    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    text, words, manner = chat.text, chat.words, chat.manner
+    said = [index for index, role in enumerate(chat.roles) if role == ASSISTANT]
     if not said:
         return []
     owners = [code >> MESSAGE for _, _, code in words]
@@ -148,18 +189,19 @@ def turns_by_words(chat: Chat) -> list[Turn]:
     first = {owner: place for place, owner in reversed([*enumerate(owners)])}
     # If words of every message were found, the template wrote the text between words. Else that text may contain words
     # that were not followed, and must not be searched.
-    complete = len(first) == len(roles)
+    complete = len(first) == len(chat.roles)
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
     if manner.before is None:
         raise UnprovedError("nothing shows how the template ends a turn", said[-1])
+    calling = chat.own.saying(CALL)
     known: dict[str, int] = {}
     turns: list[Turn] = []
     ended = 0
     for index in said:
         low_word, high_word = first[index], last[index]
-        if index in chat.calls and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
+        if index in calling and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
         if low_word < high_word:
             high_word = _last_word(chat, low_word, high_word)
@@ -231,21 +273,36 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         begin, end, owner = said[-1] if said else (0, 0, -1)
         if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
             raise UnprovedError("the text before it changes when the turn is left out", index)
-        head = text[:low] + head[end:]
-    same = common_prefix(head, text)
-    if same == len(head) and low <= same <= anchor:
+        head = head[end:]
+    same, full = low + _common_prefix(head, text[low : low + len(head)]), low + len(head)
+    if same == full <= anchor:
         return same
     opened = bool(opening) and head.endswith(opening)
-    if opened and same >= anchor > len(head) - len(opening) >= low:
-        return same if same == len(head) and same <= done else anchor
+    if opened and same >= anchor > full - len(opening):
+        return same if same == full <= done else anchor
     stops = chat.manner.stops
     role = stops.search(opening) if stops is not None else None
-    if opened and complete and stops and role and same >= max(low, len(head) - len(opening) + role.end()):
+    if opened and complete and stops and role and same >= full - len(opening) + role.end():
         closing = text.rfind(CLOSING, same, anchor)
         tags = closing + len(CLOSING)
         if closing >= 0 and not bare(text[same:closing]) and not stops.search(text, same, tags):
             return tags
     raise UnprovedError("the text before its words is not the generation prompt", index)
+
+
+def _common_prefix(head: str, text: str) -> int:
+    """How many first characters two texts share."""
+    if text.startswith(head):
+        return len(head)
+    pairs = enumerate(zip(head, text, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(head), len(text)))
+
+
+def past_space(text: str, low: int, high: int) -> int:
+    """The first place from `low` on that is not white space, at most `high`."""
+    while low < high and text[low].isspace():
+        low += 1
+    return low
 
 
 def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
@@ -256,7 +313,7 @@ def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple
         called: whether the turn ends with a tool call.
     """
     text, manner = chat.text, chat.manner
-    before, token, headers = manner.before or "", manner.ending, header_pattern(manner.header_stops)
+    before, token, headers = manner.before or "", manner.ending, manner.header_stops
     if called:  # text that closes the call lies between the words and the token
         if token := manner.call_stop or token:
             stop = text.find(token, done, high)
@@ -272,3 +329,25 @@ def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple
     elif token and not before:
         return done, done  # the template writes no such token after the words here
     raise UnprovedError("it does not end as the template ends a turn", index)
+
+
+def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Turn]:
+    """The turns, with the stop tokens that stand in the headers after them.
+
+    A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
+    the completion begins.
+    """
+    text, roles, headers = chat.text, chat.roles, chat.manner.header_stops
+    if headers is None:
+        return turns
+    begins = [*(begin for begin, _, code in chat.words if code >= 0), len(text)]
+    out = []
+    for turn, following in zip(turns, [*(turn.begin for turn in turns[1:]), len(text)], strict=True):
+        follower = turn.message + 1
+        if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
+            found = headers.match(text, past_space(text, turn.end, len(text)))
+            high = min(begins[bisect_left(begins, turn.end)], following)
+            if found is not None and found.end() <= high and not turn.end < completion < found.end():
+                turn = turn._replace(next_stop=found.end())
+        out.append(turn)
+    return out

@@ -1,7 +1,7 @@
-"""Adds checksums to notes, so that damaged ones are recognised.
+"""Notes: small JSON objects with a checksum, so that a damaged one counts as missing.
 
-A note with a checksum is still a JSON object. Its first key, `check`, holds the hash of the bytes that follow. Notes
-whose name says what they are about include the name, so that a note under the name of another counts as damaged.
+The first key, `check`, holds the hash of the bytes that follow and of the note's name, so that a note under the name of
+another counts as damaged.
 """
 
 import os
@@ -15,8 +15,7 @@ import msgspec
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import user_folder
 from ...schemas.fingerprint import hash_bytes
-from .local import LocalStore
-from .store import Store
+from .local import LocalStore, Store
 
 _HEAD = b'{"check":"'
 _DIGITS = 32
@@ -24,7 +23,7 @@ _BODY = len(_HEAD) + _DIGITS + 2
 _Note = TypeVar("_Note")
 
 
-def seal(content: bytes, name: str = "") -> bytes:
+def seal(content: bytes, name: str) -> bytes:
     """Add the checksum to a JSON object.
 
     Args:
@@ -34,11 +33,9 @@ def seal(content: bytes, name: str = "") -> bytes:
     return _HEAD + hash_bytes(content + name.encode())[:_DIGITS].encode() + b'",' + content[1:]
 
 
-def unseal(sealed: bytes | None, name: str = "") -> bytes | None:
+def unseal(sealed: bytes | None, name: str) -> bytes | None:
     """Return the object without its checksum; None if it is missing or damaged, or was sealed with another name."""
-    if sealed is None or not sealed.startswith(_HEAD):
-        return None
-    content = b"{" + sealed[_BODY:]
+    content = b"{" + (sealed or b"")[_BODY:]
     return content if sealed == seal(content, name) else None
 
 
