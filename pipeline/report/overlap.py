@@ -57,10 +57,8 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         sentence=sentence,
         action=action,
         ngram=evaluation["ngram"],
-        compared=compared,
         examples=examples,
         rows=every,
-        rows_found=found,
         counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.reasons import NOT_DRAWN
+from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
 from ...schemas.report import (
     Choice,
     Flow,
