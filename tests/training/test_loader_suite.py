@@ -15,7 +15,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
+from packtrain.schemas.errors import ConfigError, IntegrityError
 from packtrain.training import PackedLoader, collate
 
 from tests import kit
@@ -247,21 +247,6 @@ def test_explain_names_the_documents_of_a_step(folder: Path) -> None:
         assert {(one.source, one.id) for one in placed} == {("text", f"text/{one.file}:{one.line}") for one in placed}
     with pytest.raises(IndexError, match="no step 1000"):
         ranks[0].explain(1000)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rows_per_step": 8, "accumulate": 3}, r"with 3 batches each.* take 6 or 9"),
-        ({"rows_per_step": 1, "prefetch": -1}, "prefetch=-1: must be at least 0"),
-        ({"rows_per_step": 1, "order": "random"}, "choose one of sequential, full"),
-        ({"rows_per_step": 1, "balance": 0}, "balance=0: must be at least 1"),
-        ({"rows_per_step": 1, "static_shapes": True, "unpacked": True}, "exclude each other"),
-    ],
-)
-def test_mistakes_are_named(folder: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ConfigError, InputError), match=message):
-        PackedLoader(folder, **{**ALONE, **options})
 
 
 # Damage: an error that names the file, and a process that ends.

@@ -120,7 +120,7 @@ def test_two_epochs_count_twice_and_differ(stream: Open) -> None:
     twice.ledger.check()
 
 
-@pytest.mark.parametrize("tail", ["drop", "pad"])
+@pytest.mark.parametrize("tail", ["pad", pytest.param("drop", marks=pytest.mark.slow)])
 def test_a_step_is_the_same_on_any_ranks_wherever_they_resume(
     stream: Open, replayed: Replayed, tail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

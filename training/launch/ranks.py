@@ -14,10 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from itertools import groupby
-from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -108,22 +108,19 @@ def _passed(ranks: int) -> str:
 
 def _within(seconds: float, work: Callable[[], str]) -> str:
     """What `work` returns, or TimeoutError: calls to a store or a collective may never return if another rank hangs."""
-    results: SimpleQueue[str | Exception] = SimpleQueue()
+    answer: Future[str] = Future()
 
     def run() -> None:
         try:
-            results.put(work())
+            answer.set_result(work())
         except Exception as error:
-            results.put(error)
+            answer.set_exception(error)
 
     Thread(target=run, daemon=True).start()
     try:
-        result = results.get(timeout=seconds)
-    except Empty:
-        raise TimeoutError(f"no answer in {seconds:g} seconds") from None
-    if isinstance(result, Exception):
-        raise result
-    return result
+        return answer.result(timeout=seconds)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer in {seconds:g} seconds") from None
 
 
 def _meet(rank: int, ranks: int, saw: str, ends: float, seconds: float) -> str:

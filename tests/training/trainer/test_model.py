@@ -11,7 +11,6 @@ from packtrain.training.model import (
     add_adapters,
     load_model,
     longest_document,
-    may_leave_weights_unused,
 )
 from packtrain.training.trainer.train_config import ModelConfig
 
@@ -75,12 +74,6 @@ def test_the_longest_document_is_what_its_configuration_says() -> None:
     models = [load({"config": one}) for one in (gpt2, opt, LLAMA)]
     limits = [longest_document(model) for model in models]
     assert [one and one.tokens for one in limits] == [48, 40, 2048]
-
-
-def test_experts_may_go_without_a_token() -> None:
-    assert not may_leave_weights_unused(load({"config": LLAMA}))
-    mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 2, "num_attention_heads": 2}
-    assert may_leave_weights_unused(load({"config": mixtral}))
 
 
 def test_only_adapters_learn() -> None:

@@ -127,16 +127,6 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(
         same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
 
 
-def test_the_best_checkpoint_is_kept(settings: Settings, two_sources: Path) -> None:
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
-    keys = {**SAVED, **best, "save_steps": 2, "max_steps": 6, "save_total_limit": 2, "learning_rate": 1e-2}
-    outcome = quietly(settings(data=str(two_sources), eval={"every": 2, "rows": 3}, trainer=keys))
-    kept = {path.name for path in outcome.out.glob("checkpoint-*")}
-    # The loss falls, and greater is asked for: the first is best.
-    assert kept == {"checkpoint-2", "checkpoint-6"}
-    assert last_whole(outcome.out) == outcome.out / "checkpoint-6"
-
-
 # What is refused
 
 

@@ -69,20 +69,6 @@ def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Se
     assert found[0] - plain[0] == pytest.approx(1.0, rel=0.1)
 
 
-def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: Path) -> None:
-    """On data with untrained tokens, two micro-batches a step, with the auxiliary loss of experts."""
-
-    def columns(kernel: str) -> tuple[list[float], list[float]]:
-        config = settings(data=str(two_sources), model={"config": EXPERTS}, loss_kernel=kernel)
-        log = [entry for entry in quietly(config).log if "loss" in entry]
-        return [entry["loss"] for entry in log], [entry["grad_norm"] for entry in log]
-
-    plain, fused = columns("none"), columns("chunked")
-    assert len(plain[0]) == 6
-    assert fused[0] == pytest.approx(plain[0], rel=1e-5)
-    assert fused[1] == pytest.approx(plain[1], rel=1e-4)
-
-
 # Other ways
 
 
